@@ -1,0 +1,138 @@
+# strata: GNU make is the whole build system. `make help` lists the targets.
+#
+# A configuration (release, asan, fuzz) is a folder under build/ with objects of its own; the rules are the same.
+
+BUILD ?= build
+
+CFLAGS_COMMON := -std=c11 -D_GNU_SOURCE -I. -Isrc -Itests -g -fno-omit-frame-pointer -MMD -MP \
+    -Wall -Wextra -Werror -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+    -Wcast-qual -Wpointer-arith -Wwrite-strings -Wvla -Wundef -Wconversion -Wno-sign-conversion -Wformat=2 \
+    -Wimplicit-fallthrough
+CFLAGS_release := -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2
+CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+
+LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
+CC_release := gcc
+CC_asan    := gcc
+CC_fuzz    := clang
+
+LIB_SOURCES := $(sort $(wildcard src/*.c src/*/*.c src/*/*/*.c))
+CLI_SOURCES := $(sort $(wildcard cli/*.c))
+SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
+TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/fault/*.c))
+FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/*.c))
+BENCH_SOURCES := $(sort $(wildcard bench/*.c))
+TEST_SCRIPTS := $(sort $(wildcard tests/e2e/*.sh))
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+FUZZ_SECONDS ?= 60
+
+.DEFAULT_GOAL := all
+.PHONY: all run test check asan fuzz bench install help clean deps-build deps-test deps-dev
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+## all: build the program, build/strata
+all: $(BUILD)/strata $(BUILD)/libstrata.a $(BUILD)/strata.1
+
+$(BUILD)/strata: $(BUILD)/release/strata
+	@cp -f $< $@.new && mv -f $@.new $@
+$(BUILD)/libstrata.a: $(BUILD)/release/libstrata.a
+	@cp -f $< $@.new && mv -f $@.new $@
+$(BUILD)/strata.1: $(BUILD)/strata
+	@$(BUILD)/strata --print-man > $@.new && mv -f $@.new $@
+
+# --- set-up: the missing Debian packages, once per change of the list ------------------------------------------------
+$(BUILD)/.deps-%: packages.txt tools/deps
+	@tools/deps $*
+	@mkdir -p $(BUILD) && touch $@
+deps-build: $(BUILD)/.deps-build
+deps-test: $(BUILD)/.deps-build $(BUILD)/.deps-test
+deps-dev: $(BUILD)/.deps-build $(BUILD)/.deps-test $(BUILD)/.deps-dev
+
+# --- one set of rules per configuration --------------------------------------------------------------------------------
+# Objects wait for the packages (order only), so that a fresh machine needs nothing but make.
+define config_rules
+$(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build $(2)
+	@mkdir -p $$(@D)
+	$$(CC_$(1)) $$(CFLAGS_COMMON) $$(CFLAGS_$(1)) $$(CFLAGS_EXTRA_$$(<D)) -c $$< -o $$@
+$(BUILD)/$(1)/libstrata.a: $$(LIB_SOURCES:%.c=$(BUILD)/$(1)/%.o)
+	@rm -f $$@
+	@ar rcs $$@ $$^
+$(BUILD)/$(1)/strata: $$(CLI_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libstrata.a
+	$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
+$(BUILD)/$(1)/tests/%: $(BUILD)/$(1)/tests/%.o $$(SUPPORT_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libstrata.a
+	$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -lcmocka -o $$@
+$(BUILD)/$(1)/bench/%: $(BUILD)/$(1)/bench/%.o $(BUILD)/$(1)/libstrata.a
+	$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
+-include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
+endef
+$(eval $(call config_rules,release,))
+$(eval $(call config_rules,asan,))
+$(eval $(call config_rules,fuzz,$(BUILD)/.deps-dev))
+.SECONDARY:
+
+# A fuzz target runs under libFuzzer (clang), and under a plain main over its kept corpus in the tests.
+$(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libstrata.a
+	@mkdir -p $(@D)
+	clang $(CFLAGS_fuzz) -fsanitize=fuzzer $^ $(LIBS) -o $@
+$(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/main/corpus_main.o $(BUILD)/asan/libstrata.a
+	@mkdir -p $(@D)
+	gcc $(CFLAGS_asan) $^ $(LIBS) -o $@
+
+RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
+ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
+CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
+FUZZ_TARGETS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzz/targets/%)
+
+## run: fetch the default model if need be, then chat with it (PROMPT="…" for one answer)
+run: all
+	@tools/run-default $(if $(PROMPT),-p '$(subst ','\'',$(PROMPT))')
+
+## test: every test, and the fuzz corpus under the sanitizers; ends with `N passed, N failed`
+test: deps-test
+	@$(MAKE) --no-print-directory -j2 all $(RELEASE_TESTS) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
+	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
+
+## asan: the tests under the address and undefined-behaviour sanitizers alone
+asan: deps-test
+	@$(MAKE) --no-print-directory -j2 $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
+	@tests/run $(ASAN_TESTS) $(CORPUS_TESTS)
+
+## check: the tests, then clang-tidy, cppcheck and valgrind
+check: deps-dev test
+	@tools/lint
+	@tests/run --valgrind $(filter-out %/mutate %/bench,$(RELEASE_TESTS))
+
+## fuzz: libFuzzer with the sanitizers, FUZZ_SECONDS (60) for each target
+fuzz: deps-dev
+	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS)
+	@tests/fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+## bench: timings on this machine
+bench: all
+	@$(MAKE) --no-print-directory -j2 $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
+	@bench/run $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
+
+## install: program, library, header, man page and completions under PREFIX (/usr/local)
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -m 755 $(BUILD)/strata $(DESTDIR)$(PREFIX)/bin/strata
+	install -m 644 $(BUILD)/libstrata.a $(DESTDIR)$(PREFIX)/lib/libstrata.a
+	install -m 644 strata.h $(DESTDIR)$(PREFIX)/include/strata.h
+	install -m 644 $(BUILD)/strata.1 $(DESTDIR)$(PREFIX)/share/man/man1/strata.1
+	$(BUILD)/strata --print-completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/strata
+	$(BUILD)/strata --print-completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_strata
+	$(BUILD)/strata --print-completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/strata.fish
+
+## clean: remove build/
+clean:
+	rm -rf $(BUILD)
+
+## help: this list
+help:
+	@sed -n 's/^## //p' $(firstword $(MAKEFILE_LIST))

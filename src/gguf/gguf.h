@@ -1,0 +1,93 @@
+/* GGUF: bytes → a checked directory of keys and tensors. Alone knows the file format. Reads the directory only: no
+ * tensor data is touched, and nothing is allocated by what the file claims before the claim is checked. Knows no model
+ * family and no tokenizer; the standard keys' types (known.c) are part of the format. */
+#ifndef ST_GGUF_GGUF_H
+#define ST_GGUF_GGUF_H
+
+#include "base/str.h"
+#include "quant/quant.h"
+#include "strata.h"
+
+typedef struct st_gguf st_gguf;
+
+typedef enum st_gguf_type {
+    ST_GGUF_U8,
+    ST_GGUF_I8,
+    ST_GGUF_U16,
+    ST_GGUF_I16,
+    ST_GGUF_U32,
+    ST_GGUF_I32,
+    ST_GGUF_F32,
+    ST_GGUF_BOOL,
+    ST_GGUF_STRING,
+    ST_GGUF_ARRAY,
+    ST_GGUF_U64,
+    ST_GGUF_I64,
+    ST_GGUF_F64,
+    ST_GGUF_TYPE_COUNT
+} st_gguf_type;
+
+/* A key and its value, still in the file. */
+typedef struct st_gguf_key {
+    st_str name;
+    st_gguf_type type;
+    st_gguf_type item_type;    /* of an array; otherwise the same as type */
+    uint64_t count;            /* of an array; otherwise 1 */
+    const unsigned char *data; /* the value, or the first item; strings are length (u64) and bytes */
+    size_t data_bytes;
+} st_gguf_key;
+
+typedef struct st_gguf_tensor {
+    st_str name;
+    const st_type_info *info;
+    uint32_t type;             /* an st_type */
+    uint32_t dim_count;        /* 1 to 4 */
+    uint64_t ne[4];            /* elements per dimension, 1 beyond dim_count; ne[0] is a whole number of blocks */
+    size_t bytes;              /* exact size */
+    uint32_t file;             /* which file of a split, from 0 */
+    uint64_t file_offset;      /* from the start of that file */
+    const unsigned char *data; /* mapped; reading it reads the disk */
+} st_gguf_tensor;
+
+/* Opens a file; of a split, give any of its files' names and all are opened and checked against each other. */
+strata_status st_gguf_open(const char *path, st_gguf **out, strata_error *error);
+/* The same over bytes in memory, which must outlive it: for fuzzing. `name` is for messages. */
+strata_status st_gguf_open_memory(const char *name, const void *bytes, size_t size, st_gguf **out,
+                                  strata_error *error);
+void st_gguf_close(st_gguf *gguf);
+
+const char *st_gguf_path(const st_gguf *gguf);       /* as given to open */
+uint32_t st_gguf_version(const st_gguf *gguf);
+uint32_t st_gguf_file_count(const st_gguf *gguf);
+uint64_t st_gguf_file_bytes(const st_gguf *gguf);    /* of all files */
+uint64_t st_gguf_tensor_bytes(const st_gguf *gguf);  /* of all tensors, exact */
+
+size_t st_gguf_key_count(const st_gguf *gguf);
+const st_gguf_key *st_gguf_key_at(const st_gguf *gguf, size_t index);
+const st_gguf_key *st_gguf_key_find(const st_gguf *gguf, const char *name); /* NULL if absent */
+
+size_t st_gguf_tensor_count(const st_gguf *gguf);
+const st_gguf_tensor *st_gguf_tensor_at(const st_gguf *gguf, size_t index);
+const st_gguf_tensor *st_gguf_tensor_find(const st_gguf *gguf, const char *name); /* NULL if absent */
+
+/* Typed reading. An absent key leaves *out alone, so that a default goes in before the call; `found` (may be NULL)
+ * says whether it was there. A key of another type or out of range is STRATA_FORMAT with the key's name, the expected
+ * and the found. */
+strata_status st_gguf_get_u64(const st_gguf *gguf, const char *name, uint64_t *out, bool *found, strata_error *error);
+strata_status st_gguf_get_f64(const st_gguf *gguf, const char *name, double *out, bool *found, strata_error *error);
+strata_status st_gguf_get_bool(const st_gguf *gguf, const char *name, bool *out, bool *found, strata_error *error);
+strata_status st_gguf_get_str(const st_gguf *gguf, const char *name, st_str *out, bool *found, strata_error *error);
+/* The key if it is an array of `item_type` (any integer type when that is ST_GGUF_I64); NULL in *out if absent. */
+strata_status st_gguf_get_array(const st_gguf *gguf, const char *name, st_gguf_type item_type, const st_gguf_key **out,
+                                strata_error *error);
+
+/* Items of an array of numbers or bools; index < count. */
+int64_t st_gguf_item_i64(const st_gguf_key *array, uint64_t index);
+double st_gguf_item_f64(const st_gguf_key *array, uint64_t index);
+
+/* Walks an array of strings in order: start with *cursor = 0; false at the end. Cannot over-read. */
+bool st_gguf_next_str(const st_gguf_key *array, size_t *cursor, st_str *out);
+
+const char *st_gguf_type_name(st_gguf_type type); /* "u32", "string", … */
+
+#endif

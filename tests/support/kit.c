@@ -1,0 +1,32 @@
+#include "support/kit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+const char *kit_path_optional(const char *name)
+{
+    static char path[4096];
+    const char *whole = getenv("STRATA_TEST_KIT");
+    const char *roots[] = {"tests/data/kit", whole ? whole : "../shared/golden"};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        snprintf(path, sizeof path, "%s/%s", roots[i], name);
+        if (access(path, R_OK) == 0) return path;
+    }
+    return NULL;
+}
+
+const char *kit_path(const char *name)
+{
+    const char *path = kit_path_optional(name);
+    if (!path) fail_msg("the kit's file %s is missing", name);
+    return path;
+}
+
+void kit_read(const char *path, st_buf *out)
+{
+    strata_error error;
+    if (st_file_read(path, (size_t)1 << 30, out, &error) != STRATA_OK) fail_msg("%s", error.message);
+}
