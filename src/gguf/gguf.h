@@ -77,7 +77,8 @@ strata_status st_gguf_get_u64(const st_gguf *gguf, const char *name, uint64_t *o
 strata_status st_gguf_get_f64(const st_gguf *gguf, const char *name, double *out, bool *found, strata_error *error);
 strata_status st_gguf_get_bool(const st_gguf *gguf, const char *name, bool *out, bool *found, strata_error *error);
 strata_status st_gguf_get_str(const st_gguf *gguf, const char *name, st_str *out, bool *found, strata_error *error);
-/* The key if it is an array of `item_type` (any integer type when that is ST_GGUF_I64); NULL in *out if absent. */
+/* The key if it is an array of `item_type` (any integer type when that is ST_GGUF_I64, any float type when it is
+ * ST_GGUF_F64); NULL in *out if absent. */
 strata_status st_gguf_get_array(const st_gguf *gguf, const char *name, st_gguf_type item_type, const st_gguf_key **out,
                                 strata_error *error);
 
