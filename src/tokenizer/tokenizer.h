@@ -78,7 +78,7 @@ strata_status st_tokenizer_decode_finish(st_decode_state *state, st_buf *out, st
 /* The vocabulary. */
 size_t st_tokenizer_vocab_size(const st_tokenizer *tokenizer);
 const char *st_tokenizer_kind(const st_tokenizer *tokenizer); /* "bpe", "gemma4", "spm" */
-const char *st_tokenizer_pre(const st_tokenizer *tokenizer);  /* the row's name */
+const char *st_tokenizer_pre(const st_tokenizer *tokenizer);  /* the row's name; "none" where none is used */
 st_str st_tokenizer_text(const st_tokenizer *tokenizer, strata_token id); /* as stored; empty if out of range */
 st_token_type st_tokenizer_type(const st_tokenizer *tokenizer, strata_token id);
 strata_token st_tokenizer_bos(const st_tokenizer *tokenizer); /* -1: none */

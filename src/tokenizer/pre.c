@@ -1,0 +1,212 @@
+#include "tokenizer/pre.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+/* The parts that several rows share. White space is Unicode's; pcre2's \s is not quite: it has U+180E too. */
+#define WS "\\t-\\r\\x{85}\\p{Z}"
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define BLANKS "[" WS "]*[\\r\\n]+|[" WS "]+(?![^" WS "])|[" WS "]+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+"
+
+static const st_pre_row rows[] = {
+    {.names = {"gpt-2", "gpt2", "phi-2"}, .patterns = {GPT2}},
+    {.names = {"default"}, .patterns = {GPT2}},
+    {.names = {"llama-bpe", "llama3", "llama-v3"},
+     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS},
+     .whole_piece = true,
+     .adds_bos = true},
+    {.names = {"qwen2", "deepseek-r1-qwen"},
+     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS},
+     .nfc = true},
+    {.names = {"qwen35"},
+     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
+                  " ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS},
+     .nfc = true},
+    {.names = {"tekken"},
+     .patterns = {"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
+                  "*|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|" BLANKS},
+     .whole_piece = true,
+     .adds_bos = true},
+    {.names = {"gpt-4o", "llama4"},
+     .patterns = {"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
+                  "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|" BLANKS}},
+    {.names = {"deepseek-v3"},
+     .patterns = {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+                  "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+                  " ?[\\p{P}\\p{S}]+[\\r\\n]*|" BLANKS}},
+    {.names = {"smollm"}, .patterns = {"\\p{N}", GPT2}},
+    {.names = {"olmo"}, .patterns = {GPT2}, .nfc = true},
+};
+
+enum { ROW_COUNT = sizeof rows / sizeof *rows, NAME_COUNT = sizeof rows[0].names / sizeof rows[0].names[0] };
+
+struct st_pre {
+    pcre2_general_context *general;
+    pcre2_match_context *match;
+    pcre2_code *codes[ST_PRE_PATTERNS_MAX];
+    bool jit[ST_PRE_PATTERNS_MAX]; /* whether the machine code is there; otherwise the pattern is interpreted */
+    size_t count;
+};
+
+struct st_pre_walk {
+    pcre2_match_data *match;
+};
+
+const st_pre_row *st_pre_find(st_str name)
+{
+    for (size_t i = 0; i < ROW_COUNT; i++)
+        for (size_t j = 0; j < NAME_COUNT && rows[i].names[j]; j++)
+            if (st_str_is(name, rows[i].names[j])) return &rows[i];
+    return NULL;
+}
+
+void st_pre_list(char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        int length = snprintf(out + used, size - used, "%s%s", i ? ", " : "", rows[i].names[0]);
+        if (length < 0 || (size_t)length >= size - used) return;
+        used += (size_t)length;
+    }
+}
+
+static void *pcre_alloc(size_t size, void *context)
+{
+    (void)context;
+    return st_alloc(size);
+}
+
+static void pcre_free(void *pointer, void *context)
+{
+    (void)context;
+    st_free(pointer);
+}
+
+static strata_status compile(st_pre *pre, const char *pattern, strata_error *error)
+{
+    int code = 0;
+    PCRE2_SIZE offset = 0;
+    pcre2_compile_context *context = pcre2_compile_context_create(pre->general);
+    if (!context) return st_error_memory(error, strlen(pattern), "a pre-tokeniser's pattern");
+    pre->codes[pre->count] =
+        pcre2_compile((PCRE2_SPTR)pattern, strlen(pattern), PCRE2_UTF | PCRE2_UCP, &code, &offset, context);
+    pcre2_compile_context_free(context);
+    if (!pre->codes[pre->count]) {
+        if (code == PCRE2_ERROR_HEAP_FAILED)
+            return st_error_memory(error, strlen(pattern), "a pre-tokeniser's pattern");
+        return st_error_set(error, STRATA_RUNTIME, NULL, "pre-tokeniser: pattern %s: pcre2 error %d at byte %zu",
+                            pattern, code, (size_t)offset);
+    }
+    pre->jit[pre->count] = pcre2_jit_compile(pre->codes[pre->count], PCRE2_JIT_COMPLETE) == 0;
+    pre->count++;
+    return STRATA_OK;
+}
+
+strata_status st_pre_new(const st_pre_row *row, st_pre **out, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    st_pre *pre = st_alloc_zero(1, sizeof *pre);
+    if (!pre) return st_error_memory(error, sizeof *pre, "a pre-tokeniser");
+    pre->general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
+    pre->match = pre->general ? pcre2_match_context_create(pre->general) : NULL;
+    if (!pre->match) {
+        status = st_error_memory(error, sizeof *pre, "a pre-tokeniser");
+        goto out;
+    }
+    /* The patterns take time linear in the text, so a long text is no reason to stop. */
+    pcre2_set_match_limit(pre->match, UINT32_MAX);
+    pcre2_set_depth_limit(pre->match, UINT32_MAX);
+    for (size_t i = 0; i < ST_PRE_PATTERNS_MAX && row->patterns[i] && status == STRATA_OK; i++)
+        status = compile(pre, row->patterns[i], error);
+out:
+    if (status == STRATA_OK) *out = pre;
+    else st_pre_free(pre);
+    return status;
+}
+
+void st_pre_free(st_pre *pre)
+{
+    if (!pre) return;
+    for (size_t i = 0; i < pre->count; i++) pcre2_code_free(pre->codes[i]);
+    pcre2_match_context_free(pre->match);
+    pcre2_general_context_free(pre->general);
+    st_free(pre);
+}
+
+strata_status st_pre_walk_new(const st_pre *pre, st_pre_walk **out, strata_error *error)
+{
+    st_pre_walk *walk = st_alloc_zero(1, sizeof *walk);
+    if (!walk) return st_error_memory(error, sizeof *walk, "a pre-tokeniser");
+    walk->match = pcre2_match_data_create(1, pre->general);
+    if (!walk->match) {
+        st_pre_walk_free(walk);
+        return st_error_memory(error, sizeof *walk, "a pre-tokeniser");
+    }
+    *out = walk;
+    return STRATA_OK;
+}
+
+void st_pre_walk_free(st_pre_walk *walk)
+{
+    if (!walk) return;
+    pcre2_match_data_free(walk->match);
+    st_free(walk);
+}
+
+/* The next match of pattern `index` from `start`; *begin = text.length where there is none. */
+static strata_status find_match(const st_pre *pre, st_pre_walk *walk, size_t index, st_str text, size_t start,
+                                size_t *begin, size_t *end, strata_error *error)
+{
+    PCRE2_SPTR subject = (PCRE2_SPTR)text.data;
+    int found = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (pre->jit[index])
+        found = pcre2_jit_match(pre->codes[index], subject, text.length, start, 0, walk->match, pre->match);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+        found = pcre2_match(pre->codes[index], subject, text.length, start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                            walk->match, pre->match);
+    if (found == PCRE2_ERROR_NOMEMORY || found == PCRE2_ERROR_HEAPLIMIT)
+        return st_error_memory(error, text.length, "a pre-tokeniser");
+    if (found < 0 && found != PCRE2_ERROR_NOMATCH)
+        return st_error_set(error, STRATA_RUNTIME, NULL, "pre-tokeniser: pcre2 error %d at byte %zu of %zu", found,
+                            start, text.length);
+    const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(walk->match);
+    bool none = found < 0 || ends[1] <= ends[0]; /* no row matches the empty text; if one did, it would cut nothing */
+    *begin = none ? text.length : ends[0];
+    *end = none ? text.length : ends[1];
+    return STRATA_OK;
+}
+
+/* Calls itself for the next pattern: as deep as the row has patterns. */
+static strata_status split_by(const st_pre *pre, st_pre_walk *walk, size_t index, st_str text, st_pre_piece piece,
+                              void *context, strata_error *error)
+{
+    if (index == pre->count) return piece(context, text, error);
+    size_t position = 0;
+    while (position < text.length) {
+        size_t begin = text.length, end = text.length;
+        const char *from = text.data + position;
+        strata_status status = find_match(pre, walk, index, text, position, &begin, &end, error);
+        if (status == STRATA_OK && begin > position)
+            status = split_by(pre, walk, index + 1, (st_str){from, begin - position}, piece, context, error);
+        if (status == STRATA_OK && end > begin)
+            status = split_by(pre, walk, index + 1, (st_str){text.data + begin, end - begin}, piece, context, error);
+        if (status != STRATA_OK) return status;
+        position = end;
+    }
+    return STRATA_OK;
+}
+
+strata_status st_pre_split(const st_pre *pre, st_pre_walk *walk, st_str text, st_pre_piece piece, void *context,
+                           strata_error *error)
+{
+    return split_by(pre, walk, 0, text, piece, context, error);
+}
