@@ -1,0 +1,215 @@
+/* Completions for bash, zsh and fish, from the tables. */
+#include <string.h>
+
+#include "cli.h"
+
+static bool operand_is_file(const cli_command *command)
+{
+    return command->operand && strcmp(command->operand, "FILE") == 0;
+}
+
+/* The words of a command's options, separated by blanks. */
+static void print_words(cli_command_id command)
+{
+    const char *blank = "";
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const cli_option *option = &cli_options[i];
+        if (!cli_option_is_for(option, command)) continue;
+        printf("%s--%s", blank, option->name);
+        blank = " ";
+        if (option->short_name) printf(" -%c", option->short_name);
+    }
+}
+
+static void print_command_names(void)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++) printf("%s%s", i ? " " : "", cli_commands[i].name);
+}
+
+static void print_when_names(void)
+{
+    for (size_t i = 0; i < CLI_WHEN_COUNT; i++) printf("%s%s", i ? " " : "", cli_when_names[i]);
+}
+
+/* A bash case pattern: every spelling of the options of a kind that take an argument; "command:option" because the
+ * same name may be a flag elsewhere. */
+static void print_bash_case(cli_kind kind)
+{
+    const char *bar = "        ";
+    for (size_t c = 0; c < COMMAND_COUNT; c++)
+        for (size_t i = 0; i < OPTION_COUNT; i++) {
+            const cli_option *option = &cli_options[i];
+            if (option->kind != kind || !cli_option_is_for(option, (cli_command_id)c)) continue;
+            printf("%s%s:--%s", bar, cli_commands[c].name, option->name);
+            bar = "|";
+            if (option->short_name) printf("|%s:-%c", cli_commands[c].name, option->short_name);
+        }
+    printf(") ");
+}
+
+static void print_bash(void)
+{
+    printf("# bash completion for strata\n"
+           "_strata() {\n"
+           "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} words=\n"
+           "    COMPREPLY=()\n"
+           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+           "        COMPREPLY=($(compgen -W '");
+    print_command_names();
+    printf(" --help --version' -- \"$current\"))\n"
+           "        return\n"
+           "    fi\n"
+           "    case ${COMP_WORDS[1]}:$previous in\n");
+    print_bash_case(KIND_FILE);
+    printf("COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n");
+    print_bash_case(KIND_WHEN);
+    printf("COMPREPLY=($(compgen -W '");
+    print_when_names();
+    printf("' -- \"$current\")); return ;;\n");
+    print_bash_case(KIND_TEXT);
+    printf("return ;;\n");
+    print_bash_case(KIND_DATE);
+    printf("return ;;\n"
+           "    esac\n"
+           "    case ${COMP_WORDS[1]} in\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        printf("        %s) words='", cli_commands[i].name);
+        print_words((cli_command_id)i);
+        printf("' ;;\n");
+    }
+    printf("    esac\n"
+           "    case ${COMP_WORDS[1]}:$current in\n"
+           "        *:-*) ;;\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (operand_is_file(&cli_commands[i]))
+            printf("        %s:*) COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n", cli_commands[i].name);
+    printf("        help:*) words='");
+    print_command_names();
+    printf("' ;;\n"
+           "    esac\n"
+           "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+           "}\n"
+           "complete -o filenames -F _strata strata\n");
+}
+
+/* Text inside single quotes and square brackets of a zsh _arguments specification. */
+static void print_zsh_text(const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '\'') fputs("'\\''", stdout);
+        else if (strchr("[]:\\", *text)) printf("\\%c", *text);
+        else putchar(*text);
+    }
+}
+
+static void print_zsh_option(const cli_option *option)
+{
+    printf("                ");
+    if (option->short_name) printf("'(-%c --%s)'{-%c,--%s%s}", option->short_name, option->name, option->short_name,
+                                   option->name, option->argument ? "=" : "");
+    else printf("--%s%s", option->name, option->argument ? "=" : "");
+    printf("'[");
+    print_zsh_text(option->help);
+    putchar(']');
+    if (option->argument) {
+        putchar(':');
+        print_zsh_text(option->argument);
+        putchar(':');
+        if (option->kind == KIND_FILE) printf("_files");
+        if (option->kind == KIND_WHEN) {
+            putchar('(');
+            print_when_names();
+            putchar(')');
+        }
+    }
+    printf("' \\\n");
+}
+
+static void print_zsh(void)
+{
+    printf("#compdef strata\n"
+           "_strata() {\n"
+           "    local line state\n"
+           "    _arguments -C '1: :->command' '*:: :->words'\n"
+           "    case $state in\n"
+           "        command)\n"
+           "            local -a commands=(\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        printf("                '%s:", cli_commands[i].name);
+        print_zsh_text(cli_commands[i].summary);
+        printf("'\n");
+    }
+    printf("            )\n"
+           "            _describe command commands ;;\n"
+           "        words)\n"
+           "            case $line[1] in\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        printf("            %s) _arguments \\\n", cli_commands[i].name);
+        for (size_t j = 0; j < OPTION_COUNT; j++)
+            if (cli_option_is_for(&cli_options[j], (cli_command_id)i)) print_zsh_option(&cli_options[j]);
+        if (operand_is_file(&cli_commands[i])) printf("                '1:file:_files' ;;\n");
+        else if (i == COMMAND_HELP) {
+            printf("                '1:command:(");
+            print_command_names();
+            printf(")' ;;\n");
+        } else printf("                ;;\n");
+    }
+    printf("            esac ;;\n"
+           "    esac\n"
+           "}\n"
+           "_strata \"$@\"\n");
+}
+
+/* Inside single quotes fish knows \' and \\ alone. */
+static void print_fish_text(const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '\'' || *text == '\\') putchar('\\');
+        putchar(*text);
+    }
+}
+
+static void print_fish_option(const cli_command *command, const cli_option *option)
+{
+    printf("complete -c strata -n '__fish_seen_subcommand_from %s' -l %s", command->name, option->name);
+    if (option->short_name) printf(" -s %c", option->short_name);
+    if (option->argument) printf(" -r");
+    if (option->kind == KIND_FILE) printf(" -F");
+    if (option->kind == KIND_WHEN) {
+        printf(" -a '");
+        print_when_names();
+        putchar('\'');
+    }
+    printf(" -d '");
+    print_fish_text(option->help);
+    printf("'\n");
+}
+
+static void print_fish(void)
+{
+    printf("# fish completion for strata\ncomplete -c strata -f\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        const cli_command *command = &cli_commands[i];
+        printf("complete -c strata -n __fish_use_subcommand -a %s -d '", command->name);
+        print_fish_text(command->summary);
+        printf("'\n");
+        if (operand_is_file(command)) printf("complete -c strata -n '__fish_seen_subcommand_from %s' -F\n",
+                                             command->name);
+        for (size_t j = 0; j < OPTION_COUNT; j++)
+            if (cli_option_is_for(&cli_options[j], (cli_command_id)i)) print_fish_option(command, &cli_options[j]);
+    }
+}
+
+strata_status cli_print_completion(const char *shell, strata_error *error)
+{
+    static const struct {
+        const char *shell;
+        void (*print)(void);
+    } rows[] = {{"bash", print_bash}, {"zsh", print_zsh}, {"fish", print_fish}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(shell, rows[i].shell) != 0) continue;
+        rows[i].print();
+        return STRATA_OK;
+    }
+    return cli_fail(error, STRATA_USAGE, NULL, "--print-completion: expected bash, zsh or fish, found \"%s\"", shell);
+}

@@ -1,0 +1,83 @@
+/* The man page, in roff, from the tables. */
+#include "cli.h"
+
+/* Text for roff: a hyphen that people copy stays a hyphen, and no line begins with a control character. */
+static void print_roff(const char *text)
+{
+    if (*text == '.' || *text == '\'') fputs("\\&", stdout);
+    for (; *text; text++) {
+        if (*text == '\\') fputs("\\e", stdout);
+        else if (*text == '-') fputs("\\-", stdout);
+        else putchar(*text);
+    }
+}
+
+static void print_paragraph(const char *text)
+{
+    print_roff(text);
+    putchar('\n');
+}
+
+static void print_option(const cli_option *option)
+{
+    printf(".TP\n");
+    if (option->short_name) printf("\\fB\\-%c\\fR, ", option->short_name);
+    printf("\\fB\\-\\-");
+    print_roff(option->name);
+    printf("\\fR");
+    if (option->argument) {
+        printf(" \\fI");
+        print_roff(option->argument);
+        printf("\\fR");
+    }
+    putchar('\n');
+    print_paragraph(option->help);
+}
+
+static void print_command(cli_command_id id)
+{
+    const cli_command *command = &cli_commands[id];
+    printf(".SS \"strata %s [OPTION...]", command->name);
+    if (command->operand) printf(command->operand_required ? " %s" : " [%s]", command->operand);
+    printf("\"\n");
+    print_paragraph(command->text);
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        if (cli_option_is_for(&cli_options[i], id) && i != OPTION_HELP) print_option(&cli_options[i]);
+}
+
+static void print_environment(void)
+{
+    printf(".SH ENVIRONMENT\nA variable stands in for an option that is not given.\n");
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (!cli_options[i].mirror) continue;
+        printf(".TP\n\\fB%s\\fR\n\\fB\\-\\-", cli_options[i].mirror);
+        print_roff(cli_options[i].name);
+        printf("\\fR\n");
+    }
+    printf(".TP\n\\fBNO_COLOR\\fR\nNo colours, if it is not empty.\n");
+}
+
+void cli_print_man(void)
+{
+    printf(".TH STRATA 1 \"\" \"strata " STRATA_VERSION "\" \"User Commands\"\n"
+           ".SH NAME\nstrata \\- language models larger than the graphics card\n"
+           ".SH SYNOPSIS\n.B strata\n\\fICOMMAND\\fR [\\fIOPTION\\fR...]\n"
+           ".SH DESCRIPTION\n"
+           "strata reads GGUF model files. Text for people and programs goes to standard output, everything else to\n"
+           "standard error. An option's argument follows it as the next word, or after an equals sign; \\fB\\-\\-\\fR\n"
+           "ends the options. Every command takes \\fB\\-\\-help\\fR.\n"
+           ".SH COMMANDS\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) print_command((cli_command_id)i);
+    print_environment();
+    printf(".SH \"EXIT STATUS\"\n");
+    for (size_t i = 0; i < cli_exit_code_count; i++) {
+        printf(".TP\n\\fB%d\\fR\n", cli_exit_codes[i].code);
+        print_paragraph(cli_exit_codes[i].meaning);
+    }
+    printf(".SH EXAMPLES\n.nf\n");
+    print_paragraph("strata info model.gguf");
+    print_paragraph("strata tokenize -m model.gguf -p 'Hello world' | strata detokenize -m model.gguf -f -");
+    print_paragraph("echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}' |");
+    print_paragraph("    strata template -m model.gguf --args -");
+    printf(".fi\n");
+}

@@ -1,0 +1,107 @@
+/* Strict numbers: the whole text or nothing, and never out of range. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+
+bool cli_parse_integer(const char *text, size_t length, int64_t minimum, int64_t maximum, int64_t *out)
+{
+    bool negative = length > 0 && text[0] == '-';
+    size_t position = negative ? 1 : 0;
+    int64_t value = 0;
+    if (position == length) return false;
+    for (; position < length; position++) {
+        if (text[position] < '0' || text[position] > '9') return false;
+        int digit = text[position] - '0';
+        if (__builtin_mul_overflow(value, 10, &value)) return false;
+        if (__builtin_sub_overflow(value, digit, &value)) return false; /* below zero, where there is one more */
+    }
+    if (!negative && __builtin_sub_overflow(0, value, &value)) return false;
+    if (value < minimum || value > maximum) return false;
+    *out = value;
+    return true;
+}
+
+bool cli_parse_date(const char *text, int64_t *out)
+{
+    int64_t year, month, day;
+    if (strlen(text) != 10 || text[4] != '-' || text[7] != '-') return false;
+    if (!cli_parse_integer(text, 4, 1970, 9999, &year) || !cli_parse_integer(text + 5, 2, 1, 12, &month) ||
+        !cli_parse_integer(text + 8, 2, 1, 31, &day))
+        return false;
+    struct tm date = {.tm_year = (int)year - 1900, .tm_mon = (int)month - 1, .tm_mday = (int)day};
+    time_t seconds = timegm(&date);
+    /* The 30th of February becomes the 2nd of March: not the day that was asked for. And zero means the clock. */
+    if (date.tm_mday != (int)day || seconds <= 0) return false;
+    *out = (int64_t)seconds;
+    return true;
+}
+
+static bool push_id(cli_ids *list, int64_t id)
+{
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 256;
+        strata_token *ids = reallocarray(list->ids, capacity, sizeof *ids);
+        if (!ids) return false;
+        list->ids = ids;
+        list->capacity = capacity;
+    }
+    list->ids[list->count++] = (strata_token)id;
+    return true;
+}
+
+static strata_status fail_memory(const char *where, strata_error *error)
+{
+    return cli_fail(error, STRATA_MEMORY, NULL, "%s: no memory for the ids", where);
+}
+
+static strata_status parse_list(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
+                                strata_error *error)
+{
+    size_t position = 0;
+    out->count = 0;
+    for (;;) {
+        while (position < length && (text[position] == ',' || isspace((unsigned char)text[position]))) position++;
+        if (position == length) return STRATA_OK;
+        size_t start = position;
+        while (position < length && text[position] != ',' && !isspace((unsigned char)text[position])) position++;
+        int64_t id;
+        if (!cli_parse_integer(text + start, position - start, 0, INT32_MAX, &id))
+            return cli_fail(error, bad, "ids are whole numbers separated by blanks or commas",
+                            "%s: expected an id from 0 to %d, found \"%.*s\"", where, INT32_MAX,
+                            (int)(position - start < 40 ? position - start : 40), text + start);
+        if (!push_id(out, id)) return fail_memory(where, error);
+    }
+}
+
+strata_status cli_parse_id_array(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
+                                 strata_error *error)
+{
+    json_t *array = NULL;
+    out->count = 0;
+    strata_status status = cli_parse_json(where, text, length, &array, error);
+    if (status == STRATA_INPUT) return error->status = bad;
+    if (status != STRATA_OK) return status;
+    if (!json_is_array(array)) status = cli_fail(error, bad, NULL, "%s: expected a JSON array of ids", where);
+    for (size_t i = 0; status == STRATA_OK && i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id > INT32_MAX)
+            status = cli_fail(error, bad, NULL, "%s: item %zu: expected an id from 0 to %d", where, i, INT32_MAX);
+        else if (!push_id(out, id))
+            status = fail_memory(where, error);
+    }
+    json_decref(array);
+    return status;
+}
+
+strata_status cli_parse_ids(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
+                            strata_error *error)
+{
+    size_t start = 0;
+    while (start < length && isspace((unsigned char)text[start])) start++;
+    if (start < length && text[start] == '[') return cli_parse_id_array(where, bad, text, length, out, error);
+    return parse_list(where, bad, text, length, out, error);
+}

@@ -1,0 +1,262 @@
+/* The option table and the parser: words → cli_arguments. Knows what options are, not what they do. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+const char *const cli_when_names[CLI_WHEN_COUNT] = {"auto", "always", "never"};
+
+#define FOR(id) (1u << COMMAND_##id)
+const cli_option cli_options[OPTION_COUNT] = {
+#define OPTION(id, name, short_name, argument, kind, commands, mirror, help) \
+    {name, short_name, argument, KIND_##kind, commands, mirror, help},
+#include "options.def"
+};
+#undef FOR
+
+const cli_command cli_commands[COMMAND_COUNT] = {
+#define COMMAND(id, name, function, operand, required, summary, text) \
+    {name, operand, required, summary, text, function},
+#include "options.def"
+};
+
+/* ---- names and what is near them -------------------------------------------------------------------------------- */
+
+enum { NAME_MAX_LENGTH = 31 };
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Edits (insert, delete, replace, swap of neighbours) from one word to the other. */
+static size_t edit_distance(const char *from, const char *to)
+{
+    size_t rows[3][NAME_MAX_LENGTH + 2] = {{0}};
+    size_t from_length = strlen(from), to_length = strlen(to);
+    if (from_length > NAME_MAX_LENGTH || to_length > NAME_MAX_LENGTH) return SIZE_MAX;
+    for (size_t j = 0; j <= to_length; j++) rows[0][j] = j;
+    for (size_t i = 1; i <= from_length; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= to_length; j++) {
+            size_t cost = from[i - 1] == to[j - 1] ? 0 : 1;
+            row[j] = least(least(above[j] + 1, row[j - 1] + 1), above[j - 1] + cost);
+            if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1])
+                row[j] = least(row[j], above2[j - 2] + 1);
+        }
+    }
+    return rows[from_length % 3][to_length];
+}
+
+/* Keeps the nearer of *best and `candidate`, if it is near enough to be a slip of the fingers. */
+static void consider(const char *name, const char *candidate, const char **best, size_t *best_distance)
+{
+    size_t distance = edit_distance(name, candidate);
+    size_t allowed = strlen(name) / 3 + 1;
+    if (distance > allowed || distance >= strlen(candidate) || distance >= *best_distance) return;
+    *best = candidate;
+    *best_distance = distance;
+}
+
+const char *cli_command_nearest(const char *name)
+{
+    const char *best = NULL;
+    size_t best_distance = SIZE_MAX;
+    for (size_t i = 0; i < COMMAND_COUNT; i++) consider(name, cli_commands[i].name, &best, &best_distance);
+    return best;
+}
+
+bool cli_command_find(const char *name, cli_command_id *out)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(name, cli_commands[i].name) != 0) continue;
+        *out = (cli_command_id)i;
+        return true;
+    }
+    return false;
+}
+
+/* ---- parsing ---------------------------------------------------------------------------------------------------- */
+
+static bool name_is(const cli_option *option, const char *name, size_t length)
+{
+    return strlen(option->name) == length && memcmp(option->name, name, length) == 0;
+}
+
+/* The row of an option of this command; OPTION_COUNT if it has none such. */
+static size_t find_option(cli_command_id command, const char *name, size_t length, char short_name)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const cli_option *option = &cli_options[i];
+        if (!cli_option_is_for(option, command)) continue;
+        if (short_name ? option->short_name == short_name : name_is(option, name, length)) return i;
+    }
+    return OPTION_COUNT;
+}
+
+/* What to say about an option that this command does not have: who has it, or what was meant. */
+static strata_status fail_unknown(cli_command_id command, const char *word, size_t length, strata_error *error)
+{
+    const char *command_name = cli_commands[command].name;
+    const char *best = NULL;
+    size_t best_distance = SIZE_MAX;
+    bool is_long = length > 2 && word[1] == '-';
+    char name[NAME_MAX_LENGTH + 1] = "", hint[128];
+    if (is_long && length - 2 <= NAME_MAX_LENGTH) memcpy(name, word + 2, length - 2);
+    for (size_t i = 0; i < OPTION_COUNT && name[0]; i++)
+        if (cli_option_is_for(&cli_options[i], command)) consider(name, cli_options[i].name, &best, &best_distance);
+    if (best) snprintf(hint, sizeof hint, "did you mean --%s?", best);
+    else snprintf(hint, sizeof hint, "see strata help %s", command_name);
+    return cli_fail(error, STRATA_USAGE, hint, "%s: unknown option %.*s", command_name,
+                    (int)(length < 200 ? length : 200), word);
+}
+
+static bool parse_value(const cli_option *option, const char *text, cli_value *out)
+{
+    out->text = text;
+    if (option->kind == KIND_DATE) return cli_parse_date(text, &out->number);
+    if (option->kind != KIND_WHEN) return true;
+    for (size_t i = 0; i < CLI_WHEN_COUNT; i++) {
+        if (strcmp(text, cli_when_names[i]) != 0) continue;
+        out->number = (int64_t)i;
+        return true;
+    }
+    return false;
+}
+
+static strata_status set_value(cli_arguments *out, size_t id, const char *from, const char *text, strata_error *error)
+{
+    const cli_option *option = &cli_options[id];
+    cli_value value = {.set = true};
+    if (text && !parse_value(option, text, &value))
+        return cli_fail(error, STRATA_USAGE,
+                        option->kind == KIND_DATE ? "a day from 1970-01-02 to 9999-12-31" : "auto, always or never",
+                        "%s: %s: expected %s, found \"%s\"", cli_commands[out->command].name, from, option->argument,
+                        text);
+    out->values[id] = value;
+    return STRATA_OK;
+}
+
+/* The words that are still to be read. */
+typedef struct word_list {
+    char *const *words;
+    size_t left;
+} word_list;
+
+static const char *next_word(word_list *list)
+{
+    if (list->left == 0) return NULL;
+    list->left--;
+    return *list->words++;
+}
+
+/* Sets an option whose argument is `attached` or the next word. */
+static strata_status take_option(cli_arguments *out, size_t id, const char *attached, word_list *rest,
+                                 strata_error *error)
+{
+    const cli_option *option = &cli_options[id];
+    const char *command = cli_commands[out->command].name;
+    char name[NAME_MAX_LENGTH + 3];
+    snprintf(name, sizeof name, "--%s", option->name);
+    const char *text = attached;
+    if (!option->argument && attached)
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: --%s: expected no argument, found \"%s\"", command,
+                        option->name, attached);
+    if (option->argument && !text) text = next_word(rest);
+    if (option->argument && !text)
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: --%s: expected %s, found the end of the line", command,
+                        option->name, option->argument);
+    return set_value(out, id, name, text, error);
+}
+
+static strata_status take_long(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
+{
+    const char *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    size_t id = find_option(out->command, word + 2, length - 2, 0);
+    if (id == OPTION_COUNT) return fail_unknown(out->command, word, length, error);
+    return take_option(out, id, equals ? equals + 1 : NULL, rest, error);
+}
+
+/* -m FILE and -mFILE; -hm FILE would be unkind to read and is not taken. */
+static strata_status take_short(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
+{
+    size_t id = find_option(out->command, NULL, 0, word[1]);
+    if (id == OPTION_COUNT) return fail_unknown(out->command, word, strlen(word), error);
+    return take_option(out, id, word[2] ? word + 2 : NULL, rest, error);
+}
+
+static strata_status take_operand(cli_arguments *out, const char *word, strata_error *error)
+{
+    const cli_command *command = &cli_commands[out->command];
+    if (!command->operand || out->operand) {
+        char hint[128];
+        snprintf(hint, sizeof hint, "see strata help %s", command->name);
+        return cli_fail(error, STRATA_USAGE, hint, "%s: unexpected argument \"%s\"", command->name, word);
+    }
+    out->operand = word;
+    return STRATA_OK;
+}
+
+/* Options that were not given but have a variable that mirrors them. */
+static strata_status take_mirrors(cli_arguments *out, strata_error *error)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const cli_option *option = &cli_options[i];
+        if (!option->mirror || out->values[i].set || !cli_option_is_for(option, out->command)) continue;
+        const char *text = getenv(option->mirror);
+        if (!text || !*text) continue;
+        strata_status status = set_value(out, i, option->mirror, text, error);
+        if (status != STRATA_OK) return status;
+    }
+    return STRATA_OK;
+}
+
+static strata_status parse_command(const char *word, cli_command_id *out, strata_error *error)
+{
+    if (!word)
+        return cli_fail(error, STRATA_USAGE, "strata --help lists the commands", "expected a command, found none");
+    if (cli_command_find(word, out)) return STRATA_OK;
+    if (word[0] == '-')
+        return cli_fail(error, STRATA_USAGE, "strata --help lists the commands; options come after the command",
+                        "expected a command, found option %s", word);
+    const char *nearest = cli_command_nearest(word);
+    char hint[128];
+    if (nearest) snprintf(hint, sizeof hint, "did you mean %s?", nearest);
+    return cli_fail(error, STRATA_USAGE, nearest ? hint : "strata --help lists the commands", "unknown command \"%s\"",
+                    word);
+}
+
+strata_status cli_parse(int count, char *const *words, cli_arguments *out, strata_error *error)
+{
+    word_list rest = {.words = words, .left = count > 0 ? (size_t)count : 0};
+    cli_arguments made = {0};
+    bool options_over = false;
+    strata_status status = parse_command(next_word(&rest), &made.command, error);
+    while (status == STRATA_OK && rest.left > 0) {
+        const char *word = next_word(&rest);
+        bool option = !options_over && word[0] == '-' && word[1];
+        if (option && strcmp(word, "--") == 0) options_over = true;
+        else if (option && word[1] == '-') status = take_long(&made, word, &rest, error);
+        else if (option) status = take_short(&made, word, &rest, error);
+        else status = take_operand(&made, word, error);
+    }
+    if (status == STRATA_OK) status = take_mirrors(&made, error);
+    const cli_command *command = &cli_commands[made.command];
+    if (status == STRATA_OK && command->operand_required && !made.operand && !made.values[OPTION_HELP].set)
+        status = cli_fail(error, STRATA_USAGE, NULL, "%s: expected %s, found none", command->name, command->operand);
+    if (status == STRATA_OK) *out = made;
+    return status;
+}
+
+strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error)
+{
+    if (arguments->values[id].set) return STRATA_OK;
+    const cli_option *option = &cli_options[id];
+    char hint[192];
+    snprintf(hint, sizeof hint, "give --%s %s: %s", option->name, option->argument ? option->argument : "",
+             option->help);
+    return cli_fail(error, STRATA_USAGE, hint, "%s: expected --%s, found none",
+                    cli_commands[arguments->command].name, option->name);
+}

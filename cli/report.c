@@ -1,0 +1,67 @@
+/* What the program says: errors and notes on standard error, checked output on standard output. */
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "cli.h"
+
+strata_status cli_fail(strata_error *error, strata_status status, const char *hint, const char *format, ...)
+{
+    error->status = status;
+    va_list args;
+    va_start(args, format);
+    if (vsnprintf(error->message, sizeof error->message, format, args) < 0) error->message[0] = '\0';
+    va_end(args);
+    snprintf(error->hint, sizeof error->hint, "%s", hint ? hint : "");
+    return status;
+}
+
+/* One call per line, so that lines do not interleave; words of the command line cannot drive the terminal. */
+static void print_line(const char *kind, const char *text)
+{
+    char line[sizeof((strata_error *)0)->message];
+    snprintf(line, sizeof line, "%s", text);
+    for (char *c = line; *c; c++) {
+        unsigned char byte = (unsigned char)*c, next = (unsigned char)c[1];
+        bool control = byte < 0x20 || byte == 0x7F || (byte == 0xC2 && next >= 0x80 && next < 0xA0);
+        if (control) *c = '?';
+    }
+    fprintf(stderr, "strata: %s%s\n", kind, line);
+}
+
+void cli_report(const strata_error *error)
+{
+    print_line("error: ", error->message[0] ? error->message : strata_status_text(error->status));
+    if (error->hint[0]) print_line("hint: ", error->hint);
+}
+
+void cli_note(const char *text)
+{
+    print_line("", text);
+}
+
+strata_status cli_flush(strata_error *error)
+{
+    errno = 0;
+    bool failed = fflush(stdout) != 0;
+    int cause = errno;
+    if (!failed && !ferror(stdout)) return STRATA_OK;
+    return cli_fail(error, STRATA_RUNTIME, cause == ENOSPC ? "make room on the disk" : NULL,
+                    "standard output: cannot write: %s", cause ? strerror(cause) : "an earlier write failed");
+}
+
+strata_status cli_print_json(const json_t *value, size_t flags, strata_error *error)
+{
+    if (json_dumpf(value, stdout, flags | JSON_ENCODE_ANY) != 0 && !ferror(stdout))
+        return cli_fail(error, STRATA_MEMORY, NULL, "no memory to write JSON");
+    putchar('\n');
+    return cli_flush(error);
+}
+
+strata_status cli_print_ids(const strata_token *ids, size_t count, bool json, strata_error *error)
+{
+    if (json) putchar('[');
+    for (size_t i = 0; i < count; i++) printf("%s%d", i == 0 ? "" : json ? ", " : " ", (int)ids[i]);
+    puts(json ? "]" : "");
+    return cli_flush(error);
+}
