@@ -28,7 +28,7 @@ extern const st_template_limits st_template_default_limits;
 strata_status st_template_new(st_str source, const st_template_limits *limits, st_template **out, strata_error *error);
 void st_template_free(st_template *chat_template);
 
-/* The template's own literal text and string constants (escapes resolved), joined by newlines: the tokens it may write. */
+/* The template's own literal text and string constants (escapes resolved), joined by newlines: what it may write. */
 st_str st_template_source(const st_template *chat_template);
 
 /* What a rendering gives. Zero-initialise; st_rendering_free to destroy. */
@@ -40,9 +40,13 @@ typedef struct st_rendering {
 void st_rendering_free(st_rendering *rendering);
 
 /* `args` is a JSON object; its members are the template's variables. Strings in it are foreign, except the values of
- * "bos_token" and "eos_token" at the top and of a "role" of lower-case letters, digits and underscores. `now_seconds` is for
- * strftime_now (UTC). */
+ * "bos_token" and "eos_token" at the top and of the "role" of an element of an array at the top (a message) when it is
+ * of lower-case letters, digits and underscores. `now_seconds` is for strftime_now (UTC). On failure *out stays. */
 strata_status st_template_render(const st_template *chat_template, const json_t *args, int64_t now_seconds,
                                  st_rendering *out, strata_error *error);
+
+/* Arguments from their text: one JSON object, last of equal keys wins, at most the default limit's depth. Invalid text
+ * is STRATA_INPUT with line and column. The caller owns *out (json_decref). */
+strata_status st_template_parse_args(const char *text, size_t length, json_t **out, strata_error *error);
 
 #endif

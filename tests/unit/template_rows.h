@@ -20,8 +20,10 @@ typedef struct template_row {
 
 static const char rows_args[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"Hi <b>\"},"
-    " {\"role\": \"assistant\", \"content\": \"Hello\"}], \"n\": 3, \"x\": 2.5, \"s\": \"  Straße Ünï  \", \"empty\": \"\","
-    " \"none\": null, \"t\": true, \"f\": false, \"l\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": {\"c\": [1, 2, {\"z\": null}]},"
+    " {\"role\": \"assistant\", \"content\": \"Hello\"}], \"n\": 3, \"x\": 2.5, \"s\": \"  Straße Ünï  \", \"empty\": "
+    "\"\","
+    " \"none\": null, \"t\": true, \"f\": false, \"l\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": {\"c\": [1, 2, {\"z\": "
+    "null}]},"
     " \"B\": \"x\"}, \"words\": \"the quick brown fox\"}";
 
 /* 1 when the row is right; prints what is wrong. */
