@@ -12,6 +12,12 @@ CFLAGS_release := -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 
+# One file per instruction set; which one runs is chosen at run time.
+CFLAGS_EXTRA_avx2   := -O3 -mavx2 -mfma -mf16c -ffp-contract=fast
+CFLAGS_EXTRA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -ffp-contract=fast \
+    -mprefer-vector-width=512
+
+CLI_LIBS := -ledit
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
 CC_release := gcc
 CC_asan    := gcc
@@ -20,7 +26,7 @@ CC_fuzz    := clang
 LIB_SOURCES := $(sort $(wildcard src/*.c src/*/*.c src/*/*/*.c))
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
 SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
-TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/fault/*.c))
+TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/conform/*.c tests/fault/*.c))
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 TEST_SCRIPTS := $(sort $(wildcard tests/e2e/*.sh))
@@ -57,16 +63,17 @@ deps-dev: $(BUILD)/.deps-build $(BUILD)/.deps-test $(BUILD)/.deps-dev
 define config_rules
 $(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build $(2)
 	@mkdir -p $$(@D)
-	$$(CC_$(1)) $$(CFLAGS_COMMON) $$(CFLAGS_$(1)) $$(CFLAGS_EXTRA_$$(<D)) -c $$< -o $$@
+	@echo "  $$(CC_$(1)) $$<$(if $(filter-out release,$(1)), ($(1)))"
+	@$$(CC_$(1)) $$(CFLAGS_COMMON) $$(CFLAGS_$(1)) $$(CFLAGS_EXTRA_$$(basename $$(<F))) -c $$< -o $$@
 $(BUILD)/$(1)/libstrata.a: $$(LIB_SOURCES:%.c=$(BUILD)/$(1)/%.o)
 	@rm -f $$@
 	@ar rcs $$@ $$^
 $(BUILD)/$(1)/strata: $$(CLI_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libstrata.a
-	$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
+	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) $$(CLI_LIBS) -o $$@
 $(BUILD)/$(1)/tests/%: $(BUILD)/$(1)/tests/%.o $$(SUPPORT_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libstrata.a
-	$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -lcmocka -o $$@
+	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -lcmocka -o $$@
 $(BUILD)/$(1)/bench/%: $(BUILD)/$(1)/bench/%.o $(BUILD)/$(1)/libstrata.a
-	$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
+	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
 -include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
 endef
 $(eval $(call config_rules,release,))
@@ -77,10 +84,10 @@ $(eval $(call config_rules,fuzz,$(BUILD)/.deps-dev))
 # A fuzz target runs under libFuzzer (clang), and under a plain main over its kept corpus in the tests.
 $(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libstrata.a
 	@mkdir -p $(@D)
-	clang $(CFLAGS_fuzz) -fsanitize=fuzzer $^ $(LIBS) -o $@
+	@clang $(CFLAGS_fuzz) -fsanitize=fuzzer $^ $(LIBS) -o $@
 $(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/main/corpus_main.o $(BUILD)/asan/libstrata.a
 	@mkdir -p $(@D)
-	gcc $(CFLAGS_asan) $^ $(LIBS) -o $@
+	@gcc $(CFLAGS_asan) $^ $(LIBS) -o $@
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)

@@ -81,6 +81,7 @@ void strata_model_close(strata_model *model);
 /* What strata_model_describe puts into the card. */
 enum {
     STRATA_DESCRIBE_TENSORS = 1u << 0, /* the list of tensors too */
+    STRATA_DESCRIBE_PROGRAM = 1u << 1, /* the forward pass too; an error if strata cannot run the model */
 };
 
 /* The model's card as a JSON object (strata_free). docs/json.md lists its fields. */
@@ -91,8 +92,9 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
 typedef int32_t strata_token;
 
 enum {
-    STRATA_TOKENIZE_BOS = 1u << 0,   /* put the BOS token first (an error if the vocabulary has none) */
-    STRATA_TOKENIZE_PLAIN = 1u << 1, /* special tokens in the text are plain text */
+    STRATA_TOKENIZE_BOS = 1u << 0,    /* put the BOS token first (an error if the vocabulary has none) */
+    STRATA_TOKENIZE_PLAIN = 1u << 1,  /* special tokens in the text are plain text */
+    STRATA_TOKENIZE_PROMPT = 1u << 2, /* BOS first if the vocabulary wants one and the text does not begin with it */
 };
 
 /* Text to ids (strata_free). Special tokens in the text are recognised unless told otherwise. */
@@ -136,10 +138,112 @@ strata_status strata_template_render(const strata_template *chat_template, const
                                      strata_error *error);
 
 /* Renders and tokenises in one step. Bytes that came from the messages never become a control token, nor any token
- * that the template's own text contains. */
+ * that the template's own text contains. As with STRATA_TOKENIZE_PROMPT there is one BOS where the vocabulary wants it,
+ * whether or not the template writes it. */
 strata_status strata_template_tokenize(const strata_template *chat_template, const strata_model *model,
                                        const char *args, size_t args_length, const strata_render_options *options,
                                        strata_token **tokens, size_t *count, strata_error *error);
+
+/* ---- engine: a model ready to run ------------------------------------------------------------------------------- */
+
+/* Called during long work with what is done so far; returning false stops it with STRATA_INTERRUPTED. */
+typedef bool (*strata_progress)(void *context, uint64_t done, uint64_t total);
+
+typedef struct strata_engine strata_engine;
+
+typedef struct strata_engine_options {
+    uint32_t context;    /* positions of a session; 0: the model's maximum, at most 8192 */
+    uint32_t batch;      /* tokens of a prompt at a time; 0: 512 */
+    uint32_t threads;    /* 0: as many as pay */
+    const char *cpu;     /* the CPU's kernels: "ref"; NULL: the best there is */
+    const char *kv_type; /* "f32", "bf16" or "q8_0"; NULL: by the model */
+    bool nextn;          /* run the model's NextN block along */
+    strata_progress progress; /* bytes of weights at hand; may be NULL */
+    void *progress_context;
+} strata_engine_options;
+
+/* Makes a model ready: describes it, binds its tensors, lowers its program and brings its weights to hand. `model` must
+ * outlive the engine; `options` may be NULL. Immutable; sessions of one engine take turns. */
+strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
+                                strata_error *error);
+void strata_engine_free(strata_engine *engine);
+
+uint32_t strata_engine_context(const strata_engine *engine);
+
+/* What the engine runs and what it takes, as a JSON object (strata_free). */
+strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error);
+
+/* ---- session: one sequence of tokens ----------------------------------------------------------------------------- */
+
+typedef struct strata_session strata_session;
+
+strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error);
+void strata_session_free(strata_session *session);
+
+/* Makes the session's sequence these tokens (at least one), reusing what it has of them already; a sequence longer than
+ * the context is STRATA_LIMIT with both numbers. `progress` (may be NULL) counts tokens. */
+strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
+                                    strata_progress progress, void *context, strata_error *error);
+
+/* The logits after the last token of the sequence: [vocab], good until the session's next call. */
+strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error);
+
+/* Runs the tokens as a new sequence and hands over the logits after each, in order; `on_row` returning false stops it
+ * with STRATA_INTERRUPTED. With `nextn`, the rows are the NextN block's: one less than there are tokens. */
+typedef bool (*strata_on_row)(void *context, size_t row, const float *logits, size_t vocab);
+strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
+                                   strata_on_row on_row, void *context, strata_error *error);
+
+/* How tokens are chosen, in this order: bias, penalties, top-k, top-p, min-p, temperature. */
+typedef struct strata_bias {
+    strata_token token;
+    float bias; /* added to its logit */
+} strata_bias;
+
+typedef struct strata_sampling {
+    float temperature;        /* 0: the likeliest token, always */
+    uint32_t top_k;           /* 0: all */
+    float top_p, min_p;       /* 1 and 0: all */
+    float repeat_penalty;     /* 1: none */
+    float presence_penalty, frequency_penalty; /* 0: none */
+    uint32_t penalty_tokens;  /* how many of the last tokens the penalties look at */
+    uint64_t seed;            /* STRATA_SEED_RANDOM: another one each time */
+    const strata_bias *biases;
+    size_t bias_count;
+} strata_sampling;
+
+#define STRATA_SEED_RANDOM UINT64_MAX
+#define STRATA_SAMPLING_DEFAULT                                                                                    \
+    {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f, .penalty_tokens = 64, \
+     .seed = STRATA_SEED_RANDOM}
+
+typedef enum strata_finish {
+    STRATA_FINISH_END,    /* the model ended its answer, or a stop string came */
+    STRATA_FINISH_LENGTH, /* max_tokens, or the context is full */
+    STRATA_FINISH_CANCEL, /* on_text said so */
+} strata_finish;
+
+typedef struct strata_generation {
+    strata_sampling sampling;
+    size_t max_tokens;        /* 0: until the end or the context is full */
+    const char *const *stops; /* the answer ends before any of these */
+    size_t stop_count;
+    bool ignore_end;          /* go on past the vocabulary's end tokens */
+    /* Whole code points as they come; returning false cancels. May be NULL. */
+    bool (*on_text)(void *context, const char *text, size_t length);
+    void *context;
+} strata_generation;
+
+typedef struct strata_answer {
+    strata_finish finish;
+    size_t tokens;        /* generated, the end token not counted */
+    double first_seconds; /* until the first token was chosen */
+    double seconds;       /* in all */
+} strata_answer;
+
+/* Continues the sequence token by token. What it generates belongs to the sequence. */
+strata_status strata_session_generate(strata_session *session, const strata_generation *generation,
+                                      strata_answer *answer, strata_error *error);
 
 #ifdef __cplusplus
 }

@@ -272,6 +272,27 @@ static void set_tensors(card *made)
     set_field(made, made->object, "tensors", tensors);
 }
 
+static void set_program(card *made)
+{
+    const st_program *program = made->subject->program;
+    json_t *operations = json_array();
+    st_buf line = {0};
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const st_op *op = &program->ops[i];
+        line.length = 0;
+        if (!st_op_print(program, made->subject->binding, op, &line)) break;
+        json_t *item = json_object();
+        st_str text = {line.data, line.length - 1}; /* without its newline */
+        set_field(made, item, "operation", json_string(st_op_name(op->kind)));
+        set_field(made, item, "layer", op->layer < 0 ? json_null() : json_integer(op->layer));
+        set_field(made, item, "text", text_value(text));
+        append_item(made, operations, item);
+    }
+    if (line.failed) made->failed = true;
+    st_buf_free(&line);
+    set_field(made, made->object, "program", operations);
+}
+
 static int append_dump(const char *bytes, size_t length, void *out)
 {
     return st_buf_append(out, bytes, length) ? 0 : -1;
@@ -296,6 +317,7 @@ strata_status st_card_write(const st_card_subject *subject, st_buf *out, strata_
         set_tokenizer(&made);
         set_template(&made);
         if (subject->tensors) set_tensors(&made);
+        if (subject->program) set_program(&made);
     }
     if (!made.failed)
         made.failed = json_dump_callback(made.object, append_dump, out, JSON_INDENT(2) | JSON_REAL_PRECISION(4)) != 0;

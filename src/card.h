@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "gguf/gguf.h"
+#include "model/program.h"
 #include "strata.h"
 #include "tokenizer/tokenizer.h"
 
@@ -13,6 +14,8 @@ typedef struct st_card_subject {
     const st_tokenizer *tokenizer;         /* NULL if it could not be made */
     const strata_error *tokenizer_problem; /* why not; NULL if the file has none */
     bool tensors;                          /* list the tensors too */
+    const st_program *program;             /* list its operations too; NULL: not asked for */
+    const st_binding *binding;             /* of the program */
 } st_card_subject;
 
 /* Appends the card to `out`. */

@@ -10,6 +10,7 @@
 #include "card.h"
 #include "chat/template.h"
 #include "gguf/gguf.h"
+#include "model.h"
 #include "strata.h"
 #include "tokenizer/tokenizer.h"
 
@@ -82,8 +83,12 @@ void strata_model_close(strata_model *model)
     st_free(model);
 }
 
-/* The model's tokenizer, made by whoever comes first. A failure is this call's alone: the next one tries again. */
-static strata_status model_tokenizer(const strata_model *model, const st_tokenizer **out, strata_error *error)
+const st_gguf *st_model_gguf(const strata_model *model)
+{
+    return model->gguf;
+}
+
+strata_status st_model_tokenizer(const strata_model *model, const st_tokenizer **out, strata_error *error)
 {
     model_lazy *lazy = model->lazy;
     strata_status status = STRATA_OK;
@@ -101,29 +106,43 @@ static strata_status check_flags(unsigned flags, unsigned known, const char *cal
     return st_error_set(error, STRATA_USAGE, NULL, "%s: expected flags within 0x%x, found 0x%x", call, known, flags);
 }
 
+static strata_status build_program(const st_gguf *gguf, st_arena *arena, st_card_subject *subject, strata_error *error)
+{
+    const st_desc *desc = NULL;
+    strata_status status = st_desc_build(gguf, arena, &desc, error);
+    if (status == STRATA_OK) status = st_binding_build(desc, gguf, arena, &subject->binding, error);
+    if (status == STRATA_OK) status = st_program_build(desc, subject->binding, arena, &subject->program, error);
+    return status;
+}
+
 strata_status strata_model_describe(const strata_model *model, unsigned flags, char **json, strata_error *error)
 {
-    strata_status status = check_flags(flags, STRATA_DESCRIBE_TENSORS, "strata_model_describe", error);
+    strata_status status =
+        check_flags(flags, STRATA_DESCRIBE_TENSORS | STRATA_DESCRIBE_PROGRAM, "strata_model_describe", error);
     if (status != STRATA_OK) return status;
     strata_error problem;
+    st_arena arena = {0};
+    st_buf text = {0};
     st_card_subject subject = {.gguf = model->gguf, .tensors = (flags & STRATA_DESCRIBE_TENSORS) != 0};
     if (st_gguf_key_find(model->gguf, "tokenizer.ggml.model")) {
-        status = model_tokenizer(model, &subject.tokenizer, &problem);
+        status = st_model_tokenizer(model, &subject.tokenizer, &problem);
         /* A vocabulary we cannot use is a fact of the card; a lack of memory is not. */
         if (status == STRATA_MEMORY) {
             if (error) *error = problem;
             return status;
         }
         if (status != STRATA_OK) subject.tokenizer_problem = &problem;
+        status = STRATA_OK;
     }
-    st_buf text = {0};
-    status = st_card_write(&subject, &text, error);
+    if (flags & STRATA_DESCRIBE_PROGRAM) status = build_program(model->gguf, &arena, &subject, error);
+    if (status == STRATA_OK) status = st_card_write(&subject, &text, error);
     if (status == STRATA_OK) {
         char *taken = st_buf_take(&text, NULL);
         if (taken) *json = taken;
         else status = st_error_memory(error, 1, "the model's card");
     }
     st_buf_free(&text);
+    st_arena_free(&arena);
     return status;
 }
 
@@ -161,6 +180,18 @@ static strata_status push_bos(const strata_model *model, const st_tokenizer *tok
     return STRATA_OK;
 }
 
+/* The one rule for a prompt's BOS: there is exactly one where the vocabulary wants it. */
+static strata_status begin_prompt(const st_tokenizer *tokenizer, st_tokens *ids, strata_error *error)
+{
+    strata_token bos = st_tokenizer_bos(tokenizer);
+    if (bos < 0 || !st_tokenizer_adds_bos(tokenizer)) return STRATA_OK;
+    if (ids->count > 0 && ids->ids[0] == bos) return STRATA_OK;
+    if (!st_tokens_push(ids, bos)) return st_error_memory(error, sizeof bos, "tokens");
+    memmove(ids->ids + 1, ids->ids, (ids->count - 1) * sizeof *ids->ids);
+    ids->ids[0] = bos;
+    return STRATA_OK;
+}
+
 strata_status strata_tokenize(const strata_model *model, const char *text, size_t length, unsigned flags,
                               strata_token **tokens, size_t *count, strata_error *error)
 {
@@ -168,10 +199,12 @@ strata_status strata_tokenize(const strata_model *model, const char *text, size_
     st_tokens ids = {0};
     st_encode_options options = {.plain = (flags & STRATA_TOKENIZE_PLAIN) != 0};
     st_str view = {length ? text : "", length};
-    strata_status status = check_flags(flags, STRATA_TOKENIZE_BOS | STRATA_TOKENIZE_PLAIN, "strata_tokenize", error);
-    if (status == STRATA_OK) status = model_tokenizer(model, &tokenizer, error);
+    const unsigned known = STRATA_TOKENIZE_BOS | STRATA_TOKENIZE_PLAIN | STRATA_TOKENIZE_PROMPT;
+    strata_status status = check_flags(flags, known, "strata_tokenize", error);
+    if (status == STRATA_OK) status = st_model_tokenizer(model, &tokenizer, error);
     if (status == STRATA_OK && (flags & STRATA_TOKENIZE_BOS)) status = push_bos(model, tokenizer, &ids, error);
     if (status == STRATA_OK) status = st_tokenizer_encode(tokenizer, view, &options, &ids, error);
+    if (status == STRATA_OK && (flags & STRATA_TOKENIZE_PROMPT)) status = begin_prompt(tokenizer, &ids, error);
     if (status == STRATA_OK) status = give_tokens(&ids, tokens, count, error);
     st_tokens_free(&ids);
     return status;
@@ -182,7 +215,7 @@ strata_status strata_detokenize(const strata_model *model, const strata_token *t
 {
     const st_tokenizer *tokenizer = NULL;
     st_buf decoded = {0};
-    strata_status status = model_tokenizer(model, &tokenizer, error);
+    strata_status status = st_model_tokenizer(model, &tokenizer, error);
     if (status == STRATA_OK) status = st_tokenizer_decode(tokenizer, tokens, count, &decoded, error);
     if (status == STRATA_OK) status = give_text(&decoded, text, length, error);
     st_buf_free(&decoded);
@@ -192,7 +225,7 @@ strata_status strata_detokenize(const strata_model *model, const strata_token *t
 strata_status strata_decoder_new(const strata_model *model, strata_decoder **out, strata_error *error)
 {
     const st_tokenizer *tokenizer = NULL;
-    strata_status status = model_tokenizer(model, &tokenizer, error);
+    strata_status status = st_model_tokenizer(model, &tokenizer, error);
     if (status != STRATA_OK) return status;
     strata_decoder *decoder = st_alloc_zero(1, sizeof *decoder);
     if (!decoder) return st_error_memory(error, sizeof *decoder, "a decoder");
@@ -286,7 +319,7 @@ strata_status strata_template_of_model(const strata_model *model, strata_templat
         return status;
     }
     /* A template can be rendered without a vocabulary that strata knows. */
-    status = model_tokenizer(model, &tokenizer, error);
+    status = st_model_tokenizer(model, &tokenizer, error);
     if (status == STRATA_OK) status = copy_token(tokenizer, st_tokenizer_bos(tokenizer), &chat_template->bos, error);
     else if (status == STRATA_UNSUPPORTED) status = STRATA_OK;
     if (status == STRATA_OK && tokenizer)
@@ -345,7 +378,7 @@ strata_status strata_template_tokenize(const strata_template *chat_template, con
     st_token_guard *guard = NULL;
     st_rendering rendering = {0};
     st_tokens ids = {0};
-    strata_status status = model_tokenizer(model, &tokenizer, error);
+    strata_status status = st_model_tokenizer(model, &tokenizer, error);
     if (status != STRATA_OK) goto out;
     status = render(chat_template, args, args_length, options, &rendering, error);
     if (status != STRATA_OK) goto out;
@@ -354,6 +387,7 @@ strata_status strata_template_tokenize(const strata_template *chat_template, con
     st_str text = {rendering.text.length ? rendering.text.data : "", rendering.text.length};
     st_encode_options encode = {.guard = guard, .foreign = (const unsigned char *)rendering.foreign.data};
     status = st_tokenizer_encode(tokenizer, text, &encode, &ids, error);
+    if (status == STRATA_OK) status = begin_prompt(tokenizer, &ids, error);
     if (status == STRATA_OK) status = give_tokens(&ids, tokens, count, error);
 out:
     st_tokens_free(&ids);

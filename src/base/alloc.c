@@ -25,6 +25,13 @@ void *st_alloc_array(size_t count, size_t size)
     return st_alloc(bytes);
 }
 
+void *st_alloc_aligned(size_t size, size_t alignment)
+{
+    void *memory;
+    if (st_fault_hit(ST_FAULT_ALLOC) || posix_memalign(&memory, alignment, size ? size : 1) != 0) return NULL;
+    return memory;
+}
+
 void *st_realloc(void *pointer, size_t size)
 {
     if (st_fault_hit(ST_FAULT_ALLOC)) return NULL;

@@ -76,6 +76,16 @@ void st_file_unmap(st_mapping *mapping)
     *mapping = (st_mapping){0};
 }
 
+void st_file_populate(const void *data, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)data & ~(page - 1);
+    size_t length = bytes + ((uintptr_t)data - start);
+#ifdef MADV_POPULATE_READ
+    if (madvise((void *)start, length, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise((void *)start, length, MADV_WILLNEED);
+}
+
 static ssize_t read_some(int fd, void *bytes, size_t length)
 {
     if (must_fail()) return -1;

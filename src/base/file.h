@@ -17,6 +17,9 @@ typedef struct st_mapping {
 strata_status st_file_map(const char *path, st_mapping *out, strata_error *error);
 void st_file_unmap(st_mapping *mapping);
 
+/* Brings a range of a mapping into memory now, so that nobody waits for the disk later. Only a hint: it cannot fail. */
+void st_file_populate(const void *data, size_t bytes);
+
 /* Appends the whole file to `out`; "-" is standard input. More than `limit_bytes` is STRATA_LIMIT. */
 strata_status st_file_read(const char *path, size_t limit_bytes, st_buf *out, strata_error *error);
 

@@ -1,0 +1,155 @@
+/* What a device can do, as a versioned table of functions: the CPU, a simulated device and a GPU plugin fill it in.
+ * A backend owns its device's memory, queues and kernels; it knows operations (model/ops.def) and addresses, never
+ * a model, a plan or a position's storage. All waiting is ordered by run/.
+ *
+ * The CPU does everything at once: a queue call returns when its work is done, and events are points in time. */
+#ifndef ST_BACKEND_BACKEND_H
+#define ST_BACKEND_BACKEND_H
+
+#include "model/program.h"
+#include "strata.h"
+
+enum { ST_BACKEND_VERSION = 1 };
+
+typedef struct st_device st_device;
+typedef struct st_queue st_queue;
+typedef struct st_event st_event;
+typedef struct st_segment st_segment;
+
+typedef struct st_device_options {
+    const char *cpu;  /* "ref": the reference operations. NULL: the best there is */
+    uint32_t threads; /* 0: as many as pay */
+} st_device_options;
+
+typedef struct st_device_info {
+    const char *name; /* good as long as the device */
+    size_t total_bytes, free_bytes;
+    size_t alignment;        /* of every address a value, weight or row of state may have */
+    uint32_t workers;        /* scratch is wanted once per worker */
+    bool reads_host_memory;  /* weights and values may lie in ordinary memory */
+} st_device_info;
+
+typedef enum st_queue_kind { ST_QUEUE_COMPUTE, ST_QUEUE_UP, ST_QUEUE_DOWN } st_queue_kind;
+
+/* --- the step block: what changes from launch to launch, in device memory, so that a captured graph replays unchanged ------ */
+
+typedef struct st_step {
+    uint32_t count;     /* rows of this batch, at most batch_max */
+    uint32_t position;  /* of the first row */
+    uint32_t out_count; /* rows whose logits are asked for, at most batch_max */
+    uint32_t batch_max;
+    int32_t values[];   /* ids[batch_max], then out_rows[batch_max] */
+} st_step;
+
+static inline size_t st_step_bytes(uint32_t batch_max)
+{
+    return sizeof(st_step) + 2 * (size_t)batch_max * sizeof(int32_t);
+}
+
+static inline int32_t *st_step_ids(st_step *step)
+{
+    return step->values;
+}
+
+static inline int32_t *st_step_out_rows(st_step *step)
+{
+    return step->values + step->batch_max;
+}
+
+/* --- operations with addresses ------------------------------------------------------------------------------------------------ */
+
+/* A value: `rows` rows of `width` elements, one after the other, in device memory. */
+typedef struct st_bound_value {
+    void *data;
+    uint32_t width;
+} st_bound_value;
+
+typedef struct st_bound_weight {
+    const void *data;         /* device memory; NULL: the operation has no such weight */
+    const void *const *parts; /* experts: where each is, in device memory [ne[2]]; the table may change between launches */
+    const st_type_info *info;
+    uint32_t type;
+    uint64_t ne[3];
+    size_t row_bytes;
+} st_bound_weight;
+
+/* A layer's keys and values. Position p lies in row p % capacity. */
+typedef struct st_kv_view {
+    unsigned char *keys, *values;
+    size_t key_row_bytes, value_row_bytes;
+    uint32_t capacity;
+    st_type type;
+} st_kv_view;
+
+/* A layer's recurrent state, float32. */
+typedef struct st_state_view {
+    float *conv;  /* [width − 1, channels]: the last inputs, oldest first */
+    float *delta; /* [value_heads, size (key), size (value)] */
+} st_state_view;
+
+typedef struct st_bound_op {
+    const st_op *op;
+    st_bound_value in[ST_OP_INPUTS], out, out2;
+    st_bound_weight weight[ST_OP_WEIGHTS];
+    st_kv_view kv;       /* operations on keys and values */
+    st_state_view state; /* operations on recurrent state */
+} st_bound_op;
+
+typedef struct st_segment_source {
+    const st_bound_op *ops; /* copied by prepare */
+    uint32_t count;
+    st_rows rows;           /* whether the step's count or out_count says how many rows there are */
+    st_step *step;          /* device memory */
+    void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes for each worker */
+    size_t shared_bytes, worker_bytes;
+} st_segment_source;
+
+/* --- the table ------------------------------------------------------------------------------------------------------------------- */
+
+typedef enum st_copy_kind { ST_COPY_UP, ST_COPY_DOWN, ST_COPY_WITHIN } st_copy_kind;
+
+typedef struct st_backend {
+    uint32_t version;
+    const char *name;
+
+    strata_status (*open)(const st_device_options *options, st_device **out, strata_error *error);
+    void (*close)(st_device *device);
+    void (*info)(const st_device *device, st_device_info *out);
+    bool (*supports)(const st_device *device, st_op_kind kind, uint32_t weight_type);
+
+    /* Memory. Host memory is pinned where the device can; where it cannot, ordinary memory is given and *pinned is false. */
+    strata_status (*alloc)(st_device *device, size_t bytes, void **out, strata_error *error);
+    void (*free)(st_device *device, void *memory);
+    strata_status (*host_alloc)(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error);
+    void (*host_free)(st_device *device, void *memory);
+
+    /* Queues run their work in order; events order queues among each other and against the host. */
+    strata_status (*queue_new)(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error);
+    void (*queue_free)(st_queue *queue);
+    strata_status (*event_new)(st_device *device, st_event **out, strata_error *error);
+    void (*event_free)(st_event *event);
+    strata_status (*event_record)(st_event *event, st_queue *queue, strata_error *error);
+    strata_status (*event_wait_queue)(st_event *event, st_queue *queue, strata_error *error);
+    bool (*event_done)(const st_event *event);
+    /* STRATA_DEVICE when the time limit passes, STRATA_DEVICE_LOST when the device is gone. */
+    strata_status (*event_wait_host)(st_event *event, uint64_t limit_us, strata_error *error);
+    double (*event_seconds)(const st_event *event); /* when it was reached, on the device's clock */
+
+    strata_status (*copy)(st_queue *queue, st_copy_kind kind, void *to, const void *from, size_t bytes,
+                          strata_error *error);
+
+    strata_status (*zero)(st_queue *queue, void *memory, size_t bytes, strata_error *error);
+
+    /* Counters in memory that queues count up and wait for: hand-overs that need no host. */
+    strata_status (*signal)(st_queue *queue, uint64_t *counter, uint64_t value, strata_error *error);
+    strata_status (*wait)(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error);
+
+    /* A segment is operations that run in order without the host: prepared once, launched for every batch. */
+    strata_status (*prepare)(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error);
+    strata_status (*launch)(st_segment *segment, st_queue *queue, strata_error *error);
+    void (*segment_free)(st_segment *segment);
+} st_backend;
+
+const st_backend *st_backend_cpu(void);
+
+#endif

@@ -1,0 +1,106 @@
+/* AVX2 with FMA and F16C: the least that the fast path asks for. */
+#include "backend/cpu/isa.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "quant/blocks.h"
+#include "quant/quant.h"
+#include "quant/tables.h"
+
+/* Pairs of products go through 16 bits: bytes up to 128 on the unsigned side cannot overflow them. */
+static inline __m256i pairs_to_sums(__m256i pairs)
+{
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+#define DOT_UNSIGNED(u, s) pairs_to_sums(_mm256_maddubs_epi16(u, s))
+#define DOT_SIGNED(a, b) pairs_to_sums(_mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a)))
+
+#include "backend/cpu/dot.inc"
+#include "backend/cpu/strip.inc"
+#include "backend/cpu/rows.inc"
+
+enum { HALF_ROWS = 8, HALF_TILE = 4 };
+
+/* Four tokens against eight rows of a strip, for words first … last of a block. Bytes above 127 are taken as signed, less
+ * 128, so that no pair of products overflows. */
+static inline void dot_words(__m256i sums[HALF_TILE], const uint8_t *bytes, const int8_t *q, int first, int last,
+                             bool minus_128)
+{
+    for (int i = first; i < last; i++) {
+        __m256i w = load_bytes(bytes + (size_t)i * ST_STRIP_ROWS * 4), magnitude = w;
+        if (minus_128) {
+            w = plus_128(w);
+            magnitude = _mm256_abs_epi8(w);
+        }
+        for (int t = 0; t < HALF_TILE; t++) {
+            int32_t word;
+            memcpy(&word, q + t * ST_ACT_BLOCK + 4 * i, sizeof word);
+            __m256i x = _mm256_set1_epi32(word);
+            if (minus_128) x = _mm256_sign_epi8(x, w);
+            sums[t] = _mm256_add_epi32(sums[t], pairs_to_sums(_mm256_maddubs_epi16(magnitude, x)));
+        }
+    }
+}
+
+/* What the zero point takes away from a group's sum. */
+static inline __m256i start_sum(const int32_t totals[2], int32_t zero, int group, int g)
+{
+    return _mm256_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
+}
+
+static inline __attribute__((always_inline)) void half_kernel(const st_strip *strip, const st_act_row *tile, size_t count,
+                                                              size_t row, size_t token, int32_t zero, int group,
+                                                              bool has_offset, __m256 total[HALF_TILE])
+{
+    bool minus_128 = zero == 128;
+    if (minus_128) zero = 0;
+    for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
+    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++) {
+        const uint8_t *bytes = strip->bytes + b * 8 * 64 + row * 4;
+        const int8_t *q = tile->q + (b * ST_ACT_TILE + token) * ST_ACT_BLOCK;
+        size_t at = b * ST_ACT_TILE + token;
+        for (int g = 0; g < 32 / group; g++) {
+            __m256i sums[HALF_TILE];
+            for (int t = 0; t < HALF_TILE; t++)
+                sums[t] = start_sum(tile->total + 2 * (at + (size_t)t), zero, group, g);
+            dot_words(sums, bytes, q, g * group / 4, (g + 1) * group / 4, minus_128);
+            __m256 scale = _mm256_loadu_ps(strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
+            for (int t = 0; t < HALF_TILE; t++)
+                total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
+                                           _mm256_mul_ps(scale, _mm256_set1_ps(tile->scale[at + t])), total[t]);
+        }
+        if (!has_offset) continue;
+        __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
+        for (int t = 0; t < HALF_TILE; t++)
+            total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(tile->sum[at + t]), total[t]);
+    }
+}
+
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
+                             size_t tokens, size_t lanes, float *out, size_t out_stride)
+{
+    for (size_t token = 0; token < tokens; token += HALF_TILE)
+        for (size_t row = 0; row < lanes; row += HALF_ROWS) {
+            __m256 total[HALF_TILE];
+            if (type->group == 16) half_kernel(strip, tile, count, row, token, type->zero, 16, false, total);
+            else if (type->has_offset) half_kernel(strip, tile, count, row, token, 0, 32, true, total);
+            else if (type->zero == 128) half_kernel(strip, tile, count, row, token, 128, 32, false, total);
+            else half_kernel(strip, tile, count, row, token, type->zero, 32, false, total);
+            for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++) {
+                float values[HALF_ROWS];
+                _mm256_storeu_ps(values, total[t]);
+                size_t width = lanes - row < HALF_ROWS ? lanes - row : HALF_ROWS;
+                memcpy(out + (token + t) * out_stride + row, values, width * sizeof *values);
+            }
+        }
+}
+
+static const st_isa isa = {.name = "avx2", .types = {ISA_TYPES}, .strip_times_tile = strip_times_tile, ISA_ROWS};
+
+const st_isa *st_isa_avx2(void)
+{
+    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return here ? &isa : NULL;
+}

@@ -1,0 +1,321 @@
+/* The CPU as a device: memory, queues that finish what they are given at once, and the walk over a segment. */
+#include "backend/cpu/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/cpu/fast.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { CPU_ALIGNMENT = 64 };
+
+struct st_device {
+    st_pool *pool;
+    const st_cpu_kernel *kernels; /* [ST_OP_COUNT] */
+    const st_isa *isa;            /* NULL: the reference */
+    const char *name;
+};
+
+struct st_queue {
+    st_device *device;
+};
+
+struct st_event {
+    double seconds; /* when it was recorded; below zero: not yet */
+};
+
+struct st_segment {
+    st_device *device;
+    st_segment_source source; /* its ops are ours */
+    st_bound_op ops[];
+};
+
+/* What the CPU can run with, best last; `cpu` names one. */
+typedef struct cpu_level {
+    const char *name;
+    const st_cpu_kernel *kernels;
+    const st_isa *(*isa)(void); /* NULL in here or from it: not on this machine, or none needed */
+} cpu_level;
+
+static const cpu_level levels[] = {
+    {"ref", st_cpu_ref_kernels, NULL},
+    {"avx2", st_cpu_fast_kernels, st_isa_avx2},
+    {"avx512", st_cpu_fast_kernels, st_isa_avx512},
+};
+
+enum { LEVELS = sizeof levels / sizeof *levels };
+
+static bool level_is_here(const cpu_level *level)
+{
+    return !level->isa || level->isa();
+}
+
+/* The level of that name, or the best one that is here. */
+static const cpu_level *find_level(const char *name)
+{
+    const cpu_level *found = NULL;
+    for (size_t i = 0; i < LEVELS; i++)
+        if (level_is_here(&levels[i]) && (!name || strcmp(name, levels[i].name) == 0)) found = &levels[i];
+    return found;
+}
+
+static strata_status refuse_level(const char *name, strata_error *error)
+{
+    char here[64] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < LEVELS && used < sizeof here; i++)
+        if (level_is_here(&levels[i]))
+            used += (size_t)snprintf(here + used, sizeof here - used, "%s%s", used ? ", " : "", levels[i].name);
+    return st_error_set(error, STRATA_USAGE, NULL, "--cpu: expected one that this machine has (%s), found %s", here, name);
+}
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static strata_status cpu_open(const st_device_options *options, st_device **out, strata_error *error)
+{
+    const cpu_level *level = find_level(options->cpu);
+    if (!level) return refuse_level(options->cpu, error);
+    st_device *device = st_alloc_zero(1, sizeof *device);
+    if (!device) return st_error_memory(error, sizeof *device, "the CPU device");
+    device->kernels = level->kernels;
+    device->isa = level->isa ? level->isa() : NULL;
+    device->name = level->name;
+    strata_status status = st_pool_new(options->threads, &device->pool, error);
+    if (status != STRATA_OK) {
+        st_free(device);
+        return status;
+    }
+    *out = device;
+    return STRATA_OK;
+}
+
+static void cpu_close(st_device *device)
+{
+    if (!device) return;
+    st_pool_free(device->pool);
+    st_free(device);
+}
+
+static void cpu_info(const st_device *device, st_device_info *out)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *out = (st_device_info){
+        .name = device->name,
+        .total_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * page,
+        .free_bytes = (size_t)sysconf(_SC_AVPHYS_PAGES) * page,
+        .alignment = CPU_ALIGNMENT,
+        .workers = st_pool_threads(device->pool),
+        .reads_host_memory = true,
+    };
+}
+
+static bool cpu_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
+{
+    return device->kernels[kind] && st_type_find(weight_type);
+}
+
+static strata_status cpu_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
+{
+    (void)device;
+    void *memory = st_alloc_aligned(bytes, CPU_ALIGNMENT);
+    if (!memory) return st_error_memory(error, bytes, "the CPU's memory");
+    *out = memory;
+    return STRATA_OK;
+}
+
+static void cpu_free(st_device *device, void *memory)
+{
+    (void)device;
+    st_free(memory);
+}
+
+static strata_status cpu_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
+{
+    strata_status status = cpu_alloc(device, bytes, out, error);
+    if (status == STRATA_OK) *pinned = false;
+    return status;
+}
+
+static strata_status cpu_queue_new(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error)
+{
+    (void)kind;
+    st_queue *queue = st_alloc_zero(1, sizeof *queue);
+    if (!queue) return st_error_memory(error, sizeof *queue, "a queue");
+    queue->device = device;
+    *out = queue;
+    return STRATA_OK;
+}
+
+static void cpu_queue_free(st_queue *queue)
+{
+    st_free(queue);
+}
+
+static strata_status cpu_event_new(st_device *device, st_event **out, strata_error *error)
+{
+    (void)device;
+    st_event *event = st_alloc_zero(1, sizeof *event);
+    if (!event) return st_error_memory(error, sizeof *event, "an event");
+    event->seconds = -1;
+    *out = event;
+    return STRATA_OK;
+}
+
+static void cpu_event_free(st_event *event)
+{
+    st_free(event);
+}
+
+static strata_status cpu_event_record(st_event *event, st_queue *queue, strata_error *error)
+{
+    (void)queue;
+    (void)error;
+    event->seconds = now_seconds();
+    return STRATA_OK;
+}
+
+static bool cpu_event_done(const st_event *event)
+{
+    return event->seconds >= 0;
+}
+
+static strata_status cpu_event_wait_host(st_event *event, uint64_t limit_us, strata_error *error)
+{
+    (void)limit_us; /* what was recorded is done; what was not never will be */
+    if (cpu_event_done(event)) return STRATA_OK;
+    return st_error_set(error, STRATA_DEVICE, NULL, "waited for an event that no queue has recorded");
+}
+
+static strata_status cpu_event_wait_queue(st_event *event, st_queue *queue, strata_error *error)
+{
+    (void)queue;
+    return cpu_event_wait_host(event, 0, error);
+}
+
+static double cpu_event_seconds(const st_event *event)
+{
+    return event->seconds;
+}
+
+static strata_status cpu_copy(st_queue *queue, st_copy_kind kind, void *to, const void *from, size_t bytes,
+                              strata_error *error)
+{
+    (void)queue;
+    (void)kind;
+    (void)error;
+    if (bytes) memmove(to, from, bytes);
+    return STRATA_OK;
+}
+
+static strata_status cpu_zero(st_queue *queue, void *memory, size_t bytes, strata_error *error)
+{
+    (void)queue;
+    (void)error;
+    if (bytes) memset(memory, 0, bytes);
+    return STRATA_OK;
+}
+
+static strata_status cpu_signal(st_queue *queue, uint64_t *counter, uint64_t value, strata_error *error)
+{
+    (void)queue;
+    (void)error;
+    __atomic_store_n(counter, value, __ATOMIC_RELEASE);
+    return STRATA_OK;
+}
+
+static strata_status cpu_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
+{
+    (void)queue;
+    double end = now_seconds() + 1e-6 * (double)limit_us;
+    while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < value) {
+        if (now_seconds() > end)
+            return st_error_set(error, STRATA_DEVICE, NULL, "waited %llu µs for a counter to reach %llu",
+                                (unsigned long long)limit_us, (unsigned long long)value);
+        sched_yield();
+    }
+    return STRATA_OK;
+}
+
+static strata_status cpu_prepare(st_device *device, const st_segment_source *source, st_segment **out,
+                                 strata_error *error)
+{
+    st_segment *segment = st_alloc_zero(1, sizeof *segment + source->count * sizeof *segment->ops);
+    if (!segment) return st_error_memory(error, source->count * sizeof *segment->ops, "a segment of the program");
+    segment->device = device;
+    segment->source = *source;
+    memcpy(segment->ops, source->ops, source->count * sizeof *segment->ops);
+    segment->source.ops = segment->ops;
+    *out = segment;
+    return STRATA_OK;
+}
+
+static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_error *error)
+{
+    (void)queue;
+    (void)error;
+    const st_segment_source *source = &segment->source;
+    st_cpu_call call = {
+        .rows = source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count,
+        .step = source->step,
+        .isa = segment->device->isa,
+        .pool = segment->device->pool,
+        .shared = source->scratch,
+        .scratch = (unsigned char *)source->scratch + source->shared_bytes,
+        .worker_bytes = source->worker_bytes,
+    };
+    for (uint32_t i = 0; i < source->count; i += call.group) {
+        call.bound = &segment->ops[i];
+        call.op = call.bound->op;
+        call.group = call.isa ? st_cpu_fast_group(call.isa, call.bound, source->count - i) : 1;
+        segment->device->kernels[call.op->kind](&call);
+    }
+    return STRATA_OK;
+}
+
+static void cpu_segment_free(st_segment *segment)
+{
+    st_free(segment);
+}
+
+static const st_backend cpu_backend = {
+    .version = ST_BACKEND_VERSION,
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .supports = cpu_supports,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_free,
+    .queue_new = cpu_queue_new,
+    .queue_free = cpu_queue_free,
+    .event_new = cpu_event_new,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event_record,
+    .event_wait_queue = cpu_event_wait_queue,
+    .event_done = cpu_event_done,
+    .event_wait_host = cpu_event_wait_host,
+    .event_seconds = cpu_event_seconds,
+    .copy = cpu_copy,
+    .zero = cpu_zero,
+    .signal = cpu_signal,
+    .wait = cpu_wait,
+    .prepare = cpu_prepare,
+    .launch = cpu_launch,
+    .segment_free = cpu_segment_free,
+};
+
+const st_backend *st_backend_cpu(void)
+{
+    return &cpu_backend;
+}

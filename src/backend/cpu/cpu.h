@@ -1,0 +1,37 @@
+/* Inside the CPU backend: what its kernels get. Each instruction set is a table of operations in a file of its own. */
+#ifndef ST_BACKEND_CPU_CPU_H
+#define ST_BACKEND_CPU_CPU_H
+
+#include "backend/backend.h"
+#include "backend/cpu/isa.h"
+#include "base/pool.h"
+
+typedef struct st_cpu_call {
+    const st_bound_op *bound; /* [group] */
+    const st_op *op;          /* bound->op */
+    uint32_t group;           /* operations that run as one; 1 on the reference path */
+    const st_isa *isa;        /* NULL on the reference path */
+    uint32_t rows;
+    st_step *step;
+    st_pool *pool;
+    unsigned char *shared;  /* scratch for all workers together … */
+    unsigned char *scratch; /* … and worker_bytes for each */
+    size_t worker_bytes;
+} st_cpu_call;
+
+typedef void (*st_cpu_kernel)(const st_cpu_call *call);
+
+/* The slow, obvious one; every other table is tested against it. */
+extern const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT];
+
+static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
+{
+    return (float *)(void *)(call->scratch + call->worker_bytes * worker);
+}
+
+static inline float *st_cpu_row(st_bound_value value, size_t row)
+{
+    return (float *)value.data + row * value.width;
+}
+
+#endif

@@ -1,0 +1,193 @@
+/* The fast path's table, and the operations that treat each row alone. */
+#include "backend/cpu/fast.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PARALLEL_ELEMENTS = 1 << 15 }; /* below this a hand-over to the pool costs more than it saves */
+
+typedef void (*row_function)(const st_cpu_call *call, size_t row);
+
+typedef struct rows_job {
+    const st_cpu_call *call;
+    row_function function;
+} rows_job;
+
+static void rows_part(void *context, uint32_t worker, size_t row)
+{
+    (void)worker;
+    const rows_job *job = context;
+    job->function(job->call, row);
+}
+
+static void each_row(const st_cpu_call *call, size_t width, row_function function)
+{
+    rows_job job = {.call = call, .function = function};
+    if (call->rows * width >= PARALLEL_ELEMENTS) {
+        st_pool_run(call->pool, rows_part, &job, call->rows);
+        return;
+    }
+    for (size_t row = 0; row < call->rows; row++) function(call, row);
+}
+
+/* A float vector among the weights, or NULL: then the reference reads it in its own way. */
+static bool is_float(const st_bound_weight *weight)
+{
+    return !weight->data || weight->type == ST_TYPE_F32;
+}
+
+static void reference(const st_cpu_call *call)
+{
+    st_cpu_ref_kernels[call->op->kind](call);
+}
+
+static void norm_row(const st_cpu_call *call, size_t row)
+{
+    const float *weight = call->bound->weight[0].data, *in = st_cpu_row(call->bound->in[0], row);
+    float *out = st_cpu_row(call->bound->out, row);
+    size_t group = call->op->p.norm.group, width = call->bound->out.width;
+    bool whole = weight && call->bound->weight[0].ne[0] == width;
+    for (size_t start = 0; start < width; start += group) {
+        float mean = call->isa->sum_squares(in + start, group) / (float)group;
+        float factor = 1.0f / sqrtf(mean + call->op->p.norm.epsilon);
+        call->isa->norm(in + start, whole ? weight + start : weight, factor, out + start, group);
+    }
+}
+
+static void fast_norm(const st_cpu_call *call)
+{
+    if (!is_float(&call->bound->weight[0])) reference(call);
+    else each_row(call, call->bound->out.width, norm_row);
+}
+
+static void rope_row(const st_cpu_call *call, size_t row)
+{
+    const float *turns = st_cpu_row(call->bound->in[1], row);
+    float *value = st_cpu_row(call->bound->out, row);
+    size_t pairs = call->op->p.rope.dims / 2;
+    for (size_t head = 0; head < call->op->p.rope.heads; head++) {
+        float *base = value + head * call->op->p.rope.head_size;
+        if (call->op->p.rope.style == ST_ROPE_HALVES) {
+            call->isa->turn(base, base + pairs, turns, pairs);
+            continue;
+        }
+        for (size_t i = 0; i < pairs; i++) {
+            float x = base[2 * i], y = base[2 * i + 1], c = turns[2 * i], s = turns[2 * i + 1];
+            base[2 * i] = x * c - y * s;
+            base[2 * i + 1] = x * s + y * c;
+        }
+    }
+}
+
+static void fast_rope(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, rope_row);
+}
+
+static void add_row(const st_cpu_call *call, size_t row)
+{
+    float *out = st_cpu_row(call->bound->out, row), *first = st_cpu_row(call->bound->in[0], row);
+    if (out != first) memcpy(out, first, call->bound->out.width * sizeof *out);
+    call->isa->add_scaled(out, st_cpu_row(call->bound->in[1], row), 1, call->bound->out.width);
+}
+
+static void fast_add(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, add_row);
+}
+
+static void scale_row(const st_cpu_call *call, size_t row)
+{
+    call->isa->scale(st_cpu_row(call->bound->in[0], row), call->op->p.scale.factor, st_cpu_row(call->bound->out, row),
+                     call->bound->out.width);
+}
+
+static void fast_scale(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, scale_row);
+}
+
+static void mul_weight_row(const st_cpu_call *call, size_t row)
+{
+    const float *weight = call->bound->weight[0].data, *in = st_cpu_row(call->bound->in[0], row);
+    float *out = st_cpu_row(call->bound->out, row);
+    bool one = call->bound->weight[0].ne[0] == 1;
+    call->isa->norm(in, one ? NULL : weight, one ? weight[0] : 1, out, call->bound->out.width);
+}
+
+static void fast_mul_weight(const st_cpu_call *call)
+{
+    if (!is_float(&call->bound->weight[0])) reference(call);
+    else each_row(call, call->bound->out.width, mul_weight_row);
+}
+
+static void gated_row(const st_cpu_call *call, size_t row)
+{
+    call->isa->gated(call->op->p.gate.activation, st_cpu_row(call->bound->in[0], row), st_cpu_row(call->bound->in[1], row),
+                     st_cpu_row(call->bound->out, row), call->bound->out.width);
+}
+
+static void fast_gated(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, gated_row);
+}
+
+static void sigmoid_gate_row(const st_cpu_call *call, size_t row)
+{
+    const float *in = st_cpu_row(call->bound->in[0], row), *gate = st_cpu_row(call->bound->in[1], row);
+    float *out = st_cpu_row(call->bound->out, row);
+    if (call->bound->in[1].width == 1) call->isa->scale(in, 1.0f / (1.0f + expf(-gate[0])), out, call->bound->out.width);
+    else call->isa->times_sigmoid(in, gate, out, call->bound->out.width);
+}
+
+static void fast_sigmoid_gate(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, sigmoid_gate_row);
+}
+
+static void silu_gate_row(const st_cpu_call *call, size_t row)
+{
+    call->isa->times_silu(st_cpu_row(call->bound->in[0], row), st_cpu_row(call->bound->in[1], row),
+                          st_cpu_row(call->bound->out, row), call->bound->out.width);
+}
+
+static void fast_silu_gate(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, silu_gate_row);
+}
+
+static void softcap_row(const st_cpu_call *call, size_t row)
+{
+    call->isa->tanh_cap(st_cpu_row(call->bound->in[0], row), call->op->p.softcap.cap, st_cpu_row(call->bound->out, row),
+                        call->bound->out.width);
+}
+
+static void fast_softcap(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, softcap_row);
+}
+
+const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
+    [ST_OP_EMBED] = reference, /* one row of a table per token */
+    [ST_OP_MATMUL] = st_cpu_fast_matmul,
+    [ST_OP_RMS_NORM] = fast_norm,
+    [ST_OP_ANGLES] = reference, /* once per batch, not per layer */
+    [ST_OP_ROPE] = fast_rope,
+    [ST_OP_TEMPERATURE] = reference, /* a multiplication per element, on one layer in four of one family */
+    [ST_OP_KV_STORE] = reference,
+    [ST_OP_ATTENTION] = st_cpu_fast_attention,
+    [ST_OP_SLICE] = reference, /* copies */
+    [ST_OP_CONCAT] = reference,
+    [ST_OP_ADD] = fast_add,
+    [ST_OP_SCALE] = fast_scale,
+    [ST_OP_MUL_WEIGHT] = fast_mul_weight,
+    [ST_OP_GATED_ACT] = fast_gated,
+    [ST_OP_SIGMOID_GATE] = fast_sigmoid_gate,
+    [ST_OP_ROUTE] = reference,
+    [ST_OP_EXPERTS] = st_cpu_fast_experts,
+    [ST_OP_CONV] = st_cpu_fast_conv,
+    [ST_OP_DELTANET] = st_cpu_fast_deltanet,
+    [ST_OP_SILU_GATE] = fast_silu_gate,
+    [ST_OP_GATHER] = reference,
+    [ST_OP_SOFTCAP] = fast_softcap,
+};

@@ -1,0 +1,41 @@
+/* The fast path: drivers that cut operations into parts for the pool and leave the arithmetic to an instruction set
+ * (isa.h). A result depends on the instruction set, never on the number of threads. */
+#ifndef ST_BACKEND_CPU_FAST_H
+#define ST_BACKEND_CPU_FAST_H
+
+#include "backend/cpu/cpu.h"
+
+/* Every operation; rows that no fast kernel fits are computed as ref.c computes them. */
+extern const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT];
+
+void st_cpu_fast_matmul(const st_cpu_call *call);
+void st_cpu_fast_experts(const st_cpu_call *call);
+void st_cpu_fast_attention(const st_cpu_call *call);
+void st_cpu_fast_conv(const st_cpu_call *call);
+void st_cpu_fast_deltanet(const st_cpu_call *call);
+
+/* How many of the matrices at `ops` (count ≥ 1) take the same input and may run as one. */
+uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t count);
+
+/* --- quantised activations ------------------------------------------------------------------------------------------------- */
+
+/* Rows of `width` activations in a piece of scratch, by tiles of ST_ACT_TILE rows. Within a tile the rows lie by
+ * themselves (for dots), or block by block side by side (for strips): whoever fills a tile decides. */
+typedef struct st_acts {
+    unsigned char *memory;
+    size_t width;
+} st_acts;
+
+size_t st_acts_bytes(size_t width, size_t rows);
+st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side);
+st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* side by side */
+
+/* A strip in a worker's scratch. */
+size_t st_strip_bytes(size_t width);
+st_strip st_strip_in(float *scratch, size_t width);
+
+/* Fills a strip with rows first … first + lanes − 1 of a matrix. */
+void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t row_bytes, size_t width, size_t first,
+                   size_t lanes, const st_strip *strip);
+
+#endif

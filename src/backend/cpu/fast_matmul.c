@@ -1,0 +1,238 @@
+/* Matrices on the fast path. A few rows: each row of weights is read once, as it lies in the file, and dotted with int8
+ * activations. A batch: sixteen rows of weights at a time are unpacked to bytes, stay in the cache, and meet all tokens
+ * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. */
+#include <string.h>
+
+#include "backend/cpu/fast.h"
+
+enum {
+    PIECE_COLUMNS = 32,    /* columns of a part when rows are few */
+    FLOAT_COLUMNS = 16,
+    ALIGN = ST_SCRATCH_ALIGN,
+};
+
+/* --- activations and strips in scratch --------------------------------------------------------------------------------------- */
+
+static size_t align_up(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Bytes of one tile (or of as many rows): q, scale, sum, totals. */
+static size_t tile_bytes(size_t width)
+{
+    size_t blocks = width / ST_ACT_BLOCK;
+    return align_up(ST_ACT_TILE * (width + blocks * (2 * sizeof(float) + 2 * sizeof(int32_t))));
+}
+
+size_t st_acts_bytes(size_t width, size_t rows)
+{
+    return (rows + ST_ACT_TILE - 1) / ST_ACT_TILE * tile_bytes(width);
+}
+
+st_act_row st_acts_tile(const st_acts *acts, size_t tile)
+{
+    unsigned char *base = acts->memory + tile * tile_bytes(acts->width);
+    size_t blocks = acts->width / ST_ACT_BLOCK;
+    float *scale = (float *)(void *)(base + ST_ACT_TILE * acts->width);
+    return (st_act_row){.q = (int8_t *)base,
+                        .scale = scale,
+                        .sum = scale + ST_ACT_TILE * blocks,
+                        .total = (int32_t *)(void *)(scale + 2 * ST_ACT_TILE * blocks),
+                        .stride = ST_ACT_TILE};
+}
+
+st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side)
+{
+    size_t within = row % ST_ACT_TILE, blocks = acts->width / ST_ACT_BLOCK;
+    st_act_row tile = st_acts_tile(acts, row / ST_ACT_TILE);
+    if (!side_by_side)
+        return (st_act_row){.q = tile.q + within * acts->width, .scale = tile.scale + within * blocks,
+                            .sum = tile.sum + within * blocks, .total = tile.total + within * blocks * 2, .stride = 1};
+    tile.q += within * ST_ACT_BLOCK;
+    tile.scale += within;
+    tile.sum += within;
+    tile.total += within * 2;
+    return tile;
+}
+
+size_t st_strip_bytes(size_t width)
+{
+    size_t groups = (width + 15) / 16, parts = (width + 31) / 32;
+    return ST_STRIP_ROWS * (width + (groups + parts) * sizeof(float)) + 3 * ALIGN;
+}
+
+st_strip st_strip_in(float *scratch, size_t width)
+{
+    unsigned char *base = (unsigned char *)scratch;
+    size_t bytes = align_up(ST_STRIP_ROWS * width), groups = (width + 15) / 16;
+    float *scale = (float *)(void *)(base + bytes);
+    return (st_strip){.bytes = base, .scale = scale, .offset = scale + groups * ST_STRIP_ROWS};
+}
+
+void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t row_bytes, size_t width, size_t first,
+                   size_t lanes, const st_strip *strip)
+{
+    for (size_t lane = 0; lane < ST_STRIP_ROWS; lane++) {
+        size_t row = first + (lane < lanes ? lane : lanes - 1); /* a short strip repeats its last row, and drops it */
+        type->unpack(matrix + row * row_bytes, width, strip, lane);
+    }
+}
+
+/* --- int8 --------------------------------------------------------------------------------------------------------------------------- */
+
+static const st_isa_type *int8_type(const st_isa *isa, const st_bound_op *bound)
+{
+    const st_isa_type *type = &isa->types[bound->weight[0].type];
+    return type->dot && bound->weight[0].ne[0] % ST_ACT_BLOCK == 0 ? type : NULL;
+}
+
+uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t count)
+{
+    uint32_t group = 1;
+    if (ops->op->kind != ST_OP_MATMUL || !int8_type(isa, ops)) return 1;
+    while (group < count && ops[group].op->kind == ST_OP_MATMUL && ops[group].in[0].data == ops->in[0].data &&
+           int8_type(isa, &ops[group]))
+        group++;
+    return group;
+}
+
+typedef struct matmul_job {
+    const st_cpu_call *call;
+    st_acts acts;
+    bool batch;
+    size_t columns_per_part;
+} matmul_job;
+
+static void quantise_part(void *context, uint32_t worker, size_t row)
+{
+    (void)worker;
+    const matmul_job *job = context;
+    st_act_row out = st_acts_row(&job->acts, row, job->batch);
+    job->call->isa->quantise(st_cpu_row(job->call->bound->in[0], row), job->acts.width, &out);
+}
+
+static float bias_at(const st_bound_weight *bias, size_t column)
+{
+    float block[256];
+    if (!bias->data) return 0;
+    if (bias->type == ST_TYPE_F32) return ((const float *)bias->data)[column];
+    bias->info->dequantise((const unsigned char *)bias->data + column / bias->info->block * bias->info->bytes, block, 1);
+    return block[column % bias->info->block];
+}
+
+/* Which matrix of the group a part belongs to, and its columns. */
+static const st_bound_op *locate(const matmul_job *job, size_t part, size_t *first, size_t *count)
+{
+    const st_bound_op *bound = job->call->bound;
+    for (;; bound++) {
+        size_t parts = (bound->out.width + job->columns_per_part - 1) / job->columns_per_part;
+        if (part < parts) break;
+        part -= parts;
+    }
+    *first = part * job->columns_per_part;
+    *count = bound->out.width - *first < job->columns_per_part ? bound->out.width - *first : job->columns_per_part;
+    return bound;
+}
+
+static void few_rows_part(void *context, uint32_t worker, size_t part)
+{
+    (void)worker;
+    const matmul_job *job = context;
+    size_t first, count;
+    const st_bound_op *bound = locate(job, part, &first, &count);
+    const st_bound_weight *matrix = &bound->weight[0];
+    const st_isa_type *type = &job->call->isa->types[matrix->type];
+    const unsigned char *rows = (const unsigned char *)matrix->data + first * matrix->row_bytes;
+    for (size_t row = 0; row < job->call->rows; row++) {
+        st_act_row act = st_acts_row(&job->acts, row, false);
+        float *out = st_cpu_row(bound->out, row) + first;
+        for (size_t i = 0; i < count; i++)
+            out[i] = type->dot(rows + i * matrix->row_bytes, &act, job->acts.width) + bias_at(&bound->weight[1], first + i);
+    }
+}
+
+static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
+{
+    if (!bound->weight[1].data) return;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = first; i < first + count; i++) st_cpu_row(bound->out, row)[i] += bias_at(&bound->weight[1], i);
+}
+
+static void batch_part(void *context, uint32_t worker, size_t part)
+{
+    const matmul_job *job = context;
+    size_t first, count, width = job->acts.width, rows = job->call->rows;
+    const st_bound_op *bound = locate(job, part, &first, &count);
+    const st_bound_weight *matrix = &bound->weight[0];
+    const st_isa_type *type = &job->call->isa->types[matrix->type];
+    st_strip strip = st_strip_in(st_cpu_scratch(job->call, worker), width);
+    st_strip_fill(type, matrix->data, matrix->row_bytes, width, first, count, &strip);
+    for (size_t row = 0; row < rows; row += ST_ACT_TILE) {
+        st_act_row tile = st_acts_tile(&job->acts, row / ST_ACT_TILE);
+        size_t tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
+        job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, st_cpu_row(bound->out, row) + first,
+                                         bound->out.width);
+    }
+    add_bias(bound, first, count, rows);
+}
+
+static void int8_matmul(const st_cpu_call *call)
+{
+    size_t width = call->bound->weight[0].ne[0], parts = 0;
+    bool batch = call->rows >= ST_FEW_ROWS;
+    matmul_job job = {.call = call,
+                      .acts = {.memory = call->shared, .width = width},
+                      .batch = batch,
+                      .columns_per_part = batch ? ST_STRIP_ROWS : PIECE_COLUMNS};
+    for (uint32_t i = 0; i < call->group; i++)
+        parts += (call->bound[i].out.width + job.columns_per_part - 1) / job.columns_per_part;
+    if (batch) st_pool_run(call->pool, quantise_part, &job, call->rows);
+    else
+        for (size_t row = 0; row < call->rows; row++) quantise_part(&job, 0, row);
+    st_pool_run(call->pool, batch ? batch_part : few_rows_part, &job, parts);
+}
+
+/* --- float: F32, F16 and BF16 as they are, all other types dequantised row by row ----------------------------------------------------- */
+
+static const float *float_row(const st_cpu_call *call, const st_bound_weight *matrix, size_t column, float *scratch)
+{
+    const unsigned char *row = (const unsigned char *)matrix->data + column * matrix->row_bytes;
+    if (matrix->type == ST_TYPE_F32) return (const float *)(const void *)row;
+    if (call->isa->to_float[matrix->type]) call->isa->to_float[matrix->type](row, scratch, matrix->ne[0]);
+    else matrix->info->dequantise(row, scratch, matrix->ne[0] / matrix->info->block);
+    return scratch;
+}
+
+static void float_part(void *context, uint32_t worker, size_t part)
+{
+    const st_cpu_call *call = context;
+    const st_bound_op *bound = call->bound;
+    const st_bound_weight *matrix = &bound->weight[0];
+    size_t end = (part + 1) * FLOAT_COLUMNS, width = matrix->ne[0];
+    for (size_t column = part * FLOAT_COLUMNS; column < end && column < bound->out.width; column++) {
+        const float *weights = float_row(call, matrix, column, st_cpu_scratch(call, worker));
+        float bias = bias_at(&bound->weight[1], column);
+        size_t row = 0;
+        for (; row + 4 <= call->rows; row += 4) {
+            const float *x[4];
+            float out[4];
+            for (size_t t = 0; t < 4; t++) x[t] = st_cpu_row(bound->in[0], row + t);
+            call->isa->dot_four(weights, x, width, out);
+            for (size_t t = 0; t < 4; t++) st_cpu_row(bound->out, row + t)[column] = out[t] + bias;
+        }
+        for (; row < call->rows; row++)
+            st_cpu_row(bound->out, row)[column] =
+                call->isa->dot_float[ST_TYPE_F32](weights, st_cpu_row(bound->in[0], row), width) + bias;
+    }
+}
+
+void st_cpu_fast_matmul(const st_cpu_call *call)
+{
+    if (int8_type(call->isa, call->bound)) {
+        int8_matmul(call);
+        return;
+    }
+    size_t parts = (call->bound->out.width + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS;
+    st_pool_run(call->pool, float_part, (void *)(uintptr_t)call, parts);
+}

@@ -1,0 +1,212 @@
+#include "base/pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+/* How a job is handed out. One word says which job it is, how many parts it has, and which is next; taking a part is one
+ * atomic addition to it, so that what was taken is always of the job that the same word names. The caller waits for parts
+ * that were taken, never for a thread that took none: one that the system has put aside holds nobody up. Idle threads spin
+ * for a moment, because the next job of a token is microseconds away, and then sleep. */
+enum {
+    THREADS_MAX = 1024,
+    COUNT_BITS = 24, /* parts, and the next one */
+    SPIN_US = 50,
+    CHECKS_PER_CLOCK = 64, /* looks at the word between looks at the clock */
+};
+
+#define COUNT_MASK (((uint64_t)1 << COUNT_BITS) - 1)
+
+typedef struct worker_thread {
+    st_pool *pool;
+    uint32_t index;
+    pthread_t thread;
+} worker_thread;
+
+struct st_pool {
+    _Alignas(64) _Atomic uint64_t word;  /* job number (16 bits) | parts (24) | next part (24) */
+    _Alignas(64) _Atomic uint64_t done;  /* parts of this job that are finished */
+    _Alignas(64) _Atomic uint32_t epoch; /* counts jobs: what sleepers wait on */
+    _Atomic uint32_t sleepers;
+    _Atomic bool stop;
+    st_pool_job job; /* written before the word names the job, read only by who took a part of it */
+    void *context;
+    uint32_t threads;
+    uint32_t started;
+    worker_thread *workers; /* [threads − 1] */
+};
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static double now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static bool has_parts(uint64_t word)
+{
+    return (word & COUNT_MASK) < (word >> COUNT_BITS & COUNT_MASK);
+}
+
+/* Runs parts until none is left. */
+static void run_parts(st_pool *pool, uint32_t worker)
+{
+    while (has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed))) {
+        uint64_t word = atomic_fetch_add_explicit(&pool->word, 1, memory_order_acq_rel);
+        if (!has_parts(word)) return;
+        pool->job(pool->context, worker, word & COUNT_MASK);
+        atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
+    }
+}
+
+/* Returns when there is work, or after a while without. */
+static void spin(const st_pool *pool)
+{
+    double end = now_us() + SPIN_US;
+    do
+        for (int i = 0; i < CHECKS_PER_CLOCK; i++) {
+            if (has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed)) || atomic_load(&pool->stop)) return;
+            relax();
+        }
+    while (now_us() < end);
+}
+
+static void sleep_until_job(st_pool *pool, uint32_t epoch)
+{
+    atomic_fetch_add(&pool->sleepers, 1);
+    if (!has_parts(atomic_load(&pool->word)) && !atomic_load(&pool->stop))
+        syscall(SYS_futex, &pool->epoch, FUTEX_WAIT_PRIVATE, epoch, NULL, NULL, 0);
+    atomic_fetch_sub(&pool->sleepers, 1);
+}
+
+static void *worker_main(void *argument)
+{
+    worker_thread *self = argument;
+    st_pool *pool = self->pool;
+    while (!atomic_load(&pool->stop)) {
+        uint32_t epoch = atomic_load(&pool->epoch);
+        spin(pool);
+        if (has_parts(atomic_load(&pool->word))) run_parts(pool, self->index);
+        else sleep_until_job(pool, epoch);
+    }
+    return NULL;
+}
+
+static void wake_all(st_pool *pool)
+{
+    atomic_fetch_add(&pool->epoch, 1);
+    if (atomic_load(&pool->sleepers)) syscall(SYS_futex, &pool->epoch, FUTEX_WAKE_PRIVATE, THREADS_MAX, NULL, NULL, 0);
+}
+
+static uint32_t default_threads(void)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (online < 1) return 1;
+    return online > THREADS_MAX ? THREADS_MAX : (uint32_t)online;
+}
+
+static strata_status start_workers(st_pool *pool, strata_error *error)
+{
+    for (uint32_t i = 0; i + 1 < pool->threads; i++) {
+        pool->workers[i] = (worker_thread){.pool = pool, .index = i + 1};
+        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0)
+            return st_error_set(error, STRATA_RUNTIME, "use fewer threads (-t)", "cannot start thread %u of %u", i + 2,
+                                pool->threads);
+        pool->started++;
+    }
+    return STRATA_OK;
+}
+
+strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error)
+{
+    if (threads == 0) threads = default_threads();
+    if (threads > THREADS_MAX)
+        return st_error_set(error, STRATA_USAGE, NULL, "threads: expected at most %d, found %u", THREADS_MAX, threads);
+    st_pool *pool = st_alloc_aligned(sizeof *pool, _Alignof(st_pool));
+    worker_thread *workers = st_alloc_zero(threads, sizeof *workers);
+    if (!pool || !workers) {
+        st_free(pool);
+        st_free(workers);
+        return st_error_memory(error, sizeof *pool + threads * sizeof *workers, "the thread pool");
+    }
+    *pool = (st_pool){.threads = threads, .workers = workers};
+    strata_status status = start_workers(pool, error);
+    if (status != STRATA_OK) {
+        st_pool_free(pool);
+        return status;
+    }
+    *out = pool;
+    return STRATA_OK;
+}
+
+void st_pool_free(st_pool *pool)
+{
+    if (!pool) return;
+    atomic_store(&pool->stop, true);
+    wake_all(pool);
+    for (uint32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
+    st_free(pool->workers);
+    st_free(pool);
+}
+
+uint32_t st_pool_threads(const st_pool *pool)
+{
+    return pool->threads;
+}
+
+static void run_together(st_pool *pool, st_pool_job job, void *context, size_t parts)
+{
+    pool->job = job;
+    pool->context = context;
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    uint64_t number = (atomic_load_explicit(&pool->word, memory_order_relaxed) >> 2 * COUNT_BITS) + 1;
+    atomic_store(&pool->word, number << 2 * COUNT_BITS | (uint64_t)parts << COUNT_BITS);
+    wake_all(pool);
+    run_parts(pool, 0);
+    for (uint32_t looks = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < parts; looks++) {
+        relax();
+        if (looks > 4096) sched_yield(); /* whoever holds the last part may need this very core */
+    }
+}
+
+typedef struct shifted_job {
+    st_pool_job job;
+    void *context;
+    size_t first;
+} shifted_job;
+
+static void run_shifted(void *context, uint32_t worker, size_t part)
+{
+    const shifted_job *shifted = context;
+    shifted->job(shifted->context, worker, shifted->first + part);
+}
+
+void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts)
+{
+    if (pool->threads == 1 || parts <= 1) {
+        for (size_t i = 0; i < parts; i++) job(context, 0, i);
+        return;
+    }
+    /* More parts than the word can count are run a stretch at a time; room is left for additions that came too late. */
+    size_t most = COUNT_MASK - THREADS_MAX;
+    for (size_t first = 0; first < parts; first += most) {
+        shifted_job shifted = {.job = job, .context = context, .first = first};
+        size_t count = parts - first < most ? parts - first : most;
+        if (parts <= most) run_together(pool, job, context, parts);
+        else run_together(pool, run_shifted, &shifted, count);
+    }
+}

@@ -1,0 +1,147 @@
+/* Loading: file → description → binding → program → layout → device → weights at hand. */
+#include "engine.h"
+
+#include <jansson.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "quant/row.h"
+
+enum { CONTEXT_DEFAULT_MAX = 8192, BATCH_DEFAULT = 512, BATCH_MAX = 1 << 16, SNAPSHOTS = 4 };
+
+static strata_status parse_kv_type(const char *name, const st_desc *desc, st_type *out, strata_error *error)
+{
+    static const struct { const char *name; st_type type; } types[] = {
+        {"f32", ST_TYPE_F32}, {"bf16", ST_TYPE_BF16}, {"q8_0", ST_TYPE_Q8_0}};
+    if (!name) {
+        *out = st_kv_default_type(desc);
+        return STRATA_OK;
+    }
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(name, types[i].name) == 0) {
+            *out = types[i].type;
+            return STRATA_OK;
+        }
+    return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0, found %s", name);
+}
+
+static strata_status describe_model(strata_engine *engine, strata_error *error)
+{
+    const st_gguf *gguf = st_model_gguf(engine->model);
+    strata_status status = st_desc_build(gguf, &engine->arena, &engine->desc, error);
+    if (status == STRATA_OK) status = st_binding_build(engine->desc, gguf, &engine->arena, &engine->binding, error);
+    if (status == STRATA_OK)
+        status = st_program_build(engine->desc, engine->binding, &engine->arena, &engine->program, error);
+    return status;
+}
+
+static strata_status choose_sizes(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    const st_desc *desc = engine->desc;
+    st_kv_options kv = {.snapshots = desc->recurrent ? SNAPSHOTS : 0};
+    strata_status status = parse_kv_type(options->kv_type, desc, &kv.type, error);
+    if (status != STRATA_OK) return status;
+    kv.context = options->context ? options->context : CONTEXT_DEFAULT_MAX;
+    if (kv.context > desc->context_max) kv.context = desc->context_max;
+    engine->batch = options->batch ? options->batch : BATCH_DEFAULT;
+    if (engine->batch > BATCH_MAX)
+        return st_error_set(error, STRATA_USAGE, NULL, "batch: expected at most %d, found %u", BATCH_MAX, engine->batch);
+    if (engine->batch > kv.context) engine->batch = kv.context;
+    kv.batch = engine->batch;
+    engine->nextn = options->nextn;
+    if (engine->nextn && desc->nextn_count == 0)
+        return st_error_set(error, STRATA_USAGE, NULL, "%s: the model has no NextN block",
+                            st_gguf_path(st_model_gguf(engine->model)));
+    return st_kv_layout_build(desc, &kv, &engine->arena, &engine->layout, error);
+}
+
+/* Brings every weight into memory, in the file's order, with the bytes done so far. */
+static strata_status fetch_weights(const strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    const st_gguf *gguf = st_model_gguf(engine->model);
+    uint64_t done = 0, total = st_gguf_tensor_bytes(gguf);
+    st_device_info info;
+    engine->backend->info(engine->device, &info);
+    bool fits = total < info.total_bytes / 2; /* more than that is better read when it is needed */
+    for (size_t i = 0; i < st_gguf_tensor_count(gguf); i++) {
+        const st_gguf_tensor *tensor = st_gguf_tensor_at(gguf, i);
+        if (fits) st_file_populate(tensor->data, tensor->bytes);
+        done += tensor->bytes;
+        if (options->progress && !options->progress(options->progress_context, done, total))
+            return st_error_set(error, STRATA_INTERRUPTED, NULL, "loading was stopped");
+    }
+    return STRATA_OK;
+}
+
+static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    strata_status status = describe_model(engine, error);
+    if (status == STRATA_OK) status = choose_sizes(engine, options, error);
+    if (status != STRATA_OK) return status;
+    st_device_options device = {.cpu = options->cpu, .threads = options->threads};
+    status = engine->backend->open(&device, &engine->device, error);
+    return status == STRATA_OK ? fetch_weights(engine, options, error) : status;
+}
+
+strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
+                                strata_error *error)
+{
+    static const strata_engine_options defaults = {0};
+    strata_engine *engine = st_alloc_zero(1, sizeof *engine);
+    if (!engine) return st_error_memory(error, sizeof *engine, "the engine");
+    engine->model = model;
+    engine->backend = st_backend_cpu();
+    pthread_mutex_init(&engine->turn, NULL);
+    strata_status status = load(engine, options ? options : &defaults, error);
+    if (status != STRATA_OK) {
+        strata_engine_free(engine);
+        return status;
+    }
+    *out = engine;
+    return STRATA_OK;
+}
+
+void strata_engine_free(strata_engine *engine)
+{
+    if (!engine) return;
+    if (engine->device) engine->backend->close(engine->device);
+    pthread_mutex_destroy(&engine->turn);
+    st_arena_free(&engine->arena);
+    st_free(engine);
+}
+
+uint32_t strata_engine_context(const strata_engine *engine)
+{
+    return engine->layout->options.context;
+}
+
+/* Weight bytes that one token reads: what memory bandwidth buys. */
+static double bytes_per_token(const strata_engine *engine)
+{
+    const st_program *program = engine->program;
+    double bytes = 0;
+    for (uint32_t i = 0; i < program->main.head.first + program->main.head.count; i++)
+        bytes += st_op_estimate(program, engine->binding, &program->ops[i], 1, 0).weight_bytes;
+    return bytes;
+}
+
+strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error)
+{
+    st_device_info info;
+    engine->backend->info(engine->device, &info);
+    const st_kv_layout *layout = engine->layout;
+    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:f}", "backend", engine->backend->name,
+                             "kernels", info.name, "threads", (int)info.workers, "context",
+                             (json_int_t)layout->options.context, "batch", (json_int_t)engine->batch, "kv_type",
+                             st_type_find(layout->options.type)->name, "kv_bytes", (json_int_t)layout->cache_bytes,
+                             "state_bytes", (json_int_t)layout->state_bytes, "snapshot_bytes",
+                             (json_int_t)layout->snapshot_bytes, "weight_bytes",
+                             (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "bytes_per_token",
+                             bytes_per_token(engine));
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    if (!text) return st_error_memory(error, 1024, "the engine's description");
+    *json = text;
+    return STRATA_OK;
+}

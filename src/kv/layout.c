@@ -1,0 +1,97 @@
+/* The layout: which bytes every layer of a sequence takes. Pure. */
+#include <inttypes.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kv/kv.h"
+#include "quant/row.h"
+
+enum { ALIGNMENT = 256 };
+
+st_type st_kv_default_type(const st_desc *desc)
+{
+    return desc->recurrent ? ST_TYPE_BF16 : ST_TYPE_F32;
+}
+
+size_t st_kv_layer_bytes(const st_kv_layer *layer)
+{
+    return layer->capacity * (layer->key_row_bytes + layer->value_row_bytes);
+}
+
+/* Takes `count` × `size` bytes at the end of the block, aligned. False when they do not fit a size. */
+static bool take(size_t *end, size_t count, size_t size, size_t *offset)
+{
+    size_t bytes, start, next;
+    if (!st_mul_size(count, size, &bytes) || !st_align_size(*end, ALIGNMENT, &start) || !st_add_size(start, bytes, &next))
+        return false;
+    *offset = start;
+    *end = next;
+    return true;
+}
+
+/* A layer that looks back only so far keeps that many positions, and those of a batch that is stored before it looks. */
+static uint32_t capacity_of(const st_kv_options *options, uint32_t span)
+{
+    if (span == 0 || options->no_rings) return options->context;
+    uint64_t ring = (uint64_t)span + options->batch - 1;
+    return ring < options->context ? (uint32_t)ring : options->context;
+}
+
+static bool lay_out_attention(const st_attention_desc *a, uint32_t index, const st_kv_options *options, size_t *end,
+                              st_kv_layer *out)
+{
+    if (a->kv_layer != index) return true;
+    out->span = a->window ? a->window : a->chunk;
+    out->capacity = capacity_of(options, out->span);
+    out->key_row_bytes = st_row_bytes(options->type, (size_t)a->kv_heads * a->key_length);
+    out->value_row_bytes = st_row_bytes(options->type, (size_t)a->kv_heads * a->value_length);
+    return take(end, out->capacity, out->key_row_bytes, &out->keys_offset) &&
+           take(end, out->capacity, out->value_row_bytes, &out->values_offset);
+}
+
+static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *out)
+{
+    size_t channels = (size_t)d->state_size * (2 * (size_t)d->key_heads + d->value_heads);
+    out->conv_bytes = channels * (d->conv_width - 1) * sizeof(float);
+    if (!st_mul_size((size_t)d->value_heads * sizeof(float), (size_t)d->state_size * d->state_size, &out->delta_bytes))
+        return false;
+    return take(end, 1, out->conv_bytes, &out->conv_offset) && take(end, 1, out->delta_bytes, &out->delta_offset);
+}
+
+static bool lay_out(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
+{
+    size_t end = 0;
+    for (uint32_t i = 0; i < layout->layer_count; i++)
+        if (desc->layers[i].kind == ST_LAYER_ATTENTION &&
+            !lay_out_attention(&desc->layers[i].attention, i, &layout->options, &end, &layers[i]))
+            return false;
+    layout->cache_bytes = end;
+    if (!st_align_size(end, ALIGNMENT, &layout->state_offset)) return false;
+    end = layout->state_offset;
+    for (uint32_t i = 0; i < layout->layer_count; i++)
+        if (desc->layers[i].kind == ST_LAYER_DELTANET && !lay_out_state(&desc->layers[i].deltanet, &end, &layers[i]))
+            return false;
+    layout->state_bytes = end - layout->state_offset;
+    return st_mul_size(layout->state_bytes, layout->options.snapshots, &layout->snapshot_bytes) &&
+           st_add_size(end, layout->snapshot_bytes, &layout->total_bytes);
+}
+
+strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
+                                 const st_kv_layout **out, strata_error *error)
+{
+    if (!st_row_supported(options->type))
+        return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0");
+    if (options->context == 0 || options->batch == 0)
+        return st_error_set(error, STRATA_USAGE, NULL, "context %" PRIu32 ", batch %" PRIu32 ": expected at least 1",
+                            options->context, options->batch);
+    uint32_t count = desc->layer_count + desc->nextn_count;
+    st_kv_layout *layout = st_arena_alloc(arena, 1, sizeof *layout);
+    st_kv_layer *layers = st_arena_alloc(arena, count, sizeof *layers);
+    if (!layout || !layers) return st_error_memory(error, count * sizeof *layers, "the layout of the KV cache");
+    *layout = (st_kv_layout){.options = *options, .layer_count = count, .layers = layers};
+    if (!lay_out(desc, layers, layout))
+        return st_error_set(error, STRATA_MEMORY, "use a shorter context (-c)",
+                            "the KV cache of %" PRIu32 " positions is larger than the address space", options->context);
+    *out = layout;
+    return STRATA_OK;
+}

@@ -1,0 +1,78 @@
+/* The description of a model: keys + row → every number the forward pass needs, validated and immutable. Reads keys;
+ * touches no tensor. */
+#ifndef ST_MODEL_DESC_H
+#define ST_MODEL_DESC_H
+
+#include "base/arena.h"
+#include "gguf/gguf.h"
+#include "model/arch.h"
+#include "strata.h"
+
+typedef enum st_rope_scaling { ST_ROPE_SCALING_NONE, ST_ROPE_SCALING_LINEAR, ST_ROPE_SCALING_YARN } st_rope_scaling;
+
+typedef struct st_rope {
+    st_rope_style style; /* ST_ROPE_NONE: positions are not encoded */
+    uint32_t dims;       /* how many elements of a head turn */
+    bool factors;        /* rope_freqs.weight divides the frequencies, if the file has it */
+    float base;
+    st_rope_scaling scaling;
+    float scaling_factor;
+    float original_context; /* YaRN */
+    float attention_factor; /* YaRN: scales sine and cosine; 1 otherwise */
+    float beta_fast, beta_slow;
+} st_rope;
+
+typedef enum st_layer_kind { ST_LAYER_ATTENTION, ST_LAYER_DELTANET } st_layer_kind;
+
+typedef struct st_attention_desc {
+    uint32_t heads, kv_heads;
+    uint32_t key_length, value_length; /* per head */
+    float scale;
+    uint32_t window;       /* position i sees j iff i−j < window; 0: no window */
+    uint32_t chunk;        /* position i sees j iff i/chunk = j/chunk; 0: no chunks */
+    float temperature;     /* see arch.h; 0: none */
+    uint32_t temperature_chunk;
+    st_rope rope;
+    st_qk_norm qk_norm;
+    uint32_t kv_layer;     /* whose K and V it reads: its own index, or an earlier layer's */
+} st_attention_desc;
+
+typedef struct st_deltanet_desc {
+    uint32_t key_heads, value_heads;
+    uint32_t state_size; /* per head, of keys and of values */
+    uint32_t conv_width;
+} st_deltanet_desc;
+
+typedef struct st_ffn_desc {
+    uint32_t dense_width;  /* 0: no dense FFN */
+    uint32_t experts, experts_used, expert_width; /* 0: no experts */
+    uint32_t shared_width; /* 0: no shared expert */
+} st_ffn_desc;
+
+typedef struct st_layer_desc {
+    st_layer_kind kind;
+    st_attention_desc attention; /* kind ST_LAYER_ATTENTION */
+    st_deltanet_desc deltanet;   /* kind ST_LAYER_DELTANET */
+    st_ffn_desc ffn;
+} st_layer_desc;
+
+typedef struct st_desc {
+    const st_arch *arch;
+    uint32_t layer_count;      /* of the forward pass */
+    uint32_t nextn_count;      /* NextN blocks behind them (0 or 1) */
+    uint32_t embedding;        /* E */
+    uint32_t vocab;
+    uint32_t context_max;
+    uint32_t per_layer_width;  /* per-layer embeddings; 0: none */
+    float norm_epsilon;
+    float embedding_scale;
+    float logit_softcap;       /* 0: none */
+    const st_layer_desc *layers; /* [layer_count + nextn_count] */
+    bool recurrent;            /* some layer has a state that cannot be rewound */
+} st_desc;
+
+/* Builds the description in `arena`. An unknown architecture is STRATA_UNSUPPORTED with the list of known ones; a
+ * missing or absurd key is STRATA_FORMAT with its name, what was expected and what was found. */
+strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc **out, strata_error *error);
+
+#endif

@@ -1,0 +1,105 @@
+/* The program: a flat array of operations, the only forward pass there is, for one token and for four thousand, on
+ * every device. An operation names values (rows of floats, one row per token), weights (bind.h) and parameters; it
+ * knows no address, no device and no family. ops.def lists the kinds. */
+#ifndef ST_MODEL_PROGRAM_H
+#define ST_MODEL_PROGRAM_H
+
+#include "base/buf.h"
+#include "model/bind.h"
+#include "model/desc.h"
+
+typedef enum st_op_kind {
+#define OP(id, text, cost) ST_OP_##id,
+#include "model/ops.def"
+#undef OP
+    ST_OP_COUNT
+} st_op_kind;
+
+enum { ST_OP_INPUTS = 5, ST_OP_WEIGHTS = 4, ST_NO_VALUE = -1, ST_NO_WEIGHT = -1 };
+
+/* Which rows of a batch a value has. */
+typedef enum st_rows {
+    ST_ROWS_ALL, /* one per token of the batch */
+    ST_ROWS_OUT, /* one per row whose logits are asked for */
+} st_rows;
+
+typedef struct st_value {
+    const char *name;    /* for people: "q", "ffn_up" */
+    uint32_t width;      /* elements per row: float32, or int32 for expert ids */
+    st_rows rows;
+    size_t offset_bytes; /* per row, in the arena of its row kind: address = base + offset × rows the arena is made for */
+} st_value;
+
+typedef struct st_op {
+    st_op_kind kind;
+    int32_t layer;                     /* −1: none */
+    int32_t in[ST_OP_INPUTS];          /* values, ST_NO_VALUE beyond the kind's */
+    int32_t out;                       /* a value; ST_NO_VALUE for an operation on state alone. May be an input: in place */
+    int32_t out2;                      /* the router's second output */
+    int32_t weight[ST_OP_WEIGHTS];     /* indices into the binding; ST_NO_WEIGHT where optional and absent */
+    union {                            /* by kind; ops.def says what each means */
+        struct { float scale; } embed;
+        struct { uint32_t group; float epsilon; } norm;
+        struct { st_rope rope; } angles;
+        struct { uint32_t heads, head_size, dims; st_rope_style style; } rope;
+        struct { uint32_t chunk; float factor; } temperature;
+        struct { uint32_t kv_layer; } kv;
+        struct { uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer; float scale; } attention;
+        struct { uint32_t groups, stride, offset; } slice; /* out width = groups × size */
+        struct { st_activation activation; } gate;
+        struct { float factor; } scale;
+        struct { uint32_t experts, used; st_router router; bool renormalise; } route;
+        struct { uint32_t experts, used, width; st_activation activation; bool fused, weight_on_input; } experts;
+        struct { uint32_t width; } conv;
+        struct { uint32_t key_heads, value_heads, size; } deltanet;
+        struct { float cap; } softcap;
+    } p;
+} st_op;
+
+/* A run of operations over one row kind, in order. */
+typedef struct st_op_range {
+    uint32_t first, count;
+} st_op_range;
+
+/* What a part of the model computes: `body` once per batch over all rows, `head` over the rows whose logits are asked
+ * for, as often as they come in pieces. */
+typedef struct st_part {
+    st_op_range body, head;
+    int32_t input;  /* the value the executor fills before the body; ST_NO_VALUE: the body starts from the ids */
+    int32_t hidden; /* the residual stream after the body */
+    int32_t logits; /* [vocab], after the head */
+} st_part;
+
+typedef struct st_program {
+    const st_op *ops;
+    uint32_t op_count;
+    const st_value *values;
+    uint32_t value_count;
+    size_t row_bytes[2];   /* scratch per row, by st_rows */
+    st_part main;
+    st_part nextn;         /* body.count = 0: the model has none */
+} st_program;
+
+/* Lowers a description with its weights to operations, in `arena`. */
+strata_status st_program_build(const st_desc *desc, const st_binding *binding, st_arena *arena, const st_program **out,
+                               strata_error *error);
+
+const char *st_op_name(st_op_kind kind);
+
+/* One line for people, as EXPLAIN would print it. */
+bool st_op_print(const st_program *program, const st_binding *binding, const st_op *op, st_buf *out);
+
+/* What an operation takes, for `rows` rows that see `depth` earlier positions each. Scratch is what a backend may use
+ * beside the values, once for each worker and once for all; reading weights counts once per batch. */
+typedef struct st_op_cost {
+    double flops;
+    double weight_bytes;
+    double state_bytes;   /* KV and recurrent state, read and written, as float32 elements × 4 */
+    double value_bytes;
+    size_t worker_bytes, shared_bytes; /* scratch */
+} st_op_cost;
+
+st_op_cost st_op_estimate(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows,
+                          uint32_t depth);
+
+#endif

@@ -1,0 +1,17 @@
+/* The sizes that scratch is cut by: cost.c counts with them, and a backend that wants other ones changes them here. */
+#ifndef ST_MODEL_SCRATCH_H
+#define ST_MODEL_SCRATCH_H
+
+enum {
+    ST_SCRATCH_ALIGN = 64,
+    ST_ACT_BLOCK = 32,      /* int8 activations share a scale by 32 */
+    ST_ACT_TILE = 8,        /* tokens whose activations lie side by side in a batch */
+    ST_STRIP_ROWS = 16,     /* rows of weights that lie side by side in a strip */
+    ST_KEY_TILE = 64,       /* positions that attention takes at a time */
+    ST_QUERY_BLOCK = 64,    /* queries of a block of rows, unless one row has more */
+    ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
+    ST_STRETCHES = 32,      /* into which a row's positions are split, at most */
+    ST_CONV_CHANNELS = 256, /* of a convolution at a time */
+};
+
+#endif

@@ -1,0 +1,321 @@
+/* A conversation: a sequence of tokens, what the device remembers of it, and the loop that continues it. */
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "engine.h"
+#include "sampler/sampler.h"
+#include "sampler/stop.h"
+
+enum { OUT_ROWS = 16, TEXT_RESERVE = 4096 };
+
+struct strata_session {
+    strata_engine *engine;
+    st_run *run;
+    strata_token *tokens; /* [context]: the sequence */
+    uint32_t count;       /* of the sequence */
+    uint32_t done;        /* how many of them the device has seen: the others follow before the next logits */
+    uint32_t last_row;    /* of the last batch: the row of the sequence's last token */
+};
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------------------- */
+
+strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error)
+{
+    strata_session *session = st_alloc_zero(1, sizeof *session);
+    if (!session) return st_error_memory(error, sizeof *session, "the session");
+    session->engine = engine;
+    session->tokens = st_alloc_array(strata_engine_context(engine), sizeof *session->tokens);
+    strata_status status = session->tokens ? STRATA_OK : st_error_memory(error, sizeof *session->tokens, "the session");
+    st_run_source source = {.desc = engine->desc, .binding = engine->binding, .program = engine->program,
+                            .layout = engine->layout, .backend = engine->backend, .device = engine->device};
+    st_run_options options = {.batch = engine->batch, .out_rows = OUT_ROWS, .nextn = engine->nextn};
+    if (status == STRATA_OK) status = st_run_new(&source, &options, &session->run, error);
+    if (status != STRATA_OK) {
+        strata_session_free(session);
+        return status;
+    }
+    *out = session;
+    return STRATA_OK;
+}
+
+void strata_session_free(strata_session *session)
+{
+    if (!session) return;
+    st_run_free(session->run);
+    st_free(session->tokens);
+    st_free(session);
+}
+
+/* --- running tokens ----------------------------------------------------------------------------------------------------------- */
+
+static strata_status check_tokens(const strata_session *session, const strata_token *tokens, size_t count,
+                                  strata_error *error)
+{
+    uint32_t context = strata_engine_context(session->engine), vocab = session->engine->desc->vocab;
+    if (count == 0) return st_error_set(error, STRATA_INPUT, NULL, "expected at least one token, found none");
+    if (count > context)
+        return st_error_set(error, STRATA_LIMIT, "use a longer context (-c) or a shorter prompt",
+                            "the prompt has %zu tokens, the context holds %u", count, context);
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocab)
+            return st_error_set(error, STRATA_INPUT, NULL, "token %zu: expected an id below %u, found %d", i, vocab,
+                                tokens[i]);
+    return STRATA_OK;
+}
+
+/* Runs what the device has not seen of the sequence, a batch at most. Sessions take turns by the batch. */
+static strata_status run_batch(strata_session *session, strata_error *error)
+{
+    strata_engine *engine = session->engine;
+    uint32_t count = session->count - session->done;
+    if (count > engine->batch) count = engine->batch;
+    pthread_mutex_lock(&engine->turn);
+    strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
+    pthread_mutex_unlock(&engine->turn);
+    if (status != STRATA_OK) {
+        /* A batch that broke off may have left a state that is neither here nor there: the sequence starts again. */
+        uint32_t reached;
+        if (st_run_rewind(session->run, 0, &reached, NULL) == STRATA_OK) session->done = reached;
+        return status;
+    }
+    session->done += count;
+    session->last_row = count - 1;
+    return STRATA_OK;
+}
+
+static strata_status run_rest(strata_session *session, strata_progress progress, void *context, strata_error *error)
+{
+    uint32_t first = session->done;
+    while (session->done < session->count) {
+        strata_status status = run_batch(session, error);
+        if (status != STRATA_OK) return status;
+        if (progress && !progress(context, session->done - first, session->count - first))
+            return st_error_set(error, STRATA_INTERRUPTED, NULL, "stopped after %u of %u tokens", session->done, session->count);
+    }
+    return STRATA_OK;
+}
+
+/* Keeps the first `count` tokens and what the device remembers of them. */
+static strata_status rewind_to(strata_session *session, uint32_t count, strata_error *error)
+{
+    uint32_t reached;
+    if (count < session->done) {
+        strata_status status = st_run_rewind(session->run, count, &reached, error);
+        if (status != STRATA_OK) return status;
+        session->done = reached;
+    }
+    session->count = count;
+    return STRATA_OK;
+}
+
+strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
+                                    strata_progress progress, void *context, strata_error *error)
+{
+    strata_status status = check_tokens(session, tokens, count, error);
+    if (status != STRATA_OK) return status;
+    uint32_t shared = 0;
+    while (shared < session->done && shared < count && session->tokens[shared] == tokens[shared]) shared++;
+    if (shared == count) shared--; /* the last token is run again: its logits are wanted */
+    status = rewind_to(session, shared, error);
+    if (status != STRATA_OK) return status;
+    memcpy(session->tokens, tokens, count * sizeof *tokens);
+    session->count = (uint32_t)count;
+    status = run_rest(session, progress, context, error);
+    return status == STRATA_OK ? st_kv_snapshot(st_run_kv(session->run), error) : status;
+}
+
+strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error)
+{
+    if (session->count == 0) return st_error_set(error, STRATA_INPUT, NULL, "the sequence is empty: it has no logits");
+    strata_status status = run_rest(session, NULL, NULL, error);
+    if (status != STRATA_OK) return status;
+    pthread_mutex_lock(&session->engine->turn);
+    status = st_run_logits(session->run, &session->last_row, 1, logits, error);
+    pthread_mutex_unlock(&session->engine->turn);
+    if (status == STRATA_OK) *count = session->engine->desc->vocab;
+    return status;
+}
+
+/* --- scoring -------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct scoring {
+    strata_session *session;
+    bool nextn;
+    strata_on_row on_row;
+    void *context;
+    size_t row;
+} scoring;
+
+/* Hands over the logits of all rows of the last batch, a few at a time. */
+static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *error)
+{
+    uint32_t vocab = s->session->engine->desc->vocab, rows[OUT_ROWS];
+    for (uint32_t first = 0; first < batch_rows; first += OUT_ROWS) {
+        uint32_t count = batch_rows - first < OUT_ROWS ? batch_rows - first : OUT_ROWS;
+        for (uint32_t i = 0; i < count; i++) rows[i] = first + i;
+        const float *logits;
+        pthread_mutex_lock(&s->session->engine->turn);
+        strata_status status = s->nextn ? st_run_nextn_logits(s->session->run, rows, count, &logits, error)
+                                        : st_run_logits(s->session->run, rows, count, &logits, error);
+        pthread_mutex_unlock(&s->session->engine->turn);
+        if (status != STRATA_OK) return status;
+        for (uint32_t i = 0; i < count; i++)
+            if (!s->on_row(s->context, s->row++, logits + (size_t)i * vocab, vocab))
+                return st_error_set(error, STRATA_INTERRUPTED, NULL, "stopped after %zu rows", s->row);
+    }
+    return STRATA_OK;
+}
+
+strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
+                                   strata_on_row on_row, void *context, strata_error *error)
+{
+    if (nextn && !session->engine->nextn)
+        return st_error_set(error, STRATA_USAGE, NULL, "the engine was made without the NextN block");
+    strata_status status = check_tokens(session, tokens, count, error);
+    if (status == STRATA_OK) status = rewind_to(session, 0, error);
+    if (status != STRATA_OK) return status;
+    memcpy(session->tokens, tokens, count * sizeof *tokens);
+    session->count = (uint32_t)count;
+    scoring s = {.session = session, .nextn = nextn, .on_row = on_row, .context = context};
+    while (session->done < session->count && status == STRATA_OK) {
+        status = run_batch(session, error);
+        if (status == STRATA_OK)
+            status = score_batch(&s, nextn ? st_run_nextn_rows(session->run) : session->last_row + 1, error);
+    }
+    return status;
+}
+
+/* --- generating ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct generator {
+    strata_session *session;
+    const strata_generation *options;
+    const st_tokenizer *tokenizer;
+    st_sampler *sampler;
+    st_stop *stop;
+    st_decode_state decode;
+    st_buf decoded, shown;
+} generator;
+
+static strata_status generator_open(generator *g, strata_error *error)
+{
+    strata_session *session = g->session;
+    strata_status status = st_model_tokenizer(session->engine->model, &g->tokenizer, error);
+    if (status == STRATA_OK) status = st_sampler_new(&g->options->sampling, session->engine->desc->vocab, &g->sampler, error);
+    if (status == STRATA_OK) status = st_stop_new(g->options->stops, g->options->stop_count, &g->stop, error);
+    if (status != STRATA_OK) return status;
+    /* Room for the text of a token: nothing is allocated while tokens come, unless one is very long. */
+    if (!st_buf_reserve(&g->decoded, TEXT_RESERVE) || !st_buf_reserve(&g->shown, TEXT_RESERVE))
+        return st_error_memory(error, TEXT_RESERVE, "text");
+    for (uint32_t i = 0; i < session->count; i++) st_sampler_accept(g->sampler, session->tokens[i]);
+    return STRATA_OK;
+}
+
+static void generator_close(generator *g)
+{
+    st_sampler_free(g->sampler);
+    st_stop_free(g->stop);
+    st_buf_free(&g->decoded);
+    st_buf_free(&g->shown);
+}
+
+static bool show_text(generator *g)
+{
+    bool go_on = true;
+    if (g->shown.length && g->options->on_text)
+        go_on = g->options->on_text(g->options->context, g->shown.data, g->shown.length);
+    g->shown.length = 0;
+    return go_on;
+}
+
+/* Shows what a token makes whole. *finished and *finish when a stop string came or the listener said no. */
+static strata_status show_token(generator *g, strata_token token, bool *finished, strata_finish *finish,
+                                strata_error *error)
+{
+    g->decoded.length = 0;
+    strata_status status = st_tokenizer_decode_push(g->tokenizer, &g->decode, token, &g->decoded, error);
+    bool stopped = false;
+    if (status == STRATA_OK)
+        status = st_stop_push(g->stop, (st_str){g->decoded.data, g->decoded.length}, &g->shown, &stopped, error);
+    if (status != STRATA_OK) return status;
+    *finish = stopped ? STRATA_FINISH_END : STRATA_FINISH_CANCEL;
+    *finished = !show_text(g) || stopped;
+    return STRATA_OK;
+}
+
+/* The end of the text: an unfinished code point, and what could have become a stop string. */
+static strata_status show_end(generator *g, strata_error *error)
+{
+    g->decoded.length = 0;
+    bool stopped = false;
+    strata_status status = st_tokenizer_decode_finish(&g->decode, &g->decoded, error);
+    if (status == STRATA_OK)
+        status = st_stop_push(g->stop, (st_str){g->decoded.data, g->decoded.length}, &g->shown, &stopped, error);
+    if (status == STRATA_OK && !stopped) status = st_stop_finish(g->stop, &g->shown, error);
+    if (status == STRATA_OK) show_text(g);
+    return status;
+}
+
+static strata_status pick_next(generator *g, strata_token *token, strata_error *error)
+{
+    const float *logits;
+    size_t vocab;
+    strata_status status = strata_session_logits(g->session, &logits, &vocab, error);
+    if (status == STRATA_OK) *token = st_sampler_pick(g->sampler, logits);
+    return status;
+}
+
+static strata_status generate(generator *g, strata_answer *answer, strata_error *error)
+{
+    strata_session *session = g->session;
+    uint32_t context = strata_engine_context(session->engine);
+    double start = now_seconds();
+    bool finished = false, text_over = false;
+    answer->finish = STRATA_FINISH_LENGTH;
+    while (!finished && (g->options->max_tokens == 0 || answer->tokens < g->options->max_tokens)) {
+        strata_token token;
+        strata_status status = pick_next(g, &token, error);
+        if (status != STRATA_OK) return status;
+        if (answer->tokens == 0) answer->first_seconds = now_seconds() - start;
+        if (!g->options->ignore_end && st_tokenizer_is_end(g->tokenizer, token)) {
+            answer->finish = STRATA_FINISH_END;
+            break;
+        }
+        st_sampler_accept(g->sampler, token);
+        answer->tokens++;
+        if (session->count < context) session->tokens[session->count++] = token;
+        else finished = true; /* the context is full: this token is the last */
+        bool ended = false;
+        strata_finish finish;
+        status = show_token(g, token, &ended, &finish, error);
+        if (status != STRATA_OK) return status;
+        if (ended) {
+            answer->finish = finish;
+            text_over = true;
+            finished = true;
+        }
+    }
+    strata_status status = text_over ? STRATA_OK : show_end(g, error);
+    answer->seconds = now_seconds() - start;
+    return status;
+}
+
+strata_status strata_session_generate(strata_session *session, const strata_generation *generation,
+                                      strata_answer *answer, strata_error *error)
+{
+    generator g = {.session = session, .options = generation};
+    *answer = (strata_answer){0};
+    strata_status status = generator_open(&g, error);
+    if (status == STRATA_OK) status = generate(&g, answer, error);
+    if (status == STRATA_OK) status = st_kv_snapshot(st_run_kv(session->run), error);
+    generator_close(&g);
+    return status;
+}

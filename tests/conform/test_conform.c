@@ -1,0 +1,485 @@
+/* Every operation, every tensor type, every instruction set of this machine: the fast path against the reference, over
+ * random shapes with odd sizes. The seed is printed when a comparison fails. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/alloc.h"
+#include "gguf/gguf.h"
+#include "model/scratch.h"
+#include "quant/row.h"
+#include "support/kit.h"
+
+enum { ROUNDS = 5, BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 22, WORKERS = 2 };
+
+/* --- random numbers --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static uint32_t random_bits(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33);
+}
+
+static uint32_t between(uint32_t low, uint32_t high)
+{
+    return low + random_bits() % (high - low + 1);
+}
+
+static float random_float(void)
+{
+    float sum = 0; /* roughly normal */
+    for (int i = 0; i < 4; i++) sum += (float)random_bits() / (float)0x40000000u - 1.0f;
+    return sum;
+}
+
+static float *random_floats(size_t count)
+{
+    float *out = st_alloc_array(count, sizeof *out);
+    assert_non_null(out);
+    for (size_t i = 0; i < count; i++) out[i] = random_float();
+    return out;
+}
+
+static uint32_t random_rows(void)
+{
+    static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 40};
+    return rows[random_bits() % (sizeof rows / sizeof *rows)];
+}
+
+/* --- one operation on one device ------------------------------------------------------------------------------------------------ */
+
+static st_step *make_step(uint32_t rows, uint32_t position)
+{
+    st_step *step = st_alloc_zero(1, st_step_bytes(rows));
+    assert_non_null(step);
+    step->count = step->out_count = rows;
+    step->position = position;
+    step->batch_max = rows;
+    return step;
+}
+
+/* The levels' devices, opened once. */
+static struct { const char *cpu; st_device *device; } devices[3];
+
+static st_device *device_of(const char *cpu)
+{
+    size_t i = 0;
+    for (; devices[i].cpu; i++)
+        if (strcmp(devices[i].cpu, cpu) == 0) return devices[i].device;
+    strata_error error;
+    st_device_options options = {.cpu = cpu, .threads = WORKERS};
+    if (st_backend_cpu()->open(&options, &devices[i].device, &error) != STRATA_OK) fail_msg("%s", error.message);
+    devices[i].cpu = cpu;
+    return devices[i].device;
+}
+
+static void *scratch;
+
+static void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
+{
+    const st_backend *backend = st_backend_cpu();
+    strata_error error;
+    st_device *device = device_of(cpu);
+    st_queue *queue = NULL;
+    st_segment *segment = NULL;
+    st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = step, .scratch = scratch,
+                                .shared_bytes = SCRATCH_BYTES, .worker_bytes = SCRATCH_BYTES};
+    if (backend->queue_new(device, ST_QUEUE_COMPUTE, &queue, &error) != STRATA_OK ||
+        backend->prepare(device, &source, &segment, &error) != STRATA_OK ||
+        backend->launch(segment, queue, &error) != STRATA_OK)
+        fail_msg("%s", error.message);
+    backend->segment_free(segment);
+    backend->queue_free(queue);
+}
+
+static bool level_is_here(const char *cpu)
+{
+    st_device_options options = {.cpu = cpu, .threads = 1};
+    st_device *device = NULL;
+    if (st_backend_cpu()->open(&options, &device, NULL) != STRATA_OK) return false;
+    st_backend_cpu()->close(device);
+    return true;
+}
+
+/* ‖a−b‖/‖b‖ */
+static double distance(const float *a, const float *b, size_t count)
+{
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < count; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return sqrt(error / (norm > 0 ? norm : 1));
+}
+
+/* Runs the operation on the reference and on `cpu`, each into an output of its own, and compares. */
+static void compare(const char *cpu, const char *what, st_bound_op *bound, st_step *step, double error_max, uint64_t seed)
+{
+    size_t count = (size_t)step->count * bound->out.width;
+    float *expected = st_alloc_zero(count, sizeof *expected), *found = st_alloc_zero(count, sizeof *found);
+    assert_non_null(expected);
+    assert_non_null(found);
+    bound->out.data = expected;
+    run_op("ref", bound, step);
+    bound->out.data = found;
+    run_op(cpu, bound, step);
+    double error = distance(found, expected, count);
+    if (!(error <= error_max))
+        fail_msg("%s, %s: error %g, expected %g; %u rows, seed %llu", cpu, what, error, error_max, step->count,
+                 (unsigned long long)seed);
+    st_free(expected);
+    st_free(found);
+}
+
+/* --- weights: rows made of real blocks of the kit ------------------------------------------------------------------------------------ */
+
+static st_gguf *kit_rows;
+
+static const st_gguf_tensor *kit_blocks(uint32_t type)
+{
+    for (size_t i = 0; i < st_gguf_tensor_count(kit_rows); i++) {
+        const st_gguf_tensor *tensor = st_gguf_tensor_at(kit_rows, i);
+        if (tensor->type == type && tensor->name.length > 2 && memcmp(tensor->name.data, "q.", 2) == 0) return tensor;
+    }
+    return NULL;
+}
+
+/* A matrix [width, rows] of blocks drawn from the kit's, or of random floats. The caller frees data. */
+static st_bound_weight make_weight(uint32_t type, size_t width, size_t rows, size_t parts)
+{
+    const st_type_info *info = st_type_find(type);
+    st_bound_weight w = {.info = info, .type = type, .ne = {width, rows, parts}};
+    assert_true(st_type_row_bytes(info, width, &w.row_bytes));
+    size_t blocks = width / info->block * rows * parts;
+    unsigned char *data = st_alloc_array(blocks, info->bytes);
+    assert_non_null(data);
+    const st_gguf_tensor *source = kit_blocks(type);
+    size_t known = source ? source->bytes / info->bytes : 0;
+    for (size_t i = 0; i < blocks; i++) {
+        if (source) memcpy(data + i * info->bytes, source->data + random_bits() % known * info->bytes, info->bytes);
+        else ((float *)(void *)data)[i] = random_float();
+    }
+    w.data = data;
+    if (parts > 1) {
+        const void **table = st_alloc_array(parts, sizeof *table);
+        assert_non_null(table);
+        for (size_t i = 0; i < parts; i++) table[i] = data + i * rows * w.row_bytes;
+        w.parts = table;
+    }
+    return w;
+}
+
+static void free_weight(st_bound_weight *w)
+{
+    st_free((void *)(uintptr_t)w->data);
+    st_free((void *)(uintptr_t)w->parts);
+}
+
+/* Replaces values by what int8 with a scale by 32 keeps of them. */
+static void round_to_int8(float *x, size_t count)
+{
+    for (size_t b = 0; b + ST_ACT_BLOCK <= count; b += ST_ACT_BLOCK) {
+        float top = 0;
+        for (size_t i = 0; i < ST_ACT_BLOCK; i++) top = fmaxf(top, fabsf(x[b + i]));
+        for (size_t i = 0; i < ST_ACT_BLOCK; i++) x[b + i] = top > 0 ? rintf(x[b + i] * (127 / top)) * (top / 127) : 0;
+    }
+}
+
+/* --- the tests ------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct level_case {
+    const char *cpu;
+    uint32_t type;
+} level_case;
+
+static void check_level(const level_case *c)
+{
+    if (!level_is_here(c->cpu)) skip();
+}
+
+static bool is_float_type(uint32_t type)
+{
+    return type == ST_TYPE_F32 || type == ST_TYPE_F16 || type == ST_TYPE_BF16;
+}
+
+static void matmul(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    const st_type_info *info = st_type_find(c->type);
+    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+        random_state = seed * 77 + c->type;
+        uint32_t rows = random_rows(), columns = between(1, 50);
+        size_t width = is_float_type(c->type) ? between(1, 300) : (size_t)info->block * between(1, info->block == 32 ? 20 : 4);
+        st_op op = {.kind = ST_OP_MATMUL};
+        st_bound_op bound = {.op = &op, .in[0] = {.width = (uint32_t)width}, .out = {.width = columns}};
+        bound.weight[0] = make_weight(c->type, width, columns, 1);
+        if (seed % 2) bound.weight[1] = make_weight(ST_TYPE_F32, columns, 1, 1);
+        float *x = random_floats(rows * width);
+        bound.in[0].data = x;
+        st_step *step = make_step(rows, 0);
+        /* int8 costs about half a percent; a handful of outputs may lose more to cancellation */
+        if (is_float_type(c->type) || rows * columns >= 64)
+            compare(c->cpu, info->name, &bound, step, is_float_type(c->type) ? 1e-5 : 1e-2, seed);
+        for (uint32_t r = 0; r < rows; r++) round_to_int8(x + r * width, width);
+        compare(c->cpu, info->name, &bound, step, 1e-5, seed);
+        st_free(x);
+        st_free(step);
+        free_weight(&bound.weight[0]);
+        free_weight(&bound.weight[1]);
+    }
+}
+
+static void experts(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    uint32_t block = st_type_find(c->type)->block, unit = block < 32 ? 32 : block;
+    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+        random_state = seed * 131 + c->type;
+        uint32_t rows = random_rows(), count = between(2, 9), used = between(1, count), width = unit * between(1, 2);
+        uint32_t embedding = unit * between(1, 2);
+        bool fused = seed % 3 == 0;
+        st_op op = {.kind = ST_OP_EXPERTS};
+        op.p.experts.experts = count;
+        op.p.experts.used = used;
+        op.p.experts.width = width;
+        op.p.experts.fused = fused;
+        op.p.experts.activation = seed % 2 ? ST_ACT_SILU : ST_ACT_GELU;
+        op.p.experts.weight_on_input = seed % 4 == 1;
+        st_bound_op bound = {.op = &op, .in = {{.width = embedding}, {.width = used}, {.width = used}}, .out = {.width = embedding}};
+        bound.weight[0] = make_weight(c->type, embedding, fused ? 2 * width : width, count);
+        if (!fused) bound.weight[1] = make_weight(c->type, embedding, width, count);
+        bound.weight[2] = make_weight(c->type, width, embedding, count);
+        if (seed % 2) bound.weight[3] = make_weight(ST_TYPE_F32, count, 1, 1);
+        int32_t *ids = st_alloc_array((size_t)rows * used, sizeof *ids);
+        assert_non_null(ids);
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t k = 0, first = random_bits(); k < used; k++) ids[r * used + k] = (int32_t)((first + k) % count);
+        bound.in[0].data = random_floats((size_t)rows * embedding);
+        bound.in[1].data = ids;
+        bound.in[2].data = random_floats((size_t)rows * used);
+        st_step *step = make_step(rows, 0);
+        compare(c->cpu, st_type_find(c->type)->name, &bound, step, is_float_type(c->type) ? 1e-5 : 5e-2, seed);
+        for (int i = 0; i < 3; i++) st_free(bound.in[i].data);
+        for (int i = 0; i < 4; i++) free_weight(&bound.weight[i]);
+        st_free(step);
+    }
+}
+
+static void attention(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    for (uint64_t seed = 1; seed <= 4 * ROUNDS; seed++) {
+        random_state = seed * 991 + c->type;
+        uint32_t rows = random_rows(), kv_heads = between(1, 3), heads = kv_heads * between(1, 4);
+        uint32_t key = between(1, 5) * (seed % 3 ? 16 : 7), value = between(1, 5) * (seed % 3 ? 16 : 5);
+        uint32_t position = between(0, 700), window = seed % 4 == 1 ? between(1, 90) : 0, chunk = seed % 4 == 2 ? 64 : 0;
+        uint32_t span = window ? window : chunk, capacity = span ? span + rows - 1 : position + rows;
+        st_op op = {.kind = ST_OP_ATTENTION};
+        op.p.attention.heads = heads;
+        op.p.attention.kv_heads = kv_heads;
+        op.p.attention.key_length = key;
+        op.p.attention.value_length = value;
+        op.p.attention.window = window;
+        op.p.attention.chunk = chunk;
+        op.p.attention.scale = 0.3f;
+        st_bound_op bound = {.op = &op, .in[0] = {.width = heads * key}, .out = {.width = heads * value}};
+        st_type type = (st_type)c->type;
+        bound.kv = (st_kv_view){.capacity = capacity, .type = type, .key_row_bytes = st_row_bytes(type, kv_heads * key),
+                                .value_row_bytes = st_row_bytes(type, kv_heads * value)};
+        bound.kv.keys = st_alloc_array(capacity, bound.kv.key_row_bytes);
+        bound.kv.values = st_alloc_array(capacity, bound.kv.value_row_bytes);
+        assert_non_null(bound.kv.keys);
+        assert_non_null(bound.kv.values);
+        for (uint32_t i = 0; i < capacity; i++) {
+            float *k = random_floats(kv_heads * key), *v = random_floats(kv_heads * value);
+            st_row_store(type, k, kv_heads * key, bound.kv.keys + i * bound.kv.key_row_bytes);
+            st_row_store(type, v, kv_heads * value, bound.kv.values + i * bound.kv.value_row_bytes);
+            st_free(k);
+            st_free(v);
+        }
+        bound.in[0].data = random_floats((size_t)rows * heads * key);
+        st_step *step = make_step(rows, position);
+        compare(c->cpu, "attention", &bound, step, 1e-5, seed);
+        st_free(bound.in[0].data);
+        st_free(bound.kv.keys);
+        st_free(bound.kv.values);
+        st_free(step);
+    }
+}
+
+/* The operations that change rows one by one, with two inputs and one weight at most. */
+static void rows_alone(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    static const struct { st_op_kind kind; const char *name; bool second, weight; } kinds[] = {
+        {ST_OP_RMS_NORM, "rms_norm", false, true},  {ST_OP_RMS_NORM, "weightless rms_norm", false, false},
+        {ST_OP_ADD, "add", true, false},            {ST_OP_SCALE, "scale", false, false},
+        {ST_OP_MUL_WEIGHT, "mul_weight", false, true}, {ST_OP_GATED_ACT, "gated_act", true, false},
+        {ST_OP_SIGMOID_GATE, "sigmoid_gate", true, false}, {ST_OP_SILU_GATE, "silu_gate", true, false},
+        {ST_OP_SOFTCAP, "softcap", false, false},
+    };
+    for (uint64_t seed = 1; seed <= 40 * ROUNDS; seed++) {
+        random_state = seed * 3 + 1;
+        size_t k = seed % (sizeof kinds / sizeof *kinds);
+        uint32_t rows = random_rows(), group = between(1, 90), width = group * between(1, 5);
+        st_op op = {.kind = kinds[k].kind};
+        if (op.kind == ST_OP_RMS_NORM) {
+            op.p.norm.group = group;
+            op.p.norm.epsilon = 1e-6f;
+        } else if (op.kind == ST_OP_SCALE) op.p.scale.factor = 1.7f;
+        else if (op.kind == ST_OP_GATED_ACT) op.p.gate.activation = seed % 2 ? ST_ACT_SILU : ST_ACT_GELU;
+        else if (op.kind == ST_OP_SOFTCAP) op.p.softcap.cap = 3;
+        st_bound_op bound = {.op = &op, .in[0] = {.width = width}, .out = {.width = width}};
+        bound.in[0].data = random_floats((size_t)rows * width);
+        uint32_t second_width = op.kind == ST_OP_SIGMOID_GATE && seed % 4 == 0 ? 1 : width;
+        if (kinds[k].second) bound.in[1] = (st_bound_value){random_floats((size_t)rows * second_width), second_width};
+        uint32_t weight_width = op.kind == ST_OP_RMS_NORM && seed % 2 ? group : op.kind == ST_OP_MUL_WEIGHT && seed % 2 ? 1 : width;
+        if (kinds[k].weight) bound.weight[0] = make_weight(ST_TYPE_F32, weight_width, 1, 1);
+        st_step *step = make_step(rows, 0);
+        compare(c->cpu, kinds[k].name, &bound, step, 1e-5, seed);
+        st_free(bound.in[0].data);
+        st_free(bound.in[1].data);
+        free_weight(&bound.weight[0]);
+        st_free(step);
+    }
+}
+
+/* In place: the output starts as a copy of the input on both sides. */
+static void rope(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+        random_state = seed;
+        uint32_t rows = random_rows(), heads = between(1, 5), pairs = between(1, 40), size = 2 * pairs + between(0, 9);
+        st_op op = {.kind = ST_OP_ROPE};
+        op.p.rope.heads = heads;
+        op.p.rope.head_size = size;
+        op.p.rope.dims = 2 * pairs;
+        op.p.rope.style = seed % 2 ? ST_ROPE_HALVES : ST_ROPE_PAIRS;
+        size_t count = (size_t)rows * heads * size;
+        float *start = random_floats(count), *out[2] = {random_floats(count), random_floats(count)};
+        st_bound_op bound = {.op = &op, .in = {{.width = heads * size}, {random_floats((size_t)rows * 2 * pairs), 2 * pairs}}};
+        st_step *step = make_step(rows, 0);
+        for (int i = 0; i < 2; i++) {
+            memcpy(out[i], start, count * sizeof *start);
+            bound.in[0].data = out[i];
+            bound.out = bound.in[0];
+            run_op(i ? c->cpu : "ref", &bound, step);
+        }
+        assert_true(distance(out[1], out[0], count) <= 1e-5);
+        st_free(start);
+        st_free(out[0]);
+        st_free(out[1]);
+        st_free(bound.in[1].data);
+        st_free(step);
+    }
+}
+
+/* Recurrent operations change a state: both sides start from the same and must end in the same. */
+static void recurrent(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+        random_state = seed * 17;
+        uint32_t rows = random_rows(), key_heads = between(1, 3), value_heads = key_heads * between(1, 3), size = between(3, 40);
+        uint32_t taps = between(2, 5), channels = (2 * key_heads + value_heads) * size;
+        bool conv = seed % 2;
+        st_op op = {.kind = conv ? ST_OP_CONV : ST_OP_DELTANET};
+        if (conv) op.p.conv.width = taps;
+        else {
+            op.p.deltanet.key_heads = key_heads;
+            op.p.deltanet.value_heads = value_heads;
+            op.p.deltanet.size = size;
+        }
+        size_t state_count = conv ? (size_t)(taps - 1) * channels : (size_t)value_heads * size * size;
+        uint32_t out_width = conv ? channels : value_heads * size;
+        float *start = random_floats(state_count), *states[2], *out[2];
+        st_bound_op bound = {.op = &op, .in = {{random_floats((size_t)rows * channels), channels}}};
+        if (!conv)
+            for (int i = 1; i < 3; i++) bound.in[i] = (st_bound_value){random_floats((size_t)rows * value_heads), value_heads};
+        bound.weight[0] = conv ? make_weight(ST_TYPE_F32, taps, channels, 1) : make_weight(ST_TYPE_F32, value_heads, 1, 1);
+        if (!conv) {
+            bound.weight[1] = make_weight(ST_TYPE_F32, value_heads, 1, 1);
+            float *a = (float *)(uintptr_t)bound.weight[1].data;
+            for (uint32_t i = 0; i < value_heads; i++) a[i] = -fabsf(a[i]); /* as files store it: the state decays */
+        }
+        st_step *step = make_step(rows, 0);
+        for (int i = 0; i < 2; i++) {
+            states[i] = random_floats(state_count);
+            out[i] = random_floats((size_t)rows * out_width);
+            memcpy(states[i], start, state_count * sizeof *start);
+            bound.state = conv ? (st_state_view){.conv = states[i]} : (st_state_view){.delta = states[i]};
+            bound.out = (st_bound_value){out[i], out_width};
+            run_op(i ? c->cpu : "ref", &bound, step);
+        }
+        if (!(distance(out[1], out[0], (size_t)rows * out_width) <= 1e-5) || !(distance(states[1], states[0], state_count) <= 1e-5))
+            fail_msg("%s, %s: seed %llu", c->cpu, conv ? "conv" : "deltanet", (unsigned long long)seed);
+        for (int i = 0; i < 2; i++) {
+            st_free(states[i]);
+            st_free(out[i]);
+            free_weight(&bound.weight[i]);
+        }
+        for (int i = 0; i < 3; i++) st_free(bound.in[i].data);
+        st_free(start);
+        st_free(step);
+    }
+}
+
+static int open_kit(void **state)
+{
+    (void)state;
+    scratch = st_alloc_aligned((1 + WORKERS) * (size_t)SCRATCH_BYTES, 64);
+    if (!scratch) return -1;
+    return st_gguf_open(kit_path("quant/rows.gguf"), &kit_rows, NULL) == STRATA_OK ? 0 : -1;
+}
+
+static int close_kit(void **state)
+{
+    (void)state;
+    st_gguf_close(kit_rows);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) st_backend_cpu()->close(devices[i].device);
+    st_free(scratch);
+    return 0;
+}
+
+enum { TESTS_MAX = 256 };
+
+int main(void)
+{
+    static const char *const levels[] = {"avx2", "avx512"};
+    static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
+    static struct CMUnitTest tests[TESTS_MAX];
+    static level_case cases[TESTS_MAX];
+    static char names[TESTS_MAX][64];
+    size_t count = 0;
+#define ADD(function, cpu_name, type_number)                                                                     \
+    do {                                                                                                         \
+        cases[count] = (level_case){cpu_name, type_number};                                                      \
+        snprintf(names[count], sizeof *names, #function " %s %s", cpu_name, st_type_find(type_number)->name);    \
+        tests[count] = (struct CMUnitTest){.name = names[count], .test_func = function, .initial_state = &cases[count]}; \
+        count++;                                                                                                 \
+    } while (0)
+    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+        for (size_t t = 0; t < st_type_count(); t++) {
+            st_type type = st_type_at(t);
+            if ((type >= ST_TYPE_I8 && type <= ST_TYPE_F64)) continue; /* no model multiplies by them */
+            ADD(matmul, levels[l], type);
+            ADD(experts, levels[l], type);
+        }
+        for (size_t t = 0; t < sizeof kv_types / sizeof *kv_types; t++) ADD(attention, levels[l], kv_types[t]);
+        ADD(rows_alone, levels[l], ST_TYPE_F32);
+        ADD(rope, levels[l], ST_TYPE_F32);
+        ADD(recurrent, levels[l], ST_TYPE_F32);
+    }
+    return _cmocka_run_group_tests("conform", tests, count, open_kit, close_kit);
+}

@@ -1,0 +1,71 @@
+/* A tiny model of the kit with what other implementations compute for it. */
+#ifndef TEST_SUPPORT_GOLDEN_H
+#define TEST_SUPPORT_GOLDEN_H
+
+#include "run/run.h"
+#include "support/kit.h"
+
+typedef struct golden {
+    st_gguf *model, *expect;
+    st_arena arena;
+    const st_desc *desc;
+    const st_binding *binding;
+    const st_program *program;
+    const int32_t *tokens;
+    uint32_t token_count;
+    const float *logits;      /* [row_count, vocab] */
+    const int32_t *rows;      /* [row_count]: positions; NULL: all of them */
+    uint32_t row_count;
+    const int32_t *greedy;    /* [greedy_count]; NULL: none */
+    const float *greedy_margin;
+    uint32_t greedy_count;
+    const float *nextn_logits; /* [nextn_count, vocab]; NULL: none */
+    uint32_t nextn_count;
+} golden;
+
+/* Opens NAME.gguf and NAME.expect.gguf. False: the kit beside the checkout has them and is not there; the test skips. A
+ * file of the repository's own copy must be there. */
+bool golden_open(golden *g, const char *name);
+void golden_close(golden *g);
+
+/* A model in memory (which must outlive it) with the tokens of another: what a changed copy of that one computes. */
+void golden_open_bytes(golden *g, const golden *like, const void *bytes, size_t length);
+
+typedef struct golden_options {
+    st_type kv_type;
+    uint32_t batch, threads, context; /* context 0: the tokens and the greedy ones */
+    bool nextn, no_rings;
+    const char *cpu;
+} golden_options;
+
+/* A device and an executor for it; any failure fails the test. */
+typedef struct golden_run {
+    const golden *g;
+    st_arena arena;
+    st_device *device;
+    st_run *run;
+    uint32_t batch;
+} golden_run;
+
+void golden_run_open(golden_run *r, const golden *g, const golden_options *options);
+void golden_run_close(golden_run *r);
+
+/* Feeds `count` tokens in batches and compares rows with the expectation as they come. */
+typedef struct golden_score {
+    double error_squares, norm_squares;
+    uint32_t agree, rows;       /* argmaxes */
+    double nextn_error_squares, nextn_norm_squares;
+    uint32_t nextn_rows;
+} golden_score;
+
+void golden_feed(golden_run *r, uint32_t first, uint32_t count, golden_score *score);
+double golden_error(const golden_score *score);       /* ‖a−b‖/‖b‖ */
+double golden_nextn_error(const golden_score *score);
+
+/* Continues greedily after the prompt; returns how many of the expected ids came before the first that differs, an
+ * expected margin under `margin` excusing the rest. */
+uint32_t golden_greedy(golden_run *r, float margin);
+
+uint32_t golden_argmax(const float *logits, uint32_t count);
+
+#endif
