@@ -13,8 +13,9 @@ CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 
 # One file per instruction set; which one runs is chosen at run time.
-CFLAGS_EXTRA_avx2   := -O3 -mavx2 -mfma -mf16c -ffp-contract=fast
-CFLAGS_EXTRA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -ffp-contract=fast \
+KERNEL_MATH := -ffp-contract=fast -fno-math-errno -fno-trapping-math
+CFLAGS_EXTRA_avx2   := -O3 -mavx2 -mfma -mf16c $(KERNEL_MATH)
+CFLAGS_EXTRA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
 
 CLI_LIBS := -ledit

@@ -312,10 +312,11 @@ strata_status strata_session_generate(strata_session *session, const strata_gene
                                       strata_answer *answer, strata_error *error)
 {
     generator g = {.session = session, .options = generation};
-    *answer = (strata_answer){0};
+    strata_answer found = {0};
     strata_status status = generator_open(&g, error);
-    if (status == STRATA_OK) status = generate(&g, answer, error);
+    if (status == STRATA_OK) status = generate(&g, &found, error);
     if (status == STRATA_OK) status = st_kv_snapshot(st_run_kv(session->run), error);
     generator_close(&g);
+    if (status == STRATA_OK) *answer = found;
     return status;
 }

@@ -161,7 +161,7 @@ static st_op_cost cost_deltanet(const op_view *v)
                         .weight_bytes = weight_bytes(v),
                         .state_bytes = 2 * state * sizeof(float),
                         .value_bytes = value_bytes(v),
-                        .worker_bytes = 3 * (size_t)size * sizeof(float)};
+                        .worker_bytes = ST_DELTA_CHUNK * (5 * (size_t)size + 2 * ST_DELTA_CHUNK + 2) * sizeof(float)};
 }
 
 typedef struct op_row {

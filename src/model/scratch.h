@@ -12,6 +12,7 @@ enum {
     ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
     ST_STRETCHES = 32,      /* into which a row's positions are split, at most */
     ST_CONV_CHANNELS = 256, /* of a convolution at a time */
+    ST_DELTA_CHUNK = 64,    /* tokens of the delta rule at a time */
 };
 
 #endif

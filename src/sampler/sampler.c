@@ -1,5 +1,6 @@
 #include "sampler/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <sys/random.h>
 #include <time.h>
@@ -221,22 +222,30 @@ static strata_token draw(st_sampler *sampler, size_t count)
     double temperature = sampler->sampling.temperature, sum = 0;
     for (size_t i = 0; i < count; i++) sum += exp(((double)c[i].logit - c[0].logit) / temperature);
     double point = next_uniform(sampler->random) * sum;
-    for (size_t i = 0; i < count; i++) {
-        point -= exp(((double)c[i].logit - c[0].logit) / temperature);
-        if (point < 0) return c[i].id;
+    strata_token chosen = c[0].id;
+    for (size_t i = 0; i < count && point >= 0; i++) {
+        double share = exp(((double)c[i].logit - c[0].logit) / temperature);
+        if (share > 0) chosen = c[i].id; /* rounding may leave the point behind the end: never on what cannot come */
+        point -= share;
     }
-    return c[count - 1].id;
+    return chosen;
+}
+
+/* What is no number is the least likely; infinities become numbers, so that differences of logits are. */
+static float finite_logit(float logit)
+{
+    if (isnan(logit) || logit < -FLT_MAX) return -FLT_MAX;
+    return logit > FLT_MAX ? FLT_MAX : logit;
 }
 
 static void fill_candidates(st_sampler *sampler, const float *logits)
 {
-    for (size_t i = 0; i < sampler->vocab; i++) {
-        float logit = isnan(logits[i]) ? -INFINITY : logits[i];
-        sampler->candidates[i] = (candidate){.id = (strata_token)i, .logit = logit};
-    }
+    for (size_t i = 0; i < sampler->vocab; i++)
+        sampler->candidates[i] = (candidate){.id = (strata_token)i, .logit = finite_logit(logits[i])};
     for (size_t i = 0; i < sampler->sampling.bias_count; i++)
         sampler->candidates[sampler->biases[i].token].logit += sampler->biases[i].bias;
     apply_penalties(sampler);
+    for (size_t i = 0; i < sampler->vocab; i++) sampler->candidates[i].logit = finite_logit(sampler->candidates[i].logit);
 }
 
 strata_token st_sampler_pick(st_sampler *sampler, const float *logits)

@@ -47,13 +47,18 @@ void st_stop_free(st_stop *stop)
     st_free(stop);
 }
 
-/* The first place where some stop string stands whole, or the length if none does. */
+/* Where the stop string begins that is whole first, or the length if none is. By its end, and not by its beginning, so
+ * that it does not matter in which pieces the text comes. */
 static size_t find_stop(const st_stop *stop)
 {
-    size_t first = stop->held.length;
+    size_t first = stop->held.length, first_end = SIZE_MAX;
     for (size_t i = 0; i < stop->count; i++) {
         const char *at = memmem(stop->held.data, stop->held.length, stop->strings[i].data, stop->strings[i].length);
-        if (at && (size_t)(at - stop->held.data) < first) first = (size_t)(at - stop->held.data);
+        if (!at) continue;
+        size_t start = (size_t)(at - stop->held.data), end = start + stop->strings[i].length;
+        if (end > first_end || (end == first_end && start > first)) continue;
+        first = start;
+        first_end = end;
     }
     return first;
 }

@@ -11,9 +11,13 @@
 #define DOT_UNSIGNED(u, s) _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s)
 #define DOT_SIGNED(a, b) _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
 
+/* Registers of a block of sums in row_gemm: 6 × 2 of 32. */
+enum { VEC_BYTES = 64, GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
+
 #include "backend/cpu/dot.inc"
 #include "backend/cpu/strip.inc"
 #include "backend/cpu/rows.inc"
+#include "backend/cpu/dot512.inc"
 
 /* Words first … last of a block of one token, against the same words of sixteen rows. */
 static inline __m512i dot_words(__m512i sums, const __m512i *weights, const int8_t *q, int first, int last)
@@ -70,7 +74,21 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
     for (size_t t = 0; t < tokens; t++) _mm512_mask_storeu_ps(out + t * out_stride, mask, total[t]);
 }
 
-static const st_isa isa = {.name = "avx512", .types = {ISA_TYPES}, .strip_times_tile = strip_times_tile, ISA_ROWS};
+static const st_isa isa = {
+    .name = "avx512",
+    .types =
+        {
+            [ST_TYPE_Q4_0] = {dots512_q4_0, unpack_q4_0, 32, 8, false},
+            [ST_TYPE_Q4_1] = {dots512_q4_1, unpack_q4_1, 32, 0, true},
+            [ST_TYPE_Q8_0] = {dots512_q8_0, unpack_q8_0, 32, 128, false},
+            [ST_TYPE_Q4_K] = {dots512_q4_k, unpack_q4_k, 32, 0, true},
+            [ST_TYPE_Q5_K] = {dots512_q5_k, unpack_q5_k, 32, 0, true},
+            [ST_TYPE_Q6_K] = {dots512_q6_k, unpack_q6_k, 16, 32, false},
+            [ST_TYPE_IQ4_NL] = {dots_iq4_nl, unpack_iq4_nl, 32, 128, false},
+            [ST_TYPE_IQ4_XS] = {dots_iq4_xs, unpack_iq4_xs, 32, 128, false},
+            [ST_TYPE_MXFP4] = {dots_mxfp4, unpack_mxfp4, 32, 12, false},
+        },
+    .strip_times_tile = strip_times_tile, ISA_ROWS};
 
 const st_isa *st_isa_avx512(void)
 {

@@ -117,8 +117,7 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
     if (count < BATCH_TOKENS) {
         for (uint32_t t = 0; t < count; t++) {
             st_act_row act = st_acts_row(acts, job->list.places[e] + t, false);
-            for (size_t i = 0; i < columns; i++)
-                out[t * stride + i] = type->dot(rows + (first + i) * matrix->row_bytes, &act, matrix->ne[0]);
+            type->dots(rows + first * matrix->row_bytes, matrix->row_bytes, columns, &act, matrix->ne[0], out + t * stride);
         }
         return;
     }
@@ -214,7 +213,7 @@ static void output_part(void *context, uint32_t worker, size_t part)
 
 static bool is_int8(const st_isa *isa, const st_bound_weight *matrix)
 {
-    return isa->types[matrix->type].dot && matrix->ne[0] % ST_ACT_BLOCK == 0;
+    return isa->types[matrix->type].dots && matrix->ne[0] % ST_ACT_BLOCK == 0;
 }
 
 static unsigned char *take(unsigned char **at, size_t bytes)

@@ -84,7 +84,7 @@ void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t 
 static const st_isa_type *int8_type(const st_isa *isa, const st_bound_op *bound)
 {
     const st_isa_type *type = &isa->types[bound->weight[0].type];
-    return type->dot && bound->weight[0].ne[0] % ST_ACT_BLOCK == 0 ? type : NULL;
+    return type->dots && bound->weight[0].ne[0] % ST_ACT_BLOCK == 0 ? type : NULL;
 }
 
 uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t count)
@@ -135,6 +135,13 @@ static const st_bound_op *locate(const matmul_job *job, size_t part, size_t *fir
     return bound;
 }
 
+static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
+{
+    if (!bound->weight[1].data) return;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = first; i < first + count; i++) st_cpu_row(bound->out, row)[i] += bias_at(&bound->weight[1], i);
+}
+
 static void few_rows_part(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
@@ -146,17 +153,9 @@ static void few_rows_part(void *context, uint32_t worker, size_t part)
     const unsigned char *rows = (const unsigned char *)matrix->data + first * matrix->row_bytes;
     for (size_t row = 0; row < job->call->rows; row++) {
         st_act_row act = st_acts_row(&job->acts, row, false);
-        float *out = st_cpu_row(bound->out, row) + first;
-        for (size_t i = 0; i < count; i++)
-            out[i] = type->dot(rows + i * matrix->row_bytes, &act, job->acts.width) + bias_at(&bound->weight[1], first + i);
+        type->dots(rows, matrix->row_bytes, count, &act, job->acts.width, st_cpu_row(bound->out, row) + first);
     }
-}
-
-static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
-{
-    if (!bound->weight[1].data) return;
-    for (size_t row = 0; row < rows; row++)
-        for (size_t i = first; i < first + count; i++) st_cpu_row(bound->out, row)[i] += bias_at(&bound->weight[1], i);
+    add_bias(bound, first, count, job->call->rows);
 }
 
 static void batch_part(void *context, uint32_t worker, size_t part)

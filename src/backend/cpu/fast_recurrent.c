@@ -4,7 +4,11 @@
 
 #include "backend/cpu/fast.h"
 
-enum { CHANNELS = ST_CONV_CHANNELS };
+enum {
+    CHANNELS = ST_CONV_CHANNELS,
+    CHUNK = ST_DELTA_CHUNK,
+    CHUNK_MIN = 8, /* rows for which products of matrices pay */
+};
 
 /* A part is a few channels over all rows, in order; each row is a vector of channels. */
 static void conv_part(void *context, uint32_t worker, size_t part)
@@ -57,23 +61,149 @@ static float softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
+typedef struct delta_head {
+    const st_cpu_call *call;
+    size_t head, key_head, key_heads, size;
+    float bias, a;
+    float *state; /* [size (key), size (value)] */
+} delta_head;
+
+static const float *query_of(const delta_head *h, size_t row)
+{
+    return st_cpu_row(h->call->bound->in[0], row) + h->key_head * h->size;
+}
+
+static const float *key_of(const delta_head *h, size_t row)
+{
+    return query_of(h, row) + h->key_heads * h->size;
+}
+
+static const float *value_of(const delta_head *h, size_t row)
+{
+    return st_cpu_row(h->call->bound->in[0], row) + (2 * h->key_heads + h->head) * h->size;
+}
+
+static float *out_of(const delta_head *h, size_t row)
+{
+    return st_cpu_row(h->call->bound->out, row) + h->head * h->size;
+}
+
+static float log_decay(const delta_head *h, size_t row)
+{
+    return softplus(st_cpu_row(h->call->bound->in[1], row)[h->head] + h->bias) * h->a;
+}
+
+static float strength(const delta_head *h, size_t row)
+{
+    return 1.0f / (1.0f + expf(-st_cpu_row(h->call->bound->in[2], row)[h->head]));
+}
+
+/* Token by token, as the rule is written. */
+static void run_steps(const delta_head *h, size_t first, size_t count, float *scratch)
+{
+    const st_isa *isa = h->call->isa;
+    float *q = scratch, *k = q + h->size, *delta = k + h->size;
+    for (size_t row = first; row < first + count; row++) {
+        unit_length(isa, query_of(h, row), h->size, q);
+        unit_length(isa, key_of(h, row), h->size, k);
+        isa->delta_step(h->state, h->size, q, k, value_of(h, row), expf(log_decay(h, row)), strength(h, row), delta,
+                        out_of(h, row));
+    }
+}
+
+/* A chunk of tokens at once, as products of matrices. With L the running sum of log decays, S₀ the state before it:
+ *     (I + A) Δ = B,   A[t,s] = b(t) e^(L(t)−L(s)) k(t)·k(s) for s < t,   B[t] = b(t) (v(t) − e^L(t) S₀ᵀk(t))
+ *     o(t) = (e^L(t) S₀ᵀq(t) + Σ s≤t e^(L(t)−L(s)) k(s)·q(t) Δ[s]) / √d
+ *     S   = e^L(last) S₀ + Σ e^(L(last)−L(s)) k(s) ⊗ Δ[s] */
+typedef struct delta_chunk {
+    float *q, *k;     /* [CHUNK, size] */
+    float *turned;    /* [size, CHUNK]: k */
+    float *a, *p;     /* [CHUNK, CHUNK]: k·k and q·k */
+    float *delta;     /* [CHUNK, size] */
+    float *out;       /* [CHUNK, size] */
+    float *log_sum;   /* [CHUNK]: L */
+    float *b;         /* [CHUNK] */
+} delta_chunk;
+
+static delta_chunk chunk_in(float *scratch, size_t size)
+{
+    delta_chunk c = {.q = scratch};
+    c.k = c.q + CHUNK * size;
+    c.turned = c.k + CHUNK * size;
+    c.a = c.turned + CHUNK * size;
+    c.p = c.a + CHUNK * CHUNK;
+    c.delta = c.p + CHUNK * CHUNK;
+    c.out = c.delta + CHUNK * size;
+    c.log_sum = c.out + CHUNK * size;
+    c.b = c.log_sum + CHUNK;
+    return c;
+}
+
+static void load_chunk(const delta_head *h, size_t first, size_t count, const delta_chunk *c)
+{
+    const st_isa *isa = h->call->isa;
+    float sum = 0;
+    for (size_t t = 0; t < count; t++) {
+        unit_length(isa, query_of(h, first + t), h->size, c->q + t * h->size);
+        unit_length(isa, key_of(h, first + t), h->size, c->k + t * h->size);
+        c->log_sum[t] = sum += log_decay(h, first + t);
+        c->b[t] = strength(h, first + t);
+    }
+    memset(c->k + count * h->size, 0, (CHUNK - count) * h->size * sizeof *c->k);
+    isa->transpose(c->k, h->size, c->turned, CHUNK, CHUNK, h->size);
+    isa->gemm(c->k, h->size, c->turned, CHUNK, c->a, CHUNK, count, CHUNK, h->size, false);
+    isa->gemm(c->q, h->size, c->turned, CHUNK, c->p, CHUNK, count, CHUNK, h->size, false);
+    isa->gemm(c->k, h->size, h->state, h->size, c->delta, h->size, count, h->size, h->size, false);
+    isa->gemm(c->q, h->size, h->state, h->size, c->out, h->size, count, h->size, h->size, false);
+}
+
+/* Forward substitution: each token's Δ from those before it. */
+static void solve_chunk(const delta_head *h, size_t first, size_t count, const delta_chunk *c)
+{
+    const st_isa *isa = h->call->isa;
+    for (size_t t = 0; t < count; t++) {
+        float *delta = c->delta + t * h->size, reach = expf(c->log_sum[t]);
+        const float *v = value_of(h, first + t);
+        for (size_t j = 0; j < h->size; j++) delta[j] = c->b[t] * (v[j] - reach * delta[j]);
+        for (size_t s = 0; s < t; s++) {
+            float decay = expf(c->log_sum[t] - c->log_sum[s]);
+            c->p[t * CHUNK + s] *= decay;
+            isa->add_scaled(delta, c->delta + s * h->size, -c->b[t] * decay * c->a[t * CHUNK + s], h->size);
+        }
+        isa->scale(c->out + t * h->size, reach, c->out + t * h->size, h->size);
+        memset(c->p + t * CHUNK + t + 1, 0, (CHUNK - t - 1) * sizeof *c->p);
+    }
+}
+
+static void run_chunk(const delta_head *h, size_t first, size_t count, float *scratch)
+{
+    const st_isa *isa = h->call->isa;
+    delta_chunk c = chunk_in(scratch, h->size);
+    load_chunk(h, first, count, &c);
+    solve_chunk(h, first, count, &c);
+    isa->gemm(c.p, CHUNK, c.delta, h->size, c.out, h->size, count, h->size, count, true);
+    float scale = 1.0f / sqrtf((float)h->size), last = c.log_sum[count - 1];
+    for (size_t t = 0; t < count; t++) isa->scale(c.out + t * h->size, scale, out_of(h, first + t), h->size);
+    isa->scale(h->state, expf(last), h->state, h->size * h->size);
+    for (size_t t = 0; t < count; t++) isa->scale(c.delta + t * h->size, expf(last - c.log_sum[t]), c.delta + t * h->size, h->size);
+    isa->gemm(c.turned, CHUNK, c.delta, h->size, h->state, h->size, h->size, h->size, count, true);
+}
+
 /* A part is one value head over all rows, in order. */
 static void deltanet_part(void *context, uint32_t worker, size_t head)
 {
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
-    size_t key_heads = call->op->p.deltanet.key_heads, size = call->op->p.deltanet.size, key_head = head % key_heads;
-    float *state = bound->state.delta + head * size * size;
-    float *q = st_cpu_scratch(call, worker), *k = q + size, *delta = k + size;
-    float bias = ((const float *)bound->weight[0].data)[head], a = ((const float *)bound->weight[1].data)[head];
-    for (size_t row = 0; row < call->rows; row++) {
-        const float *qkv = st_cpu_row(bound->in[0], row);
-        unit_length(call->isa, qkv + key_head * size, size, q);
-        unit_length(call->isa, qkv + (key_heads + key_head) * size, size, k);
-        float decay = expf(softplus(st_cpu_row(bound->in[1], row)[head] + bias) * a);
-        float b = 1.0f / (1.0f + expf(-st_cpu_row(bound->in[2], row)[head]));
-        call->isa->delta_step(state, size, q, k, qkv + (2 * key_heads + head) * size, decay, b, delta,
-                              st_cpu_row(bound->out, row) + head * size);
+    delta_head h = {.call = call, .head = head, .key_heads = call->op->p.deltanet.key_heads, .size = call->op->p.deltanet.size,
+                    .bias = ((const float *)bound->weight[0].data)[head], .a = ((const float *)bound->weight[1].data)[head]};
+    h.key_head = head % h.key_heads;
+    h.state = bound->state.delta + head * h.size * h.size;
+    float *scratch = st_cpu_scratch(call, worker);
+    bool chunks = call->rows >= CHUNK_MIN && h.size % 16 == 0;
+    for (size_t row = 0; row < call->rows; row += CHUNK) {
+        size_t count = call->rows - row < CHUNK ? call->rows - row : CHUNK;
+        if (chunks) run_chunk(&h, row, count, scratch);
+        else run_steps(&h, row, count, scratch);
     }
 }
 

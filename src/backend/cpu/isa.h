@@ -32,8 +32,8 @@ typedef struct st_strip {
 } st_strip;
 
 typedef struct st_isa_type {
-    /* One row · act. NULL: the type has no kernel here. */
-    float (*dot)(const unsigned char *row, const st_act_row *act, size_t count);
+    /* out[i] = row i · act, for `rows` rows that lie row_bytes apart. NULL: the type has no kernel here. */
+    void (*dots)(const unsigned char *matrix, size_t row_bytes, size_t rows, const st_act_row *act, size_t count, float *out);
     /* Unpacks a row into place `lane` of a strip. */
     void (*unpack)(const unsigned char *row, size_t count, const st_strip *strip, size_t lane);
     uint32_t group; /* 16 or 32 */
