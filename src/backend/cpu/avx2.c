@@ -1,6 +1,7 @@
 /* AVX2 with FMA and F16C: the least that the fast path asks for. */
 #include "backend/cpu/isa.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@ static inline __m256i pairs_to_sums(__m256i pairs)
 #define DOT_SIGNED(a, b) pairs_to_sums(_mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a)))
 
 /* Registers of a block of sums in row_gemm: 4 × 2 of 16. */
-enum { VEC_BYTES = 32, GEMM_ROWS = 4, GEMM_COLUMNS = 2 };
+enum { GEMM_ROWS = 4, GEMM_COLUMNS = 2 };
+#define VEC_BYTES 32
 
 #include "backend/cpu/dot.inc"
 #include "backend/cpu/strip.inc"
@@ -193,8 +195,15 @@ static const st_isa isa = {
         },
     .strip_times_tile = strip_times_tile, ISA_ROWS};
 
+/* clang's __builtin_cpu_supports does not know this one. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 const st_isa *st_isa_avx2(void)
 {
-    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     return here ? &isa : NULL;
 }

@@ -12,7 +12,8 @@
 #define DOT_SIGNED(a, b) _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
 
 /* Registers of a block of sums in row_gemm: 6 × 2 of 32. */
-enum { VEC_BYTES = 64, GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
+enum { GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
+#define VEC_BYTES 64
 
 #include "backend/cpu/dot.inc"
 #include "backend/cpu/strip.inc"
@@ -92,8 +93,8 @@ static const st_isa isa = {
 
 const st_isa *st_isa_avx512(void)
 {
-    bool here = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    bool here = st_isa_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+                __builtin_cpu_supports("avx512vnni");
     return here ? &isa : NULL;
 }

@@ -167,18 +167,37 @@ static float *partial_of(const few_job *job, size_t row, size_t kv_head, size_t 
     return job->partial + ((row * s->kv_heads + kv_head) * job->stretches + stretch) * s->shared * (s->value + 2);
 }
 
-/* A tile of keys and values against the heads that share them. `scores` is [KEYS]. */
-static void few_tile(const few_job *job, const float *query, const float *keys, const float *values, size_t count,
-                     float *scores, float *partial)
+/* Keys or values of some positions as float rows: where they lie, or converted into scratch. */
+typedef struct float_rows {
+    const float *first;
+    size_t stride; /* floats from row to row */
+} float_rows;
+
+static float_rows rows_at(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t position,
+                          size_t count, size_t head, size_t size, float *scratch)
+{
+    const st_kv_view *kv = &call->bound->kv;
+    if (kv->type == ST_TYPE_F32) {
+        const unsigned char *row = cache + position % kv->capacity * row_bytes;
+        return (float_rows){(const float *)(const void *)row + head * size, row_bytes / sizeof(float)};
+    }
+    load_rows(call, cache, row_bytes, position, count, head, size, size, scratch);
+    return (float_rows){scratch, size};
+}
+
+/* A tile of keys and values against one of the heads that share them. `scores` is [KEYS]. */
+static void few_tile(const few_job *job, const float *query, float_rows keys, float_rows values, size_t count, float *scores,
+                     float *partial)
 {
     const st_isa *isa = job->call->isa;
     const attention_shape *s = &job->shape;
     size_t i = 0;
     for (; i + 4 <= count; i += 4) {
-        const float *four[4] = {keys + i * s->key, keys + (i + 1) * s->key, keys + (i + 2) * s->key, keys + (i + 3) * s->key};
+        const float *four[4];
+        for (size_t k = 0; k < 4; k++) four[k] = keys.first + (i + k) * keys.stride;
         isa->dot_four(query, four, s->key, scores + i);
     }
-    for (; i < count; i++) scores[i] = isa->dot_float[ST_TYPE_F32](keys + i * s->key, query, s->key);
+    for (; i < count; i++) scores[i] = isa->dot_float[ST_TYPE_F32](keys.first + i * keys.stride, query, s->key);
     isa->scale(scores, job->call->op->p.attention.scale, scores, count);
     float top = isa->maximum(scores, count), *largest = partial + s->value, *sum = largest + 1;
     if (top > *largest) {
@@ -188,7 +207,14 @@ static void few_tile(const few_job *job, const float *query, const float *keys, 
         *largest = top;
     }
     *sum += isa->exp_and_sum(scores, *largest, count);
-    for (size_t k = 0; k < count; k++) isa->add_scaled(partial, values + k * s->value, scores[k], s->value);
+    isa->weigh(values.first, values.stride, count, scores, partial, s->value);
+}
+
+/* How many positions from `position` on lie one behind the other, at most a tile. */
+static size_t run_of(const st_kv_view *kv, uint32_t position, uint32_t end)
+{
+    size_t count = end - position < KEYS ? end - position : KEYS, room = kv->capacity - position % kv->capacity;
+    return count < room ? count : room;
 }
 
 static void few_part(void *context, uint32_t worker, size_t part)
@@ -201,21 +227,22 @@ static void few_part(void *context, uint32_t worker, size_t part)
     size_t row = part / job->stretches / s->kv_heads;
     uint32_t from, to;
     stretch_of(job, call->step->position + (uint32_t)row, stretch, &from, &to);
-    float *keys = st_cpu_scratch(call, worker), *values = keys + KEYS * s->key, *scores = values + KEYS * s->value;
-    float *partial = partial_of(job, row, kv_head, stretch);
+    float *key_scratch = st_cpu_scratch(call, worker), *value_scratch = key_scratch + KEYS * s->key;
+    float *scores = value_scratch + KEYS * s->value, *partial = partial_of(job, row, kv_head, stretch);
     for (size_t h = 0; h < s->shared; h++) {
         float *mine = partial + h * (s->value + 2);
         memset(mine, 0, (s->value + 2) * sizeof *mine);
         mine[s->value] = -INFINITY;
     }
-    for (uint32_t tile = from; tile < to; tile += KEYS) {
-        size_t count = to - tile < KEYS ? to - tile : KEYS;
-        load_rows(call, kv->keys, kv->key_row_bytes, tile, count, kv_head, s->key, s->key, keys);
-        load_rows(call, kv->values, kv->value_row_bytes, tile, count, kv_head, s->value, s->value, values);
+    while (from < to) {
+        size_t count = run_of(kv, from, to);
+        float_rows keys = rows_at(call, kv->keys, kv->key_row_bytes, from, count, kv_head, s->key, key_scratch);
+        float_rows values = rows_at(call, kv->values, kv->value_row_bytes, from, count, kv_head, s->value, value_scratch);
         for (size_t h = 0; h < s->shared; h++) {
             const float *query = st_cpu_row(call->bound->in[0], row) + (kv_head * s->shared + h) * s->key;
             few_tile(job, query, keys, values, count, scores, partial + h * (s->value + 2));
         }
+        from += (uint32_t)count;
     }
 }
 

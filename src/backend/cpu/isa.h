@@ -53,6 +53,8 @@ typedef struct st_isa {
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
     /* out[t] = a · b[t], four at a time */
     void (*dot_four)(const float *a, const float *const b[4], size_t count, float out[4]);
+    /* out[width] += Σ weights[k] × row k, for `count` rows that lie `stride` floats apart */
+    void (*weigh)(const float *rows, size_t stride, size_t count, const float *weights, float *out, size_t width);
     /* c[m, n] (+)= a[m, k] · b[k, n]; each row `ld` elements behind the last; n is a multiple of 16 */
     void (*gemm)(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t m, size_t n, size_t k,
                  bool add);
