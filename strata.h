@@ -158,6 +158,7 @@ typedef struct strata_engine_options {
     const char *cpu;     /* the CPU's kernels: "ref"; NULL: the best there is */
     const char *kv_type; /* "f32", "bf16" or "q8_0"; NULL: by the model */
     bool nextn;          /* run the model's NextN block along */
+    bool profile;        /* add up the time of every kind of operation, for strata_engine_describe */
     strata_progress progress; /* bytes of weights at hand; may be NULL */
     void *progress_context;
 } strata_engine_options;
@@ -172,6 +173,10 @@ uint32_t strata_engine_context(const strata_engine *engine);
 
 /* What the engine runs and what it takes, as a JSON object (strata_free). */
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error);
+
+/* What the machine can do, as a JSON object (strata_free): bytes read and int8 operations per second with the engine's
+ * threads; with `operations`, also how long every operation takes with every type of weights, at real shapes. */
+strata_status strata_engine_measure(strata_engine *engine, bool operations, char **json, strata_error *error);
 
 /* ---- session: one sequence of tokens ----------------------------------------------------------------------------- */
 

@@ -254,6 +254,21 @@ void cli_print_tensors(const json_t *card, const cli_style *style)
     }
 }
 
+void cli_print_program(const json_t *card, const cli_style *style)
+{
+    const json_t *program = json_object_get(card, "program");
+    char title[64];
+    snprintf(title, sizeof title, "%4s  %zu operations", "", json_array_size(program));
+    printf("\n  ");
+    cli_print_bold(style, title);
+    putchar('\n');
+    for (size_t i = 0; i < json_array_size(program); i++) {
+        printf("  ");
+        print_json_text(json_object_get(json_array_get(program, i), "text"));
+        putchar('\n');
+    }
+}
+
 strata_status cli_describe(const strata_model *model, unsigned flags, json_t **out, strata_error *error)
 {
     char *text = NULL;

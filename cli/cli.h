@@ -10,7 +10,7 @@
 
 #include "strata.h"
 
-/* ---- the tables (options.def) ----------------------------------------------------------------------------------- */
+/* ---- the tables (options.def) ---------------------------------------------------------------------------------- */
 
 typedef enum cli_command_id {
 #define COMMAND(id, name, function, operand, required, summary, text) COMMAND_##id,
@@ -19,7 +19,7 @@ typedef enum cli_command_id {
 } cli_command_id;
 
 typedef enum cli_option_id {
-#define OPTION(id, name, short_name, argument, kind, commands, mirror, help) OPTION_##id,
+#define OPTION(id, name, short_name, also, argument, type, commands, mirror, help) OPTION_##id,
 #include "options.def"
     OPTION_COUNT
 } cli_option_id;
@@ -29,17 +29,27 @@ typedef enum cli_kind {
     KIND_TEXT,
     KIND_FILE, /* a path: completions offer files */
     KIND_DATE, /* YYYY-MM-DD; its value is the first second of that day, UTC */
-    KIND_WHEN, /* auto, always, never: the value is its place in cli_when_names */
+    KIND_WORD, /* one of some words: its value is the word's place among them */
+    KIND_INTEGER,
+    KIND_REAL,
 } cli_kind;
 
-enum { CLI_WHEN_AUTO, CLI_WHEN_ALWAYS, CLI_WHEN_NEVER, CLI_WHEN_COUNT };
-extern const char *const cli_when_names[CLI_WHEN_COUNT];
+enum { CLI_WHEN_AUTO, CLI_WHEN_ALWAYS, CLI_WHEN_NEVER }; /* the words of --color */
+
+typedef struct cli_type {
+    cli_kind kind;
+    bool repeats;             /* may be given more than once: cli_repeated */
+    const char *words;        /* KIND_WORD: separated by blanks */
+    int64_t minimum, maximum; /* KIND_INTEGER */
+    double low, high;         /* KIND_REAL */
+} cli_type;
 
 typedef struct cli_option {
     const char *name;
     char short_name;       /* 0: none */
+    const char *also;      /* other spellings with their dashes, separated by blanks; NULL: none */
     const char *argument;  /* NULL: none */
-    cli_kind kind;
+    cli_type type;
     unsigned commands;     /* bit 1 << COMMAND_… */
     const char *mirror;    /* the variable that stands in for it; NULL: none */
     const char *help;
@@ -51,7 +61,14 @@ typedef struct cli_value {
     bool set;
     const char *text;
     int64_t number;
+    double real;
 } cli_value;
+
+/* An option that was given, in the order of the line. */
+typedef struct cli_given {
+    cli_option_id id;
+    const char *text;
+} cli_given;
 
 struct cli_arguments;
 typedef strata_status cli_command_function(const struct cli_arguments *arguments, strata_error *error);
@@ -77,12 +94,21 @@ typedef struct cli_arguments {
     cli_command_id command;
     cli_value values[OPTION_COUNT];
     const char *operand; /* NULL: none given */
+    cli_given *given;    /* [given_count] */
+    size_t given_count;
 } cli_arguments;
 
 /* options.c: finds a command by its name; false if there is none. */
 bool cli_command_find(const char *name, cli_command_id *out);
-/* Parses what follows the program's name, the command first. */
+/* Parses what follows the program's name, the command first. The texts stay those of `words`. */
 strata_status cli_parse(int count, char *const *words, cli_arguments *out, strata_error *error);
+void cli_arguments_free(cli_arguments *arguments);
+/* The option's value, or `otherwise` if it was not given. */
+int64_t cli_integer(const cli_arguments *arguments, cli_option_id id, int64_t otherwise);
+double cli_real(const cli_arguments *arguments, cli_option_id id, double otherwise);
+/* The texts of an option that repeats (free), in order. NULL with *count 0 if there are none; NULL with *count above 0
+ * if there is no memory. */
+const char **cli_repeated(const cli_arguments *arguments, cli_option_id id, size_t *count);
 /* STRATA_USAGE unless the option was given. */
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error);
 /* The command nearest to `name`, NULL if none is near. */
@@ -91,6 +117,8 @@ const char *cli_command_nearest(const char *name);
 /* number.c: strict numbers. The whole of `text` must be a decimal integer within the range. */
 bool cli_parse_integer(const char *text, size_t length, int64_t minimum, int64_t maximum, int64_t *out);
 bool cli_parse_date(const char *text, int64_t *out);
+/* The whole of `text` must be a decimal number, finite and within the range. */
+bool cli_parse_real(const char *text, double low, double high, double *out);
 
 /* A growing list of ids. Zero-initialise to create; free(ids) to destroy. */
 typedef struct cli_ids {
@@ -103,19 +131,23 @@ typedef struct cli_ids {
  * the status for what is wrong in the text. */
 strata_status cli_parse_ids(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
                             strata_error *error);
+/* Reads them from a file ("-" is standard input). */
+strata_status cli_read_ids(const char *path, cli_ids *out, strata_error *error);
 /* The same for a JSON array alone. */
 strata_status cli_parse_id_array(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
                                  strata_error *error);
 
-/* ---- reporting, input, output (report.c, input.c) --------------------------------------------------------------- */
+/* ---- reporting, input, output (report.c, input.c) -------------------------------------------------------------- */
 
 /* Sets `error` and returns `status`. */
 strata_status cli_fail(strata_error *error, strata_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Room for `count` things of `size` bytes, zeroed (free); STRATA_MEMORY. */
+strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error);
 /* `strata: error: …` and `strata: hint: …` on standard error. */
 void cli_report(const strata_error *error);
 /* A line for people on standard error. */
-void cli_note(const char *text);
+void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads a whole file (free), "-" being standard input. A failure is STRATA_INPUT. */
 strata_status cli_read(const char *path, char **text, size_t *length, strata_error *error);
@@ -130,17 +162,30 @@ strata_status cli_print_json(const json_t *value, size_t flags, strata_error *er
 /* Ids as a JSON array, or separated by blanks; and a newline. */
 strata_status cli_print_ids(const strata_token *ids, size_t count, bool json, strata_error *error);
 
+/* output.c: a file that appears only when it is whole; "-" is standard output. */
+typedef struct cli_output {
+    FILE *stream;
+    const char *path;
+    char *fresh; /* the name it has until then; NULL: written as it stands */
+} cli_output;
+
+strata_status cli_output_open(const char *path, cli_output *output, strata_error *error);
+/* Gives the file its name if `status` is STRATA_OK and removes it otherwise. Returns `status`, or what went wrong. */
+strata_status cli_output_close(cli_output *output, strata_status status, strata_error *error);
+
 /* What each command starts with: opens the model of -m. */
 strata_status cli_open_model(const cli_arguments *arguments, strata_model **out, strata_error *error);
 
-/* ---- the terminal (terminal.c) ---------------------------------------------------------------------------------- */
+/* ---- the terminal (terminal.c, progress.c, interrupt.c, line.c) ------------------------------------------------ */
 
 typedef struct cli_style {
+    FILE *stream;
+    bool terminal; /* and not a dumb one */
     bool color;
-    bool bars; /* a terminal that can show block characters */
+    bool bars;     /* a terminal that can show block characters */
 } cli_style;
 
-cli_style cli_style_of_stdout(const cli_arguments *arguments);
+cli_style cli_style_of(const cli_arguments *arguments, FILE *stream);
 /* Text from a file: control characters are replaced, so that it cannot drive the terminal. */
 void cli_print_text(const char *text, size_t length);
 void cli_print_bold(const cli_style *style, const char *text);
@@ -150,12 +195,101 @@ const char *cli_group_digits(uint64_t number, char *out, size_t size);
 const char *cli_short_number(uint64_t number, const char *unit, char *out, size_t size);
 /* Prints `text` wrapped at 80 columns; `column` is where the cursor stands, `indent` where later lines begin. */
 void cli_print_wrapped(const char *text, size_t column, size_t indent);
+double cli_now_seconds(void);
 
-/* ---- commands and pages ----------------------------------------------------------------------------------------- */
+/* A bar on standard error while something long goes on, if that is a terminal. */
+typedef struct cli_progress {
+    cli_style style;
+    const char *label;
+    const char *unit; /* "B", or what is counted */
+    double start_seconds, drawn_seconds;
+    uint64_t done, total;
+    bool shown;
+} cli_progress;
+
+void cli_progress_begin(cli_progress *progress, const cli_arguments *arguments, const char *label, const char *unit,
+                        uint64_t total);
+/* A strata_progress whose context is a cli_progress: false once the user has interrupted. */
+bool cli_progress_step(void *context, uint64_t done, uint64_t total);
+/* Removes the bar. */
+void cli_progress_end(cli_progress *progress);
+
+/* Interrupts: at first Ctrl-C leaves at once, with exit code 130 and the terminal as it was. While they are held, the
+ * first is only noted, and the second leaves. */
+void cli_interrupt_install(void);
+void cli_interrupt_hold(void);
+/* No longer held; whether one was noted. */
+bool cli_interrupt_release(void);
+bool cli_interrupted(void);
+/* A file to remove when leaving that way; NULL: none. */
+void cli_interrupt_remove(const char *path);
+
+/* A line editor with a history that outlives the program. */
+typedef struct cli_line cli_line;
+
+/* `stream` shows prompt and line; it must be a terminal. */
+strata_status cli_line_open(FILE *stream, bool color, cli_line **out, strata_error *error);
+void cli_line_close(cli_line *line);
+/* The next line without its newline, good until the next call; NULL at the end. */
+const char *cli_line_read(cli_line *line, const char *prompt);
+
+/* ---- talking to a model (engine.c, answer.c, chat.c) ----------------------------------------------------------- */
+
+/* A model ready to run, and how it is asked for. */
+typedef struct cli_engine {
+    const cli_arguments *arguments;
+    strata_model *model;
+    json_t *card;  /* of the model */
+    json_t *facts; /* of strata_engine_describe */
+    strata_engine *engine;
+    strata_session *session;
+} cli_engine;
+
+/* Loads the model of -m as the options want it. `context` is the default (0: the library's). The model may be open
+ * already; a failure closes it, too. */
+strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments, uint32_t context, bool nextn,
+                              strata_error *error);
+void cli_engine_close(cli_engine *engine);
+
+/* What `strata run` was asked for: how to generate, and where the text goes. */
+typedef struct cli_talk {
+    const cli_arguments *arguments;
+    cli_engine *engine;
+    strata_generation generation;
+    strata_bias *biases;
+    const char **stops;
+    bool silent;     /* -n 0 */
+    cli_style out;   /* of standard output */
+} cli_talk;
+
+strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *error);
+void cli_talk_close(cli_talk *talk);
+
+/* An answer: free(text). */
+typedef struct cli_answer {
+    char *text;
+    size_t length;
+    bool interrupted;
+} cli_answer;
+
+/* Runs the prompt, prints the answer as it comes, and says on standard error how fast that was. */
+strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t count, cli_answer *out,
+                                strata_error *error);
+/* The conversation as ids (strata_free), through the model's template. */
+strata_status cli_chat_tokens(const cli_engine *engine, const strata_template *chat_template, json_t *messages,
+                              strata_token **ids, size_t *count, strata_error *error);
+/* A message of a conversation; NULL if the text is not UTF-8 or there is no memory. */
+json_t *cli_chat_message(const char *role, const char *text, size_t length);
+/* A conversation on a terminal, line by line, until its end. */
+strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, const char *system, FILE *stream,
+                       strata_error *error);
+
+/* ---- commands and pages ---------------------------------------------------------------------------------------- */
 
 /* card.c: prints a card (the JSON of strata_model_describe) for people. */
 void cli_print_card(const json_t *card, const cli_style *style);
 void cli_print_tensors(const json_t *card, const cli_style *style);
+void cli_print_program(const json_t *card, const cli_style *style);
 /* The card as parsed JSON (json_decref). */
 strata_status cli_describe(const strata_model *model, unsigned flags, json_t **out, strata_error *error);
 
@@ -174,6 +308,8 @@ strata_status cli_print_completion(const char *shell, strata_error *error);
 
 cli_command_function cli_cmd_info;
 cli_command_function cli_cmd_run;
+cli_command_function cli_cmd_logits;
+cli_command_function cli_cmd_perplexity;
 cli_command_function cli_cmd_tokenize;
 cli_command_function cli_cmd_detokenize;
 cli_command_function cli_cmd_template;

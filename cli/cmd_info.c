@@ -3,11 +3,11 @@
 
 strata_status cli_cmd_info(const cli_arguments *arguments, strata_error *error)
 {
-    bool tensors = arguments->values[OPTION_TENSORS].set;
+    bool tensors = arguments->values[OPTION_TENSORS].set, program = arguments->values[OPTION_PROGRAM].set;
     strata_model *model = NULL;
     json_t *card = NULL;
     char *text = NULL;
-    unsigned flags = tensors ? STRATA_DESCRIBE_TENSORS : 0;
+    unsigned flags = (tensors ? STRATA_DESCRIBE_TENSORS : 0u) | (program ? STRATA_DESCRIBE_PROGRAM : 0u);
     strata_status status = strata_model_open(arguments->operand, NULL, &model, error);
     if (status != STRATA_OK) return status;
     if (arguments->values[OPTION_JSON].set) {
@@ -15,9 +15,10 @@ strata_status cli_cmd_info(const cli_arguments *arguments, strata_error *error)
         if (status == STRATA_OK) puts(text);
     } else {
         status = cli_describe(model, flags, &card, error);
-        cli_style style = cli_style_of_stdout(arguments);
+        cli_style style = cli_style_of(arguments, stdout);
         if (status == STRATA_OK) cli_print_card(card, &style);
         if (status == STRATA_OK && tensors) cli_print_tensors(card, &style);
+        if (status == STRATA_OK && program) cli_print_program(card, &style);
     }
     strata_free(text);
     json_decref(card);

@@ -1,4 +1,4 @@
-/* strata run: what a prompt becomes on its way into the model. */
+/* strata run: a chat on a terminal, or the answer to one prompt. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,130 +7,159 @@
 
 static const char default_prompt[] = "Why is the sky blue?";
 
-/* The prompt of -p, of standard input, or ours; *owned is for free(). */
-static strata_status read_prompt(const cli_arguments *arguments, const char **text, size_t *length, char **owned,
-                                 strata_error *error)
-{
-    const cli_value *prompt = &arguments->values[OPTION_PROMPT];
-    *text = prompt->set ? prompt->text : default_prompt;
-    *length = strlen(*text);
-    if (prompt->set || isatty(STDIN_FILENO)) return STRATA_OK;
-    size_t got = 0;
-    strata_status status = cli_read("-", owned, &got, error);
-    if (status != STRATA_OK) return status;
-    while (got > 0 && ((*owned)[got - 1] == '\n' || (*owned)[got - 1] == '\r')) got--;
-    if (got == 0) return STRATA_OK;
-    *text = *owned;
-    *length = got;
-    return STRATA_OK;
-}
-
-/* The arguments of a chat template for a conversation that is this one question (free). */
-static strata_status make_args(const char *prompt, size_t length, char **out, strata_error *error)
-{
-    json_t *content = json_stringn(prompt, length);
-    if (!content)
-        return cli_fail(error, STRATA_INPUT, NULL, "run: expected a prompt in UTF-8, found other bytes");
-    json_t *args = json_pack("{s:[{s:s, s:o}], s:b}", "messages", "role", "user", "content", content,
-                             "add_generation_prompt", 1);
-    char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
-    json_decref(args);
-    if (!text) return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the prompt");
-    *out = text;
-    return STRATA_OK;
-}
-
-typedef struct prepared {
-    char *text;
-    size_t length;
+/* What the prompt becomes on its way to the model. */
+typedef struct run {
+    const cli_arguments *arguments;
+    cli_engine engine;
+    strata_template *chat_template; /* NULL: the prompt is a text to continue */
+    char *text;                     /* the prompt, if it was read; NULL otherwise */
     strata_token *ids;
     size_t count;
-} prepared;
+} run;
 
-/* Through the model's template. */
-static strata_status prepare_chat(const strata_model *model, const char *prompt, size_t length, prepared *out,
-                                  strata_error *error)
+static strata_status check_usage(const cli_arguments *arguments, strata_error *error)
 {
-    strata_template *chat_template = NULL;
-    char *args = NULL;
-    strata_status status = strata_template_of_model(model, &chat_template, error);
-    if (status == STRATA_OK) status = make_args(prompt, length, &args, error);
+    const cli_value *values = arguments->values;
+    int sources = values[OPTION_PROMPT].set + values[OPTION_FILE].set + values[OPTION_IDS_FILE].set;
+    if (sources > 1)
+        return cli_fail(error, STRATA_USAGE, NULL, "run: expected one of --prompt, --file and --ids-file, found %d",
+                        sources);
+    bool plain = values[OPTION_RAW].set || values[OPTION_IDS_FILE].set;
+    if (values[OPTION_SYSTEM].set && plain)
+        return cli_fail(error, STRATA_USAGE, "a system message needs the chat template",
+                        "run: --system: expected no %s", values[OPTION_RAW].set ? "--raw" : "--ids-file");
+    return STRATA_OK;
+}
+
+/* Whether the prompt is a message, and the template for it. */
+static strata_status choose_template(run *r, strata_error *error)
+{
+    const cli_value *values = r->arguments->values;
+    bool has_template = json_is_object(json_object_get(r->engine.card, "chat_template"));
+    if (values[OPTION_RAW].set || values[OPTION_IDS_FILE].set) return STRATA_OK;
+    /* Without a template a text can be continued, but there is no place for a system message. */
+    if (!has_template && !values[OPTION_SYSTEM].set) return STRATA_OK;
+    return strata_template_of_model(r->engine.model, &r->chat_template, error);
+}
+
+/* Whoever wrote a file did not mean the newline at its end. */
+static size_t without_newlines(const char *text, size_t length, bool all)
+{
+    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r')) {
+        bool pair = length > 1 && text[length - 1] == '\n' && text[length - 2] == '\r';
+        length -= pair ? 2 : 1;
+        if (!all) break;
+    }
+    return length;
+}
+
+/* The prompt of -p, of -f, of standard input, or ours. */
+static strata_status read_prompt(run *r, const char **text, size_t *length, strata_error *error)
+{
+    const cli_value *values = r->arguments->values;
+    if (values[OPTION_PROMPT].set) {
+        *text = values[OPTION_PROMPT].text;
+        *length = strlen(*text);
+        return STRATA_OK;
+    }
+    strata_status status = STRATA_OK;
+    *length = 0;
+    if (values[OPTION_FILE].set || !isatty(STDIN_FILENO))
+        status = cli_read(values[OPTION_FILE].set ? values[OPTION_FILE].text : "-", &r->text, length, error);
+    if (status != STRATA_OK) return status;
+    *length = without_newlines(r->text, *length, !values[OPTION_RAW].set);
+    *text = r->text;
+    if (*length == 0 && !values[OPTION_FILE].set) {
+        *text = default_prompt;
+        *length = strlen(default_prompt);
+    }
+    return STRATA_OK;
+}
+
+static strata_status message_tokens(run *r, const char *text, size_t length, strata_error *error)
+{
+    const cli_value *system = &r->arguments->values[OPTION_SYSTEM];
+    json_t *messages = json_array(), *first = NULL;
+    strata_status status = STRATA_OK;
+    if (system->set) first = cli_chat_message("system", system->text, strlen(system->text));
+    if (system->set && json_array_append_new(messages, first) != 0)
+        status = cli_fail(error, STRATA_INPUT, NULL, "run: --system: expected text in UTF-8, found other bytes");
+    if (status == STRATA_OK && json_array_append_new(messages, cli_chat_message("user", text, length)) != 0)
+        status = cli_fail(error, STRATA_INPUT, NULL, "run: expected a prompt in UTF-8, found other bytes");
     if (status == STRATA_OK)
-        status = strata_template_render(chat_template, args, strlen(args), NULL, &out->text, &out->length, error);
-    if (status == STRATA_OK)
-        status = strata_template_tokenize(chat_template, model, args, strlen(args), NULL, &out->ids, &out->count,
-                                          error);
-    free(args);
-    strata_template_free(chat_template);
+        status = cli_chat_tokens(&r->engine, r->chat_template, messages, &r->ids, &r->count, error);
+    json_decref(messages);
     return status;
 }
 
-/* A model without a template continues the text as it stands. */
-static strata_status prepare_plain(const strata_model *model, const json_t *card, const char *prompt, size_t length,
-                                   prepared *out, strata_error *error)
+static strata_status make_tokens(run *r, strata_error *error)
 {
-    bool bos = json_is_true(json_object_get(json_object_get(card, "tokenizer"), "adds_bos"));
-    out->text = malloc(length + 1);
-    if (!out->text) return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the prompt");
-    memcpy(out->text, prompt, length);
-    out->length = length;
-    return strata_tokenize(model, prompt, length, STRATA_TOKENIZE_PLAIN | (bos ? STRATA_TOKENIZE_BOS : 0u), &out->ids,
-                           &out->count, error);
-}
-
-/* Line by line, because what is no newline among the control characters is not for the terminal. */
-static void print_lines(const char *text, size_t length)
-{
-    const char *end = text + length;
-    while (text < end) {
-        const char *newline = memchr(text, '\n', (size_t)(end - text));
-        size_t line = newline ? (size_t)(newline - text) : (size_t)(end - text);
-        cli_print_text(text, line);
-        putchar('\n');
-        text = newline ? newline + 1 : end;
+    const cli_value *values = r->arguments->values;
+    const char *text = NULL;
+    size_t length = 0;
+    if (values[OPTION_IDS_FILE].set) {
+        cli_ids list = {0};
+        strata_status status = cli_read_ids(values[OPTION_IDS_FILE].text, &list, error);
+        r->ids = list.ids;
+        r->count = list.count;
+        return status;
     }
+    strata_status status = read_prompt(r, &text, &length, error);
+    if (status != STRATA_OK) return status;
+    if (r->chat_template) return message_tokens(r, text, length, error);
+    /* What was not meant for a template is text, unless the user says that it is more. */
+    unsigned flags = STRATA_TOKENIZE_PROMPT | (values[OPTION_RAW].set ? 0u : STRATA_TOKENIZE_PLAIN);
+    return strata_tokenize(r->engine.model, text, length, flags, &r->ids, &r->count, error);
 }
 
-static strata_status print_prepared(const cli_style *style, const prepared *made, strata_error *error)
+static strata_status answer_once(run *r, cli_talk *talk, strata_error *error)
 {
-    char title[64];
-    putchar('\n');
-    cli_print_bold(style, "prompt");
-    putchar('\n');
-    print_lines(made->text, made->length);
-    putchar('\n');
-    snprintf(title, sizeof title, "%zu tokens", made->count);
-    cli_print_bold(style, title);
-    putchar('\n');
-    return cli_print_ids(made->ids, made->count, false, error);
+    cli_answer answer = {0};
+    strata_status status = make_tokens(r, error);
+    if (status == STRATA_OK) status = cli_engine_open(&r->engine, r->arguments, 0, false, error);
+    if (status == STRATA_OK) status = cli_answer_prompt(talk, r->ids, r->count, &answer, error);
+    free(answer.text);
+    if (status == STRATA_OK && answer.interrupted)
+        status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the answer was stopped");
+    return status;
+}
+
+/* Where a chat's prompt is shown: never on what may be a file for the answers. NULL: there is no terminal. */
+static FILE *chat_stream(const cli_arguments *arguments)
+{
+    const cli_value *values = arguments->values;
+    if (values[OPTION_PROMPT].set || values[OPTION_FILE].set || values[OPTION_IDS_FILE].set) return NULL;
+    if (!isatty(STDIN_FILENO)) return NULL;
+    return isatty(STDERR_FILENO) ? stderr : isatty(STDOUT_FILENO) ? stdout : NULL;
+}
+
+static strata_status chat(run *r, cli_talk *talk, FILE *stream, strata_error *error)
+{
+    if (!r->chat_template)
+        return cli_fail(error, STRATA_USAGE, "give a text to continue: -p TEXT",
+                        "run: expected a prompt, found none: %s",
+                        r->arguments->values[OPTION_RAW].set ? "--raw is not for a chat"
+                                                             : "the model has no chat template");
+    strata_status status = cli_engine_open(&r->engine, r->arguments, 0, false, error);
+    if (status != STRATA_OK) return status;
+    return cli_chat(talk, r->chat_template, r->arguments->values[OPTION_SYSTEM].text, stream, error);
 }
 
 strata_status cli_cmd_run(const cli_arguments *arguments, strata_error *error)
 {
-    strata_model *model = NULL;
-    json_t *card = NULL;
-    prepared made = {0};
-    const char *prompt = NULL;
-    char *owned = NULL;
-    size_t length = 0;
-    strata_status status = cli_open_model(arguments, &model, error);
-    if (status == STRATA_OK) status = cli_describe(model, 0, &card, error);
-    if (status == STRATA_OK) status = read_prompt(arguments, &prompt, &length, &owned, error);
-    if (status != STRATA_OK) goto out;
-    if (json_is_object(json_object_get(card, "chat_template")))
-        status = prepare_chat(model, prompt, length, &made, error);
-    else
-        status = prepare_plain(model, card, prompt, length, &made, error);
-    if (status != STRATA_OK) goto out;
-    cli_style style = cli_style_of_stdout(arguments);
-    cli_print_card(card, &style);
-    status = print_prepared(&style, &made, error);
-    if (status == STRATA_OK) cli_note("this version does not generate yet: above is what the model would be given");
-out:
-    free(owned);
-    strata_free(made.text);
-    strata_free(made.ids);
-    json_decref(card);
-    strata_model_close(model);
+    run r = {.arguments = arguments};
+    cli_talk talk = {.arguments = arguments};
+    FILE *stream = chat_stream(arguments);
+    strata_status status = check_usage(arguments, error);
+    if (status == STRATA_OK) status = cli_talk_open(&talk, &r.engine, error);
+    if (status == STRATA_OK) status = cli_open_model(arguments, &r.engine.model, error);
+    if (status == STRATA_OK) status = cli_describe(r.engine.model, 0, &r.engine.card, error);
+    if (status == STRATA_OK) status = choose_template(&r, error);
+    if (status == STRATA_OK) status = stream ? chat(&r, &talk, stream, error) : answer_once(&r, &talk, error);
+    free(r.text);
+    strata_free(r.ids);
+    strata_template_free(r.chat_template);
+    cli_talk_close(&talk);
+    cli_engine_close(&r.engine);
     return status;
 }

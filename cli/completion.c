@@ -18,6 +18,7 @@ static void print_words(cli_command_id command)
         printf("%s--%s", blank, option->name);
         blank = " ";
         if (option->short_name) printf(" -%c", option->short_name);
+        if (option->also) printf(" %s", option->also);
     }
 }
 
@@ -26,25 +27,32 @@ static void print_command_names(void)
     for (size_t i = 0; i < COMMAND_COUNT; i++) printf("%s%s", i ? " " : "", cli_commands[i].name);
 }
 
-static void print_when_names(void)
+/* A bash case pattern: every spelling of an option with an argument; "command:option" because the same name may be a
+ * flag elsewhere. */
+static void print_bash_pattern(const char *command, const cli_option *option)
 {
-    for (size_t i = 0; i < CLI_WHEN_COUNT; i++) printf("%s%s", i ? " " : "", cli_when_names[i]);
+    printf("        %s:--%s", command, option->name);
+    if (option->short_name) printf("|%s:-%c", command, option->short_name);
+    for (const char *word = option->also; word && *word; word += strspn(word, " ")) {
+        int length = (int)strcspn(word, " ");
+        printf("|%s:%.*s", command, length, word);
+        word += length;
+    }
+    printf(") ");
 }
 
-/* A bash case pattern: every spelling of the options of a kind that take an argument; "command:option" because the
- * same name may be a flag elsewhere. */
-static void print_bash_case(cli_kind kind)
+static void print_bash_cases(void)
 {
-    const char *bar = "        ";
     for (size_t c = 0; c < COMMAND_COUNT; c++)
         for (size_t i = 0; i < OPTION_COUNT; i++) {
             const cli_option *option = &cli_options[i];
-            if (option->kind != kind || !cli_option_is_for(option, (cli_command_id)c)) continue;
-            printf("%s%s:--%s", bar, cli_commands[c].name, option->name);
-            bar = "|";
-            if (option->short_name) printf("|%s:-%c", cli_commands[c].name, option->short_name);
+            if (!option->argument || !cli_option_is_for(option, (cli_command_id)c)) continue;
+            print_bash_pattern(cli_commands[c].name, option);
+            if (option->type.kind == KIND_FILE) printf("COMPREPLY=($(compgen -f -- \"$current\")); ");
+            if (option->type.kind == KIND_WORD)
+                printf("COMPREPLY=($(compgen -W '%s' -- \"$current\")); ", option->type.words);
+            printf("return ;;\n");
         }
-    printf(") ");
 }
 
 static void print_bash(void)
@@ -60,17 +68,8 @@ static void print_bash(void)
            "        return\n"
            "    fi\n"
            "    case ${COMP_WORDS[1]}:$previous in\n");
-    print_bash_case(KIND_FILE);
-    printf("COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n");
-    print_bash_case(KIND_WHEN);
-    printf("COMPREPLY=($(compgen -W '");
-    print_when_names();
-    printf("' -- \"$current\")); return ;;\n");
-    print_bash_case(KIND_TEXT);
-    printf("return ;;\n");
-    print_bash_case(KIND_DATE);
-    printf("return ;;\n"
-           "    esac\n"
+    print_bash_cases();
+    printf("    esac\n"
            "    case ${COMP_WORDS[1]} in\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         printf("        %s) words='", cli_commands[i].name);
@@ -102,12 +101,36 @@ static void print_zsh_text(const char *text)
     }
 }
 
+/* The spellings of an option: '(-m --model)'{--model=,-m}, or '*'{…} if it repeats; one alone needs no braces. */
+static void print_zsh_spellings(const cli_option *option)
+{
+    const char *equals = option->argument ? "=" : "", *also = option->also ? option->also : "";
+    if (!option->short_name && !*also) {
+        printf("%s--%s%s", option->type.repeats ? "'*'" : "", option->name, equals);
+        return;
+    }
+    if (option->type.repeats) {
+        printf("'*'");
+    } else {
+        printf("'(");
+        if (option->short_name) printf("-%c ", option->short_name);
+        printf("--%s%s%s)'", option->name, *also ? " " : "", also);
+    }
+    printf("{--%s%s", option->name, equals);
+    if (option->short_name) printf(",-%c", option->short_name);
+    while (*also) {
+        int length = (int)strcspn(also, " ");
+        printf(",%.*s%s", length, also, also[1] == '-' ? equals : "");
+        also += length;
+        also += strspn(also, " ");
+    }
+    putchar('}');
+}
+
 static void print_zsh_option(const cli_option *option)
 {
     printf("                ");
-    if (option->short_name) printf("'(-%c --%s)'{-%c,--%s%s}", option->short_name, option->name, option->short_name,
-                                   option->name, option->argument ? "=" : "");
-    else printf("--%s%s", option->name, option->argument ? "=" : "");
+    print_zsh_spellings(option);
     printf("'[");
     print_zsh_text(option->help);
     putchar(']');
@@ -115,12 +138,8 @@ static void print_zsh_option(const cli_option *option)
         putchar(':');
         print_zsh_text(option->argument);
         putchar(':');
-        if (option->kind == KIND_FILE) printf("_files");
-        if (option->kind == KIND_WHEN) {
-            putchar('(');
-            print_when_names();
-            putchar(')');
-        }
+        if (option->type.kind == KIND_FILE) printf("_files");
+        if (option->type.kind == KIND_WORD) printf("(%s)", option->type.words);
     }
     printf("' \\\n");
 }
@@ -173,13 +192,15 @@ static void print_fish_option(const cli_command *command, const cli_option *opti
 {
     printf("complete -c strata -n '__fish_seen_subcommand_from %s' -l %s", command->name, option->name);
     if (option->short_name) printf(" -s %c", option->short_name);
-    if (option->argument) printf(" -r");
-    if (option->kind == KIND_FILE) printf(" -F");
-    if (option->kind == KIND_WHEN) {
-        printf(" -a '");
-        print_when_names();
-        putchar('\'');
+    for (const char *word = option->also; word && *word; word += strspn(word, " ")) {
+        int length = (int)strcspn(word, " ");
+        if (word[1] == '-') printf(" -l %.*s", length - 2, word + 2);
+        else printf(" -o %.*s", length - 1, word + 1);
+        word += length;
     }
+    if (option->argument) printf(" -r");
+    if (option->type.kind == KIND_FILE) printf(" -F");
+    if (option->type.kind == KIND_WORD) printf(" -a '%s'", option->type.words);
     printf(" -d '");
     print_fish_text(option->help);
     printf("'\n");

@@ -44,6 +44,7 @@ static void print_option(const cli_option *option)
     printf("%-*s", COLUMN_OPTION, left);
     if (used >= COLUMN_OPTION) printf("\n%*s", COLUMN_OPTION, "");
     cli_print_wrapped(option->help, COLUMN_OPTION, COLUMN_OPTION);
+    if (option->also) printf("%*s(also %s)\n", COLUMN_OPTION, "", option->also);
     if (option->mirror) printf("%*s(or the variable %s)\n", COLUMN_OPTION, "", option->mirror);
 }
 

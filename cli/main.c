@@ -1,26 +1,16 @@
 /* The program: a command line in, an exit code out. */
+#include <fcntl.h>
 #include <locale.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-static void exit_interrupted(int signal_number)
+/* A closed standard stream would hand its number to the next file that is opened. */
+static void hold_standard_streams(void)
 {
-    (void)signal_number;
-    _exit(strata_status_exit_code(STRATA_INTERRUPTED));
-}
-
-static void set_signals(void)
-{
-    struct sigaction interrupt, ignore = {.sa_handler = SIG_IGN};
-    /* Whoever started us with interrupts ignored (nohup, a shell's background) wants it so. */
-    if (sigaction(SIGINT, NULL, &interrupt) == 0 && interrupt.sa_handler != SIG_IGN) {
-        interrupt = (struct sigaction){.sa_handler = exit_interrupted};
-        sigaction(SIGINT, &interrupt, NULL);
-    }
-    sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is then a failed write, and is reported */
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) < 0) (void)!open("/dev/null", O_RDONLY); /* the lowest free number: this one */
 }
 
 /* What is not a command: the pages that the build installs. */
@@ -50,22 +40,26 @@ static strata_status run_program(int count, char **words, strata_error *error)
     if (status != STRATA_OK) return status;
     if (arguments.values[OPTION_HELP].set) {
         cli_print_command_help(arguments.command);
-        return STRATA_OK;
+        status = STRATA_OK;
+    } else {
+        status = cli_commands[arguments.command].function(&arguments, error);
     }
-    return cli_commands[arguments.command].function(&arguments, error);
+    cli_arguments_free(&arguments);
+    return status;
 }
 
 int main(int argc, char **argv)
 {
     strata_error error = {0}, flush_error = {0};
     setlocale(LC_CTYPE, "");
-    set_signals();
+    hold_standard_streams();
+    cli_interrupt_install();
     strata_status status = run_program(argc > 0 ? argc - 1 : 0, argv + (argc > 0), &error);
     strata_status flushed = cli_flush(&flush_error);
     if (status == STRATA_OK && flushed != STRATA_OK) {
         status = flushed;
         error = flush_error;
     }
-    if (status != STRATA_OK) cli_report(&error);
+    if (status != STRATA_OK && status != STRATA_INTERRUPTED) cli_report(&error); /* whoever interrupts knows */
     return strata_status_exit_code(status);
 }

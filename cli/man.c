@@ -1,4 +1,6 @@
 /* The man page, in roff, from the tables. */
+#include <string.h>
+
 #include "cli.h"
 
 /* Text for roff: a hyphen that people copy stays a hyphen, and no line begins with a control character. */
@@ -25,6 +27,14 @@ static void print_option(const cli_option *option)
     printf("\\fB\\-\\-");
     print_roff(option->name);
     printf("\\fR");
+    for (const char *word = option->also; word && *word; word += strspn(word, " ")) {
+        char spelling[64];
+        snprintf(spelling, sizeof spelling, "%.*s", (int)strcspn(word, " "), word);
+        printf(", \\fB");
+        print_roff(spelling);
+        printf("\\fR");
+        word += strlen(spelling);
+    }
     if (option->argument) {
         printf(" \\fI");
         print_roff(option->argument);
@@ -63,9 +73,9 @@ void cli_print_man(void)
            ".SH NAME\nstrata \\- language models larger than the graphics card\n"
            ".SH SYNOPSIS\n.B strata\n\\fICOMMAND\\fR [\\fIOPTION\\fR...]\n"
            ".SH DESCRIPTION\n"
-           "strata reads GGUF model files. Text for people and programs goes to standard output, everything else to\n"
-           "standard error. An option's argument follows it as the next word, or after an equals sign; \\fB\\-\\-\\fR\n"
-           "ends the options. Every command takes \\fB\\-\\-help\\fR.\n"
+           "strata runs language models from GGUF files. Text for people and programs goes to standard output,\n"
+           "everything else to standard error. An option's argument follows it as the next word, or after\n"
+           "an equals sign; \\fB\\-\\-\\fR ends the options. Every command takes \\fB\\-\\-help\\fR.\n"
            ".SH COMMANDS\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) print_command((cli_command_id)i);
     print_environment();
@@ -74,7 +84,12 @@ void cli_print_man(void)
         printf(".TP\n\\fB%d\\fR\n", cli_exit_codes[i].code);
         print_paragraph(cli_exit_codes[i].meaning);
     }
+    printf(".SH FILES\n.TP\n\\fI$XDG_STATE_HOME/strata/history\\fR\n"
+           "The lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n");
     printf(".SH EXAMPLES\n.nf\n");
+    print_paragraph("strata run -m model.gguf");
+    print_paragraph("strata run -m model.gguf -p 'Why is the sky blue?' --temp 0 -n 200");
+    print_paragraph("strata perplexity -m model.gguf -f text.txt");
     print_paragraph("strata info model.gguf");
     print_paragraph("strata tokenize -m model.gguf -p 'Hello world' | strata detokenize -m model.gguf -f -");
     print_paragraph("echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}' |");

@@ -39,6 +39,18 @@ bool cli_parse_date(const char *text, int64_t *out)
     return true;
 }
 
+bool cli_parse_real(const char *text, double low, double high, double *out)
+{
+    size_t length = strlen(text);
+    /* strtod would take blanks, hexadecimal, inf and nan, too. */
+    if (length == 0 || strspn(text, "0123456789.eE+-") != length) return false;
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end != text + length || !(value >= low && value <= high)) return false;
+    *out = value;
+    return true;
+}
+
 static bool push_id(cli_ids *list, int64_t id)
 {
     if (list->count == list->capacity) {
@@ -104,4 +116,14 @@ strata_status cli_parse_ids(const char *where, strata_status bad, const char *te
     while (start < length && isspace((unsigned char)text[start])) start++;
     if (start < length && text[start] == '[') return cli_parse_id_array(where, bad, text, length, out, error);
     return parse_list(where, bad, text, length, out, error);
+}
+
+strata_status cli_read_ids(const char *path, cli_ids *out, strata_error *error)
+{
+    char *text = NULL;
+    size_t length = 0;
+    strata_status status = cli_read(path, &text, &length, error);
+    if (status == STRATA_OK) status = cli_parse_ids(path, STRATA_INPUT, text, length, out, error);
+    free(text);
+    return status;
 }

@@ -4,12 +4,18 @@
 
 #include "cli.h"
 
-const char *const cli_when_names[CLI_WHEN_COUNT] = {"auto", "always", "never"};
-
 #define FOR(id) (1u << COMMAND_##id)
+#define TYPE_FLAG {.kind = KIND_FLAG}
+#define TYPE_TEXT {.kind = KIND_TEXT}
+#define TYPE_REPEATED {.kind = KIND_TEXT, .repeats = true}
+#define TYPE_FILE {.kind = KIND_FILE}
+#define TYPE_DATE {.kind = KIND_DATE}
+#define TYPE_WORD(list) {.kind = KIND_WORD, .words = (list)}
+#define TYPE_INTEGER(from, to) {.kind = KIND_INTEGER, .minimum = (from), .maximum = (to)}
+#define TYPE_REAL(from, to) {.kind = KIND_REAL, .low = (from), .high = (to)}
 const cli_option cli_options[OPTION_COUNT] = {
-#define OPTION(id, name, short_name, argument, kind, commands, mirror, help) \
-    {name, short_name, argument, KIND_##kind, commands, mirror, help},
+#define OPTION(id, name, short_name, also, argument, type, commands, mirror, help) \
+    {name, short_name, also, argument, TYPE_##type, commands, mirror, help},
 #include "options.def"
 };
 #undef FOR
@@ -20,7 +26,7 @@ const cli_command cli_commands[COMMAND_COUNT] = {
 #include "options.def"
 };
 
-/* ---- names and what is near them -------------------------------------------------------------------------------- */
+/* ---- names and what is near them ------------------------------------------------------------------------------- */
 
 enum { NAME_MAX_LENGTH = 31 };
 
@@ -77,7 +83,19 @@ bool cli_command_find(const char *name, cli_command_id *out)
     return false;
 }
 
-/* ---- parsing ---------------------------------------------------------------------------------------------------- */
+/* ---- parsing --------------------------------------------------------------------------------------------------- */
+
+/* The place of a word among words separated by blanks; below zero if it is not there. */
+static int word_index(const char *words, const char *word, size_t length)
+{
+    for (int place = 0; *words; place++) {
+        size_t size = strcspn(words, " ");
+        if (size == length && memcmp(words, word, length) == 0) return place;
+        words += size;
+        words += strspn(words, " ");
+    }
+    return -1;
+}
 
 static bool name_is(const cli_option *option, const char *name, size_t length)
 {
@@ -91,6 +109,16 @@ static size_t find_option(cli_command_id command, const char *name, size_t lengt
         const cli_option *option = &cli_options[i];
         if (!cli_option_is_for(option, command)) continue;
         if (short_name ? option->short_name == short_name : name_is(option, name, length)) return i;
+    }
+    return OPTION_COUNT;
+}
+
+/* The option one of whose other spellings is this word; OPTION_COUNT if there is none. */
+static size_t find_other_spelling(cli_command_id command, const char *word, size_t length)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (!cli_option_is_for(&cli_options[i], command) || !cli_options[i].also) continue;
+        if (word_index(cli_options[i].also, word, length) >= 0) return i;
     }
     return OPTION_COUNT;
 }
@@ -112,28 +140,41 @@ static strata_status fail_unknown(cli_command_id command, const char *word, size
                     (int)(length < 200 ? length : 200), word);
 }
 
-static bool parse_value(const cli_option *option, const char *text, cli_value *out)
+static bool parse_value(const cli_type *type, const char *text, cli_value *out)
 {
     out->text = text;
-    if (option->kind == KIND_DATE) return cli_parse_date(text, &out->number);
-    if (option->kind != KIND_WHEN) return true;
-    for (size_t i = 0; i < CLI_WHEN_COUNT; i++) {
-        if (strcmp(text, cli_when_names[i]) != 0) continue;
-        out->number = (int64_t)i;
-        return true;
+    switch (type->kind) {
+    case KIND_DATE: return cli_parse_date(text, &out->number);
+    case KIND_WORD: return (out->number = word_index(type->words, text, strlen(text))) >= 0;
+    case KIND_INTEGER: return cli_parse_integer(text, strlen(text), type->minimum, type->maximum, &out->number);
+    case KIND_REAL: return cli_parse_real(text, type->low, type->high, &out->real);
+    default: return true;
     }
-    return false;
+}
+
+static strata_status fail_value(const char *command, const char *from, const cli_option *option, const char *text,
+                                strata_error *error)
+{
+    const cli_type *type = &option->type;
+    char hint[128] = "";
+    if (type->kind == KIND_INTEGER)
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a whole number from %lld to %lld, found \"%s\"",
+                        command, from, (long long)type->minimum, (long long)type->maximum, text);
+    if (type->kind == KIND_REAL)
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a number from %g to %g, found \"%s\"", command,
+                        from, type->low, type->high, text);
+    if (type->kind == KIND_DATE) snprintf(hint, sizeof hint, "a day from 1970-01-02 to 9999-12-31");
+    if (type->kind == KIND_WORD) snprintf(hint, sizeof hint, "one of: %s", type->words);
+    return cli_fail(error, STRATA_USAGE, hint, "%s: %s: expected %s, found \"%s\"", command, from, option->argument,
+                    text);
 }
 
 static strata_status set_value(cli_arguments *out, size_t id, const char *from, const char *text, strata_error *error)
 {
     const cli_option *option = &cli_options[id];
     cli_value value = {.set = true};
-    if (text && !parse_value(option, text, &value))
-        return cli_fail(error, STRATA_USAGE,
-                        option->kind == KIND_DATE ? "a day from 1970-01-02 to 9999-12-31" : "auto, always or never",
-                        "%s: %s: expected %s, found \"%s\"", cli_commands[out->command].name, from, option->argument,
-                        text);
+    if (text && !parse_value(&option->type, text, &value))
+        return fail_value(cli_commands[out->command].name, from, option, text, error);
     out->values[id] = value;
     return STRATA_OK;
 }
@@ -167,24 +208,26 @@ static strata_status take_option(cli_arguments *out, size_t id, const char *atta
     if (option->argument && !text)
         return cli_fail(error, STRATA_USAGE, NULL, "%s: --%s: expected %s, found the end of the line", command,
                         option->name, option->argument);
-    return set_value(out, id, name, text, error);
+    strata_status status = set_value(out, id, name, text, error);
+    if (status == STRATA_OK) out->given[out->given_count++] = (cli_given){.id = (cli_option_id)id, .text = text};
+    return status;
 }
 
-static strata_status take_long(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
+/* --name, --name VALUE, --name=VALUE, -n, -n VALUE, -nVALUE, and other spellings like -sys; -hm FILE would be unkind to
+ * read and is not taken. */
+static strata_status take_dashed(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
 {
-    const char *equals = strchr(word, '=');
-    size_t length = equals ? (size_t)(equals - word) : strlen(word);
-    size_t id = find_option(out->command, word + 2, length - 2, 0);
+    size_t length = strcspn(word, "=");
+    const char *attached = word[length] ? word + length + 1 : NULL;
+    size_t id = find_other_spelling(out->command, word, length);
+    if (id == OPTION_COUNT && word[1] == '-') id = find_option(out->command, word + 2, length - 2, 0);
+    if (id == OPTION_COUNT && word[1] != '-') {
+        id = find_option(out->command, NULL, 0, word[1]);
+        attached = word[2] ? word + 2 : NULL;
+        length = strlen(word);
+    }
     if (id == OPTION_COUNT) return fail_unknown(out->command, word, length, error);
-    return take_option(out, id, equals ? equals + 1 : NULL, rest, error);
-}
-
-/* -m FILE and -mFILE; -hm FILE would be unkind to read and is not taken. */
-static strata_status take_short(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
-{
-    size_t id = find_option(out->command, NULL, 0, word[1]);
-    if (id == OPTION_COUNT) return fail_unknown(out->command, word, strlen(word), error);
-    return take_option(out, id, word[2] ? word + 2 : NULL, rest, error);
+    return take_option(out, id, attached, rest, error);
 }
 
 static strata_status take_operand(cli_arguments *out, const char *word, strata_error *error)
@@ -233,13 +276,16 @@ strata_status cli_parse(int count, char *const *words, cli_arguments *out, strat
     word_list rest = {.words = words, .left = count > 0 ? (size_t)count : 0};
     cli_arguments made = {0};
     bool options_over = false;
-    strata_status status = parse_command(next_word(&rest), &made.command, error);
+    void *given = NULL;
+    strata_status status = cli_allocate(rest.left + 1, sizeof *made.given, "the command line", &given, error);
+    if (status != STRATA_OK) return status;
+    made.given = given;
+    status = parse_command(next_word(&rest), &made.command, error);
     while (status == STRATA_OK && rest.left > 0) {
         const char *word = next_word(&rest);
         bool option = !options_over && word[0] == '-' && word[1];
         if (option && strcmp(word, "--") == 0) options_over = true;
-        else if (option && word[1] == '-') status = take_long(&made, word, &rest, error);
-        else if (option) status = take_short(&made, word, &rest, error);
+        else if (option) status = take_dashed(&made, word, &rest, error);
         else status = take_operand(&made, word, error);
     }
     if (status == STRATA_OK) status = take_mirrors(&made, error);
@@ -247,7 +293,36 @@ strata_status cli_parse(int count, char *const *words, cli_arguments *out, strat
     if (status == STRATA_OK && command->operand_required && !made.operand && !made.values[OPTION_HELP].set)
         status = cli_fail(error, STRATA_USAGE, NULL, "%s: expected %s, found none", command->name, command->operand);
     if (status == STRATA_OK) *out = made;
+    else cli_arguments_free(&made);
     return status;
+}
+
+void cli_arguments_free(cli_arguments *arguments)
+{
+    free(arguments->given);
+    arguments->given = NULL;
+}
+
+int64_t cli_integer(const cli_arguments *arguments, cli_option_id id, int64_t otherwise)
+{
+    return arguments->values[id].set ? arguments->values[id].number : otherwise;
+}
+
+double cli_real(const cli_arguments *arguments, cli_option_id id, double otherwise)
+{
+    return arguments->values[id].set ? arguments->values[id].real : otherwise;
+}
+
+const char **cli_repeated(const cli_arguments *arguments, cli_option_id id, size_t *count)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < arguments->given_count; i++) found += arguments->given[i].id == id;
+    *count = found;
+    const char **texts = found ? calloc(found, sizeof *texts) : NULL;
+    found = 0;
+    for (size_t i = 0; texts && i < arguments->given_count; i++)
+        if (arguments->given[i].id == id) texts[found++] = arguments->given[i].text;
+    return texts;
 }
 
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error)

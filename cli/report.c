@@ -1,6 +1,7 @@
 /* What the program says: errors and notes on standard error, checked output on standard output. */
 #include <errno.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -35,9 +36,22 @@ void cli_report(const strata_error *error)
     if (error->hint[0]) print_line("hint: ", error->hint);
 }
 
-void cli_note(const char *text)
+void cli_note(const char *format, ...)
 {
-    print_line("", text);
+    char text[sizeof((strata_error *)0)->message];
+    va_list args;
+    va_start(args, format);
+    int written = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (written >= 0) print_line("", text);
+}
+
+strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error)
+{
+    void *memory = calloc(count ? count : 1, size);
+    if (!memory) return cli_fail(error, STRATA_MEMORY, NULL, "no memory for %s", what);
+    *out = memory;
+    return STRATA_OK;
 }
 
 strata_status cli_flush(strata_error *error)

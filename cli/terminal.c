@@ -2,18 +2,27 @@
 #include <langinfo.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-cli_style cli_style_of_stdout(const cli_arguments *arguments)
+cli_style cli_style_of(const cli_arguments *arguments, FILE *stream)
 {
     const cli_value *when = &arguments->values[OPTION_COLOR];
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    bool terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    bool terminal = isatty(fileno(stream)) && !(term && strcmp(term, "dumb") == 0);
     bool color = terminal && !(no_color && *no_color);
     if (when->set && when->number != CLI_WHEN_AUTO) color = when->number == CLI_WHEN_ALWAYS;
-    return (cli_style){.color = color, .bars = terminal && strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
+    return (cli_style){.stream = stream, .terminal = terminal, .color = color,
+                       .bars = terminal && strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
+}
+
+double cli_now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 void cli_print_text(const char *text, size_t length)
@@ -39,10 +48,10 @@ void cli_print_bar(const cli_style *style, double share, size_t width)
     if (!style->bars || !(share >= 0.0 && share <= 1.0)) return;
     size_t parts = (size_t)(share * (double)width * 8.0 + 0.5);
     if (parts == 0 && share > 0.0) parts = 1;
-    if (style->color) fputs("\033[36m", stdout);
-    for (size_t i = 0; i < parts / 8; i++) fputs("█", stdout);
-    fputs(eighths[parts % 8], stdout);
-    if (style->color) fputs("\033[0m", stdout);
+    if (style->color) fputs("\033[36m", style->stream);
+    for (size_t i = 0; i < parts / 8; i++) fputs("█", style->stream);
+    fputs(eighths[parts % 8], style->stream);
+    if (style->color) fputs("\033[0m", style->stream);
 }
 
 const char *cli_group_digits(uint64_t number, char *out, size_t size)

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "quant/row.h"
+#include "run/measure.h"
 
 enum { CONTEXT_DEFAULT_MAX = 8192, BATCH_DEFAULT = 512, BATCH_MAX = 1 << 16, SNAPSHOTS = 4 };
 
@@ -79,7 +79,7 @@ static strata_status load(strata_engine *engine, const strata_engine_options *op
     strata_status status = describe_model(engine, error);
     if (status == STRATA_OK) status = choose_sizes(engine, options, error);
     if (status != STRATA_OK) return status;
-    st_device_options device = {.cpu = options->cpu, .threads = options->threads};
+    st_device_options device = {.cpu = options->cpu, .threads = options->threads, .profile = options->profile};
     status = engine->backend->open(&device, &engine->device, error);
     return status == STRATA_OK ? fetch_weights(engine, options, error) : status;
 }
@@ -116,14 +116,40 @@ uint32_t strata_engine_context(const strata_engine *engine)
     return engine->layout->options.context;
 }
 
-/* Weight bytes that one token reads: what memory bandwidth buys. */
-static double bytes_per_token(const strata_engine *engine)
+/* What one token costs: the weights it reads, and its multiplications and additions. */
+static st_op_cost cost_per_token(const strata_engine *engine)
 {
     const st_program *program = engine->program;
-    double bytes = 0;
-    for (uint32_t i = 0; i < program->main.head.first + program->main.head.count; i++)
-        bytes += st_op_estimate(program, engine->binding, &program->ops[i], 1, 0).weight_bytes;
-    return bytes;
+    st_op_cost sum = {0};
+    for (uint32_t i = 0; i < program->main.head.first + program->main.head.count; i++) {
+        st_op_cost cost = st_op_estimate(program, engine->binding, &program->ops[i], 1, 0);
+        sum.weight_bytes += cost.weight_bytes;
+        sum.flops += cost.flops;
+    }
+    return sum;
+}
+
+/* The kinds of operation that took time, with how often and how long; empty unless the engine was made to profile. */
+static json_t *profile_rows(const strata_engine *engine)
+{
+    st_op_time times[ST_OP_COUNT];
+    engine->backend->times(engine->device, times);
+    json_t *rows = json_array();
+    for (int i = 0; i < ST_OP_COUNT; i++)
+        if (times[i].calls && json_array_append_new(rows, json_pack("{s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "calls",
+                                                                    (json_int_t)times[i].calls, "seconds", times[i].seconds)))
+            break;
+    return rows;
+}
+
+/* Hands a JSON value over as text, and lets go of it. */
+static strata_status give_json(json_t *root, char **json, strata_error *error)
+{
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    if (!text) return st_error_memory(error, 4096, "the engine's description");
+    *json = text;
+    return STRATA_OK;
 }
 
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error)
@@ -131,17 +157,40 @@ strata_status strata_engine_describe(const strata_engine *engine, char **json, s
     st_device_info info;
     engine->backend->info(engine->device, &info);
     const st_kv_layout *layout = engine->layout;
-    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:f}", "backend", engine->backend->name,
-                             "kernels", info.name, "threads", (int)info.workers, "context",
+    st_op_cost cost = cost_per_token(engine);
+    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "backend",
+                             engine->backend->name, "kernels", info.name, "threads", (int)info.workers, "context",
                              (json_int_t)layout->options.context, "batch", (json_int_t)engine->batch, "kv_type",
                              st_type_find(layout->options.type)->name, "kv_bytes", (json_int_t)layout->cache_bytes,
                              "state_bytes", (json_int_t)layout->state_bytes, "snapshot_bytes",
                              (json_int_t)layout->snapshot_bytes, "weight_bytes",
                              (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "bytes_per_token",
-                             bytes_per_token(engine));
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    if (!text) return st_error_memory(error, 1024, "the engine's description");
-    *json = text;
-    return STRATA_OK;
+                             cost.weight_bytes, "ops_per_token", cost.flops, "profile", profile_rows(engine));
+    return give_json(root, json, error);
+}
+
+static bool add_measure(void *context, const st_op_measure *row)
+{
+    json_t *entry = json_pack("{s:s, s:s, s:i, s:f, s:f, s:f}", "op", st_op_name(row->kind), "type", row->type, "rows",
+                              (int)row->rows, "seconds", row->seconds, "gb_per_s", row->bytes / row->seconds * 1e-9,
+                              "gop_per_s", row->ops / row->seconds * 1e-9);
+    return json_array_append_new(context, entry) == 0;
+}
+
+strata_status strata_engine_measure(strata_engine *engine, bool operations, char **json, strata_error *error)
+{
+    st_device_rates rates = {0};
+    json_t *rows = json_array();
+    pthread_mutex_lock(&engine->turn);
+    strata_status status = engine->backend->probe(engine->device, &rates, error);
+    if (status == STRATA_OK && operations)
+        status = st_measure_ops(engine->backend, engine->device, add_measure, rows, error);
+    pthread_mutex_unlock(&engine->turn);
+    if (status != STRATA_OK) {
+        json_decref(rows);
+        return status;
+    }
+    json_t *root = json_pack("{s:f, s:f, s:o}", "read_bytes_per_s", rates.read_bytes, "int8_ops_per_s", rates.int8_ops,
+                             "operations", rows);
+    return give_json(root, json, error);
 }

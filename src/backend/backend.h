@@ -19,6 +19,7 @@ typedef struct st_segment st_segment;
 typedef struct st_device_options {
     const char *cpu;  /* "ref": the reference operations. NULL: the best there is */
     uint32_t threads; /* 0: as many as pay */
+    bool profile;     /* add up the time of every kind of operation */
 } st_device_options;
 
 typedef struct st_device_info {
@@ -28,6 +29,17 @@ typedef struct st_device_info {
     uint32_t workers;        /* scratch is wanted once per worker */
     bool reads_host_memory;  /* weights and values may lie in ordinary memory */
 } st_device_info;
+
+/* What the device was seen to do, for comparing with what it is made to do. */
+typedef struct st_device_rates {
+    double read_bytes;  /* per second, from memory */
+    double int8_ops;    /* multiplications and additions per second; 0: no int8 path */
+} st_device_rates;
+
+typedef struct st_op_time {
+    uint64_t calls;
+    double seconds;
+} st_op_time;
 
 typedef enum st_queue_kind { ST_QUEUE_COMPUTE, ST_QUEUE_UP, ST_QUEUE_DOWN } st_queue_kind;
 
@@ -116,6 +128,8 @@ typedef struct st_backend {
     void (*close)(st_device *device);
     void (*info)(const st_device *device, st_device_info *out);
     bool (*supports)(const st_device *device, st_op_kind kind, uint32_t weight_type);
+    strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about half a second */
+    void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* of a device opened to profile; else zero */
 
     /* Memory. Host memory is pinned where the device can; where it cannot, ordinary memory is given and *pinned is false. */
     strata_status (*alloc)(st_device *device, size_t bytes, void **out, strata_error *error);

@@ -298,6 +298,7 @@ static uint64_t dim_size(const layer_view *v, dim d)
     case DIM_PER_LAYER_ALL: return (uint64_t)desc->per_layer_width * desc->layer_count;
     default: break;
     }
+    if (!v->layer) return 1; /* the model's own tensors have none of a layer's dimensions */
     if (d <= DIM_K_NORM) return attention_dim(v, d);
     return d <= DIM_STATE ? deltanet_dim(v, d) : ffn_dim(v, d);
 }

@@ -55,6 +55,9 @@ static size_t strip_bytes(size_t elements)
     return larger(bytes, 2 * elements * sizeof(float)) + 3 * ST_SCRATCH_ALIGN;
 }
 
+/* A matrix of floats, a piece at a time. */
+enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
+
 static st_op_cost cost_elementwise(const op_view *v)
 {
     double widest = width(v, v->op->in[0]);
@@ -77,7 +80,7 @@ static st_op_cost cost_matmul(const op_view *v)
     return (st_op_cost){.flops = 2.0 * (double)matrix->ne[0] * (double)matrix->ne[1] * v->rows,
                         .weight_bytes = weight_bytes(v),
                         .value_bytes = value_bytes(v),
-                        .worker_bytes = strip_bytes(matrix->ne[0]),
+                        .worker_bytes = larger(strip_bytes(matrix->ne[0]), FLOAT_PIECE_BYTES),
                         .shared_bytes = act_bytes(matrix->ne[0], v->rows)};
 }
 

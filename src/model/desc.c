@@ -51,7 +51,7 @@ static uint32_t checked_u32(key_reader *reader, const char *suffix, uint64_t val
 }
 
 /* An absent key takes the default; a default of UINT32_MAX makes the key required. */
-enum { REQUIRED = UINT32_MAX };
+#define REQUIRED UINT32_MAX
 
 static uint32_t read_u32(key_reader *reader, const char *suffix, uint32_t fallback, uint32_t min, uint32_t max)
 {
@@ -60,7 +60,7 @@ static uint32_t read_u32(key_reader *reader, const char *suffix, uint32_t fallba
     bool found;
     reader->status = st_gguf_get_u64(reader->gguf, key_name(reader, suffix), &value, &found, reader->error);
     if (reader->status != STRATA_OK) return min;
-    if (!found && fallback == (uint32_t)REQUIRED) {
+    if (!found && fallback == REQUIRED) {
         reader->status = st_error_set(reader->error, STRATA_FORMAT, "the file is damaged or was converted wrongly",
                                       "%s: key %s: expected a whole number, found no such key",
                                       st_gguf_path(reader->gguf), key_name(reader, suffix));
@@ -168,14 +168,14 @@ static void read_attention(key_reader *reader, const st_desc *desc, uint32_t lay
     const st_arch *arch = desc->arch;
     uint32_t layers = desc->layer_count;
     bool windowed = layer_is_windowed(reader, desc, layer);
-    out->heads = read_layer_u32(reader, "attention.head_count", layer, layers, (uint32_t)REQUIRED, 1, HEADS_MAX);
+    out->heads = read_layer_u32(reader, "attention.head_count", layer, layers, REQUIRED, 1, HEADS_MAX);
     out->kv_heads = read_layer_u32(reader, "attention.head_count_kv", layer, layers, out->heads, 1, HEADS_MAX);
     if (out->heads % out->kv_heads)
         refuse(reader, "attention.head_count_kv", "a divisor of the number of heads", out->kv_heads);
     out->key_length = read_u32(reader, "attention.key_length", desc->embedding / out->heads, 1, HEAD_SIZE_MAX);
     out->value_length = read_u32(reader, "attention.value_length", out->key_length, 1, HEAD_SIZE_MAX);
     if (windowed) {
-        out->window = read_u32(reader, "attention.sliding_window", (uint32_t)REQUIRED, 1, CONTEXT_MAX);
+        out->window = read_u32(reader, "attention.sliding_window", REQUIRED, 1, CONTEXT_MAX);
         out->key_length = read_u32(reader, "attention.key_length_swa", out->key_length, 1, HEAD_SIZE_MAX);
         out->value_length = read_u32(reader, "attention.value_length_swa", out->value_length, 1, HEAD_SIZE_MAX);
     }
@@ -199,10 +199,10 @@ static void read_attention(key_reader *reader, const st_desc *desc, uint32_t lay
 
 static void read_deltanet(key_reader *reader, st_deltanet_desc *out)
 {
-    out->key_heads = read_u32(reader, "ssm.group_count", (uint32_t)REQUIRED, 1, HEADS_MAX);
-    out->value_heads = read_u32(reader, "ssm.time_step_rank", (uint32_t)REQUIRED, 1, HEADS_MAX);
-    out->state_size = read_u32(reader, "ssm.state_size", (uint32_t)REQUIRED, 1, HEAD_SIZE_MAX);
-    out->conv_width = read_u32(reader, "ssm.conv_kernel", (uint32_t)REQUIRED, 1, 64);
+    out->key_heads = read_u32(reader, "ssm.group_count", REQUIRED, 1, HEADS_MAX);
+    out->value_heads = read_u32(reader, "ssm.time_step_rank", REQUIRED, 1, HEADS_MAX);
+    out->state_size = read_u32(reader, "ssm.state_size", REQUIRED, 1, HEAD_SIZE_MAX);
+    out->conv_width = read_u32(reader, "ssm.conv_kernel", REQUIRED, 1, 64);
     if (out->value_heads % out->key_heads)
         refuse(reader, "ssm.time_step_rank", "a multiple of ssm.group_count", out->value_heads);
     uint32_t inner = out->value_heads * out->state_size; /* below 2^28 by the bounds above */
@@ -217,16 +217,16 @@ static void read_ffn(key_reader *reader, const st_desc *desc, uint32_t layer, st
     uint32_t experts = read_u32(reader, "expert_count", 0, 0, EXPERTS_MAX);
     uint32_t step = read_u32(reader, "interleave_moe_layer_step", 1, 1, LAYERS_MAX);
     bool routed = experts > 0 && (layer + 1) % step == 0;
-    uint32_t needed = routed && !arch->dense_beside_experts ? 0 : (uint32_t)REQUIRED;
+    uint32_t needed = routed && !arch->dense_beside_experts ? 0 : REQUIRED;
     uint32_t width = read_layer_u32(reader, "feed_forward_length", layer, layers, needed, needed ? 1 : 0, WIDTH_MAX);
     if (!routed || arch->dense_beside_experts) out->dense_width = width;
     if (!routed) return;
     out->experts = experts;
-    out->experts_used = read_u32(reader, "expert_used_count", (uint32_t)REQUIRED, 1, experts);
-    out->expert_width = read_u32(reader, "expert_feed_forward_length", width ? width : (uint32_t)REQUIRED, 1, WIDTH_MAX);
+    out->experts_used = read_u32(reader, "expert_used_count", REQUIRED, 1, experts);
+    out->expert_width = read_u32(reader, "expert_feed_forward_length", width ? width : REQUIRED, 1, WIDTH_MAX);
     if (arch->shared_expert == ST_SHARED_NONE) return;
     uint32_t shared = arch->shared_width_is_expert_width ? out->expert_width : width;
-    out->shared_width = read_u32(reader, "expert_shared_feed_forward_length", shared ? shared : (uint32_t)REQUIRED, 1,
+    out->shared_width = read_u32(reader, "expert_shared_feed_forward_length", shared ? shared : REQUIRED, 1,
                                  WIDTH_MAX);
 }
 
@@ -270,20 +270,20 @@ static uint32_t read_vocab(key_reader *reader)
     reader->status = st_gguf_get_array(reader->gguf, "tokenizer.ggml.tokens", ST_GGUF_STRING, &tokens, reader->error);
     if (reader->status != STRATA_OK) return 1;
     if (tokens) return checked_u32(reader, "vocab_size", tokens->count, 1, VOCAB_MAX);
-    return read_u32(reader, "vocab_size", (uint32_t)REQUIRED, 1, VOCAB_MAX);
+    return read_u32(reader, "vocab_size", REQUIRED, 1, VOCAB_MAX);
 }
 
 static void read_model(key_reader *reader, st_desc *desc)
 {
-    uint32_t blocks = read_u32(reader, "block_count", (uint32_t)REQUIRED, 1, LAYERS_MAX);
+    uint32_t blocks = read_u32(reader, "block_count", REQUIRED, 1, LAYERS_MAX);
     desc->nextn_count = read_u32(reader, "nextn_predict_layers", 0, 0, 1);
     if (desc->nextn_count >= blocks) refuse(reader, "nextn_predict_layers", "fewer than block_count", blocks);
     desc->layer_count = blocks > desc->nextn_count ? blocks - desc->nextn_count : 1;
-    desc->embedding = read_u32(reader, "embedding_length", (uint32_t)REQUIRED, 1, WIDTH_MAX);
+    desc->embedding = read_u32(reader, "embedding_length", REQUIRED, 1, WIDTH_MAX);
     desc->vocab = read_vocab(reader);
-    desc->context_max = read_u32(reader, "context_length", (uint32_t)REQUIRED, 1, CONTEXT_MAX);
-    /* Those of all layers make one row. */
-    desc->per_layer_width = read_u32(reader, "embedding_length_per_layer_input", 0, 0, PER_LAYER_ALL_MAX / desc->layer_count);
+    desc->context_max = read_u32(reader, "context_length", REQUIRED, 1, CONTEXT_MAX);
+    uint32_t per_layer_max = PER_LAYER_ALL_MAX / desc->layer_count; /* those of all layers make one row */
+    desc->per_layer_width = read_u32(reader, "embedding_length_per_layer_input", 0, 0, per_layer_max);
     desc->norm_epsilon = read_f32(reader, "attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
     desc->logit_softcap = read_f32(reader, "final_logit_softcapping", 0, 0, 1e6);
     desc->embedding_scale = desc->arch->scaled_embedding ? sqrtf((float)desc->embedding) : 1.0f;

@@ -141,10 +141,15 @@ void st_sampler_accept(st_sampler *sampler, strata_token token)
 
 /* --- the chain ---------------------------------------------------------------------------------------------------------------------- */
 
+static bool changes_logits(const strata_sampling *s)
+{
+    return s->bias_count || s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
+}
+
 static void apply_penalties(st_sampler *sampler)
 {
     const strata_sampling *s = &sampler->sampling;
-    if (s->repeat_penalty == 1 && s->presence_penalty == 0 && s->frequency_penalty == 0) return;
+    if (!changes_logits(s)) return;
     for (size_t i = 0; i < sampler->vocab; i++) { /* candidates are still in the order of their ids */
         uint32_t count = sampler->counts[i];
         if (count == 0) continue;
@@ -248,9 +253,19 @@ static void fill_candidates(st_sampler *sampler, const float *logits)
     for (size_t i = 0; i < sampler->vocab; i++) sampler->candidates[i].logit = finite_logit(sampler->candidates[i].logit);
 }
 
+/* The likeliest token needs no list of candidates. NaN is never larger. */
+static strata_token likeliest(const float *logits, size_t vocab)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best] || isnan(logits[best])) best = i;
+    return (strata_token)best;
+}
+
 strata_token st_sampler_pick(st_sampler *sampler, const float *logits)
 {
     const strata_sampling *s = &sampler->sampling;
+    if (s->temperature <= 0 && !changes_logits(s)) return likeliest(logits, sampler->vocab);
     fill_candidates(sampler, logits);
     size_t count = s->temperature <= 0 ? 1 : s->top_k;
     if (count == 0 || count > sampler->vocab) count = sampler->vocab;

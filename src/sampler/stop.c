@@ -41,7 +41,7 @@ strata_status st_stop_new(const char *const *strings, size_t count, st_stop **ou
 void st_stop_free(st_stop *stop)
 {
     if (!stop) return;
-    for (size_t i = 0; i < stop->count; i++) st_free((void *)(uintptr_t)stop->strings[i].data);
+    for (size_t i = 0; stop->strings && i < stop->count; i++) st_free((void *)(uintptr_t)stop->strings[i].data);
     st_free(stop->strings);
     st_buf_free(&stop->held);
     st_free(stop);

@@ -38,17 +38,18 @@ strata_status st_tokenizer_token_bytes(const st_tokenizer *tokenizer, strata_tok
     return append_bytes(tokenizer, (uint32_t)id, out) ? STRATA_OK : fail_memory(out, before, error);
 }
 
-/* Makes valid UTF-8 of what was appended since `start`. */
+/* Makes valid UTF-8 of what was appended since `start`: behind it first, where there is room for the worst that a byte
+ * can become, so that a buffer with some to spare need not grow. */
 static bool repair_from(st_buf *out, size_t start)
 {
-    size_t length = out->length - start;
+    enum { REPLACEMENT_BYTES = 3 };
+    size_t length = out->length - start, end = out->length;
     if (length == 0 || st_utf8_valid_prefix(out->data + start, length) == length) return true;
-    st_buf fixed = {0};
-    bool ok = st_utf8_repair(&fixed, out->data + start, length);
-    out->length = start;
-    ok = ok && st_buf_append(out, fixed.data, fixed.length);
-    st_buf_free(&fixed);
-    return ok;
+    if (!st_buf_reserve(out, length * REPLACEMENT_BYTES)) return false;
+    if (!st_utf8_repair(out, out->data + start, length)) return false;
+    memmove(out->data + start, out->data + end, out->length - end);
+    out->length -= length;
+    return true;
 }
 
 /* Whether the first token's text begins with the blank that SentencePiece put there. */

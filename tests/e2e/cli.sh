@@ -1,7 +1,7 @@
 #!/bin/bash
 # The program itself: help, usage errors, exit codes, output that cannot be written, colours, man page, completions.
 . "$(dirname "$0")/tap"
-commands="info run tokenize detokenize template version help"
+commands="run info logits perplexity tokenize detokenize template version help"
 
 # --- help and version
 run --help
@@ -63,6 +63,7 @@ check "a full disk is reported" err_has "strata: error: standard output: cannot 
 check "a full disk after much output is exit code 1" test $? = 1
 (
     trap '' PIPE
+    sleep 0.5 # until the reader is gone
     "$strata" --print-man 2>"$work/err"
     echo $? >"$work/code"
 ) | :
@@ -149,6 +150,12 @@ pages_have_all() {
             sed -n "/^            $command)/,/;;/p" "$work/complete.zsh" | grep -qE -e "--$option\b" || { echo "zsh: $option"; return 1; }
             grep -qE "from $command' -l $option\b" "$work/complete.fish" || { echo "fish: $option"; return 1; }
         done
+        for option in $("$strata" help "$command" | sed -nE 's/^ +\(also (.*)\)$/\1/p'); do
+            grep -qE -e "(^|[ ,])$option\b" "$work/man" || { echo "man: $option"; return 1; }
+            sed -n "/^        $command)/p" "$work/complete.bash" | grep -qE -e " $option\b" || { echo "bash: $option"; return 1; }
+            sed -n "/^            $command)/,/;;/p" "$work/complete.zsh" | grep -qE -e ",$option\b" || { echo "zsh: $option"; return 1; }
+            grep -qE -e "from $command' .* -[lo] $(echo "$option" | sed 's/^-*//')\b" "$work/complete.fish" || { echo "fish: $option"; return 1; }
+        done
     done
 }
 check "man page and completions have every option" pages_have_all
@@ -160,5 +167,8 @@ check "bash completes an option" test "$(complete_words strata info --te)" = --t
 check "bash completes the argument of --color" test "$(complete_words strata info --color al)" = always
 check "bash completes a file" test "$(complete_words strata info README.m)" = README.md
 check "bash completes a model" test "$(complete_words strata run -m README.m)" = README.md
+check "bash completes a word of the table" test "$(complete_words strata run --kv-type q)" = q8_0
+check "bash completes another spelling" test "$(complete_words strata run -sy)" = -sys
+check "bash offers nothing for a number" test -z "$(complete_words strata run -n '')"
 check "bash knows which --ids takes an argument" test "$(complete_words strata template --ids --ar)" = --args
 finish

@@ -57,6 +57,27 @@ check "every tensor type has a row" json 'len(d["tensor_types"]) >= 20 and d["to
 run info "$kit/llama.expect.gguf"
 check "an architecture nobody knows still has a card" out_has "architecture    golden"
 
+# --- the program
+for model in llama qwen35moe gemma4-e; do
+    run info --program "$kit/$model.gguf"
+    cp "$work/out" "$work/text"
+    run info --program --json "$kit/$model.gguf"
+    check "$model: the program, the same as text and as JSON" python3 - "$work/out" "$work/text" <<'PYTHON'
+import json, sys
+card, text = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
+program = card["program"]
+assert text.endswith("".join("  %s\n" % op["text"] for op in program)) and "%d operations\n" % len(program) in text
+assert program[0]["operation"] == "embed" and program[0]["layer"] is None
+assert sum(op["operation"] == "attention" for op in program) >= 1
+assert {op["layer"] for op in program if op["layer"] is not None} == set(range(max(op["layer"] or 0 for op in program) + 1))
+assert all(op["operation"] in op["text"] and "\n" not in op["text"] for op in program)
+PYTHON
+done
+check "no program unless asked" eval 'run info --json "$kit/llama.gguf"; json "\"program\" not in d"'
+fails "the program of an architecture nobody knows lists the known" 3 "architecture golden: expected one of llama, " \
+    info --program "$kit/llama.expect.gguf"
+fails "the program of a vocabulary alone" 3 "" info --program --json "$kit/tokenizer/gpt-2.vocab.gguf"
+
 # --- files of our own making
 cat >"$work/make.py" <<'PYTHON'
 import struct, sys

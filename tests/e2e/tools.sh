@@ -100,10 +100,10 @@ check "a wrong model is refused" eval '[ "$code" = 1 ] && err_has "expected SHA-
 mkdir -p "$XDG_CACHE_HOME/strata"
 truncate -s 98362432 "$target"
 STRATA=/bin/echo tools/run-default -p "two words" >"$work/out" 2>"$work/err" </dev/null
-check "run-default runs the program on the model" out_is "run -m $target -p two words
+check "run-default runs the program on the model" out_is "run -m $target --temp 0.2 --top-p 0.9 -p two words
 "
 STRATA=/bin/echo make -s run PROMPT="it's \"two\"" -o all >"$work/out" 2>"$work/err" </dev/null
-check "make run PROMPT= quotes it" out_is "run -m $target -p it's \"two\"
+check "make run PROMPT= quotes it" out_is "run -m $target --temp 0.2 --top-p 0.9 -p it's \"two\"
 "
 
 # --- packages

@@ -179,6 +179,22 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
         }
 }
 
+enum { WORK_SUMS = 8 };
+
+static uint64_t int8_work(uint64_t rounds)
+{
+    __m256i sums[WORK_SUMS], u = _mm256_set1_epi8(3), s = _mm256_set1_epi8(5);
+    for (int i = 0; i < WORK_SUMS; i++) sums[i] = _mm256_set1_epi32(i);
+    for (uint64_t r = 0; r < rounds; r++) {
+        for (int i = 0; i < WORK_SUMS; i++) {
+            sums[i] = _mm256_add_epi32(sums[i], pairs_to_sums(_mm256_maddubs_epi16(u, s)));
+            __asm volatile("" : "+x"(u)); /* every product is computed */
+        }
+    }
+    for (int i = 1; i < WORK_SUMS; i++) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
+    return (uint64_t)(uint32_t)sum_words(sums[0]);
+}
+
 static const st_isa isa = {
     .name = "avx2",
     .types =
@@ -193,7 +209,10 @@ static const st_isa isa = {
             [ST_TYPE_IQ4_XS] = {dots_iq4_xs, unpack_iq4_xs, 32, 128, false},
             [ST_TYPE_MXFP4] = {dots_mxfp4, unpack_mxfp4, 32, 12, false},
         },
-    .strip_times_tile = strip_times_tile, ISA_ROWS};
+    .strip_times_tile = strip_times_tile,
+    .int8_work = int8_work,
+    .int8_ops_per_round = WORK_SUMS * 32 * 2,
+    ISA_ROWS};
 
 /* clang's __builtin_cpu_supports does not know this one. */
 static bool has_f16c(void)

@@ -46,6 +46,7 @@ static inline __attribute__((always_inline)) void tile_kernel(const st_strip *st
         __m512 s0 = _mm512_loadu_ps(strip->scale + b * (group == 16 ? 2 : 1) * ST_STRIP_ROWS), s1 = s0, offset = s0;
         if (group == 16) s1 = _mm512_loadu_ps(strip->scale + (2 * b + 1) * ST_STRIP_ROWS);
         if (has_offset) offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS);
+#pragma GCC unroll 8
         for (int t = 0; t < ST_ACT_TILE; t++) {
             const int8_t *x = q + t * ST_ACT_BLOCK;
             __m512 part;
@@ -75,6 +76,20 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
     for (size_t t = 0; t < tokens; t++) _mm512_mask_storeu_ps(out + t * out_stride, mask, total[t]);
 }
 
+enum { WORK_SUMS = 12 };
+
+static uint64_t int8_work(uint64_t rounds)
+{
+    __m512i sums[WORK_SUMS], u = _mm512_set1_epi8(3), s = _mm512_set1_epi8(5);
+    for (int i = 0; i < WORK_SUMS; i++) sums[i] = _mm512_set1_epi32(i);
+    for (uint64_t r = 0; r < rounds; r++) {
+        for (int i = 0; i < WORK_SUMS; i++) sums[i] = _mm512_dpbusd_epi32(sums[i], u, s);
+        __asm volatile("" : "+v"(u)); /* every round is computed */
+    }
+    for (int i = 1; i < WORK_SUMS; i++) sums[0] = _mm512_add_epi32(sums[0], sums[i]);
+    return (uint64_t)_mm512_reduce_add_epi32(sums[0]);
+}
+
 static const st_isa isa = {
     .name = "avx512",
     .types =
@@ -89,7 +104,10 @@ static const st_isa isa = {
             [ST_TYPE_IQ4_XS] = {dots_iq4_xs, unpack_iq4_xs, 32, 128, false},
             [ST_TYPE_MXFP4] = {dots_mxfp4, unpack_mxfp4, 32, 12, false},
         },
-    .strip_times_tile = strip_times_tile, ISA_ROWS};
+    .strip_times_tile = strip_times_tile,
+    .int8_work = int8_work,
+    .int8_ops_per_round = WORK_SUMS * 64 * 2,
+    ISA_ROWS};
 
 const st_isa *st_isa_avx512(void)
 {

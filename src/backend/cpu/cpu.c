@@ -18,6 +18,8 @@ struct st_device {
     const st_cpu_kernel *kernels; /* [ST_OP_COUNT] */
     const st_isa *isa;            /* NULL: the reference */
     const char *name;
+    bool profile;
+    st_op_time times[ST_OP_COUNT];
 };
 
 struct st_queue {
@@ -89,6 +91,7 @@ static strata_status cpu_open(const st_device_options *options, st_device **out,
     device->kernels = level->kernels;
     device->isa = level->isa ? level->isa() : NULL;
     device->name = level->name;
+    device->profile = options->profile;
     strata_status status = st_pool_new(options->threads, &device->pool, error);
     if (status != STRATA_OK) {
         st_free(device);
@@ -121,6 +124,66 @@ static void cpu_info(const st_device *device, st_device_info *out)
 static bool cpu_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
 {
     return device->kernels[kind] && st_type_find(weight_type);
+}
+
+/* --- what the machine can do: the largest rate of a few tries ---------------------------------------------------------- */
+
+enum { PROBE_BYTES = 256 << 20, PROBE_PART = 1 << 20, PROBE_TRIES = 5, PROBE_ROUNDS = 1 << 19, PROBE_PARTS = 64 };
+
+typedef struct probe_job {
+    const unsigned char *buffer;
+    const st_isa *isa;
+    uint64_t sums[PROBE_BYTES / PROBE_PART]; /* so that no reading is left out */
+} probe_job;
+
+static void read_part(void *context, uint32_t worker, size_t part)
+{
+    (void)worker;
+    probe_job *job = context;
+    const uint64_t *words = (const uint64_t *)(const void *)(job->buffer + part * PROBE_PART);
+    uint64_t sums[8] = {0};
+    for (size_t i = 0; i < PROBE_PART / sizeof *words; i += 8)
+        for (size_t k = 0; k < 8; k++) sums[k] += words[i + k];
+    for (size_t k = 0; k < 8; k++) job->sums[part] += sums[k];
+}
+
+static void int8_part(void *context, uint32_t worker, size_t part)
+{
+    (void)worker;
+    probe_job *job = context;
+    job->sums[part] += job->isa->int8_work(PROBE_ROUNDS / PROBE_PARTS);
+}
+
+static double best_seconds(st_pool *pool, st_pool_job part, probe_job *job, size_t parts)
+{
+    double best = 1e9;
+    for (int i = 0; i < PROBE_TRIES; i++) {
+        double start = now_seconds();
+        st_pool_run(pool, part, job, parts);
+        double seconds = now_seconds() - start;
+        if (seconds < best) best = seconds;
+    }
+    return best;
+}
+
+static strata_status cpu_probe(st_device *device, st_device_rates *out, strata_error *error)
+{
+    unsigned char *buffer = st_alloc_aligned(PROBE_BYTES, CPU_ALIGNMENT);
+    probe_job *job = st_alloc_zero(1, sizeof *job);
+    strata_status status = buffer && job ? STRATA_OK : st_error_memory(error, PROBE_BYTES, "the memory probe");
+    if (status == STRATA_OK) {
+        memset(buffer, 1, PROBE_BYTES);
+        *job = (probe_job){.buffer = buffer, .isa = device->isa};
+        out->read_bytes = PROBE_BYTES / best_seconds(device->pool, read_part, job, PROBE_BYTES / PROBE_PART);
+        out->int8_ops = 0;
+        if (device->isa) {
+            double seconds = best_seconds(device->pool, int8_part, job, PROBE_PARTS);
+            out->int8_ops = (double)device->isa->int8_ops_per_round * PROBE_ROUNDS / seconds;
+        }
+    }
+    st_free(buffer);
+    st_free(job);
+    return status;
 }
 
 static strata_status cpu_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
@@ -258,6 +321,25 @@ static strata_status cpu_prepare(st_device *device, const st_segment_source *sou
     return STRATA_OK;
 }
 
+static void run_kernel(st_device *device, const st_cpu_call *call)
+{
+    st_cpu_kernel kernel = device->kernels[call->op->kind];
+    if (!device->profile) {
+        kernel(call);
+        return;
+    }
+    double start = now_seconds();
+    kernel(call);
+    st_op_time *time = &device->times[call->op->kind];
+    time->seconds += now_seconds() - start;
+    time->calls += call->group;
+}
+
+static void cpu_times(const st_device *device, st_op_time out[ST_OP_COUNT])
+{
+    memcpy(out, device->times, sizeof device->times);
+}
+
 static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_error *error)
 {
     (void)queue;
@@ -276,7 +358,7 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_err
         call.bound = &segment->ops[i];
         call.op = call.bound->op;
         call.group = call.isa ? st_cpu_fast_group(call.isa, call.bound, source->count - i) : 1;
-        segment->device->kernels[call.op->kind](&call);
+        run_kernel(segment->device, &call);
     }
     return STRATA_OK;
 }
@@ -293,6 +375,8 @@ static const st_backend cpu_backend = {
     .close = cpu_close,
     .info = cpu_info,
     .supports = cpu_supports,
+    .probe = cpu_probe,
+    .times = cpu_times,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .host_alloc = cpu_host_alloc,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/fast.h"
+#include "quant/blocks.h"
 #include "quant/row.h"
 
 enum {
@@ -45,9 +46,9 @@ static void load_rows(const st_cpu_call *call, const unsigned char *cache, size_
     for (size_t i = 0; i < count; i++) {
         const unsigned char *row = cache + (first + i) % kv->capacity * row_bytes;
         float *to = out + i * padded;
-        if (kv->type == ST_TYPE_Q8_0) st_row_load(kv->type, row, head * size, size, to);
-        else
-            call->isa->to_float[kv->type](row + head * size * (kv->type == ST_TYPE_F32 ? 4 : 2), to, size);
+        if (call->isa->to_float[kv->type]) call->isa->to_float[kv->type](row + st_row_bytes(kv->type, head * size), to, size);
+        else if (size % ST_BLOCK == 0) call->isa->q8_to_float(row + st_row_bytes(kv->type, head * size), to, size);
+        else st_row_load(kv->type, row, head * size, size, to);
         memset(to + size, 0, (padded - size) * sizeof *to);
     }
 }

@@ -7,7 +7,6 @@
 
 enum {
     PIECE_COLUMNS = 32,    /* columns of a part when rows are few */
-    FLOAT_COLUMNS = 16,
     ALIGN = ST_SCRATCH_ALIGN,
 };
 
@@ -194,35 +193,60 @@ static void int8_matmul(const st_cpu_call *call)
 
 /* --- float: F32, F16 and BF16 as they are, all other types dequantised row by row ----------------------------------------------------- */
 
-static const float *float_row(const st_cpu_call *call, const st_bound_weight *matrix, size_t column, float *scratch)
+/* Elements first … first + count − 1 of a row of weights; whole blocks. */
+static void load_floats(const st_cpu_call *call, const st_bound_weight *matrix, size_t column, size_t first, size_t count,
+                        float *out)
 {
     const unsigned char *row = (const unsigned char *)matrix->data + column * matrix->row_bytes;
-    if (matrix->type == ST_TYPE_F32) return (const float *)(const void *)row;
-    if (call->isa->to_float[matrix->type]) call->isa->to_float[matrix->type](row, scratch, matrix->ne[0]);
-    else matrix->info->dequantise(row, scratch, matrix->ne[0] / matrix->info->block);
-    return scratch;
+    row += first / matrix->info->block * matrix->info->bytes;
+    if (call->isa->to_float[matrix->type]) call->isa->to_float[matrix->type](row, out, count);
+    else matrix->info->dequantise(row, out, count / matrix->info->block);
 }
 
-static void float_part(void *context, uint32_t worker, size_t part)
+/* A batch: some columns, a stretch of their elements at a time, are turned and multiplied as matrices of floats. */
+static void float_batch_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
     const st_bound_weight *matrix = &bound->weight[0];
-    size_t end = (part + 1) * FLOAT_COLUMNS, width = matrix->ne[0];
-    for (size_t column = part * FLOAT_COLUMNS; column < end && column < bound->out.width; column++) {
-        const float *weights = float_row(call, matrix, column, st_cpu_scratch(call, worker));
-        float bias = bias_at(&bound->weight[1], column);
-        size_t row = 0;
-        for (; row + 4 <= call->rows; row += 4) {
-            const float *x[4];
-            float out[4];
-            for (size_t t = 0; t < 4; t++) x[t] = st_cpu_row(bound->in[0], row + t);
-            call->isa->dot_four(weights, x, width, out);
-            for (size_t t = 0; t < 4; t++) st_cpu_row(bound->out, row + t)[column] = out[t] + bias;
+    size_t first = part * ST_FLOAT_COLUMNS, width = matrix->ne[0];
+    size_t columns = bound->out.width - first < ST_FLOAT_COLUMNS ? bound->out.width - first : ST_FLOAT_COLUMNS;
+    float *rows = st_cpu_scratch(call, worker), *turned = rows + ST_FLOAT_COLUMNS * ST_FLOAT_STRETCH;
+    float *sums = turned + ST_FLOAT_COLUMNS * ST_FLOAT_STRETCH; /* [ST_FLOAT_ROWS, ST_FLOAT_COLUMNS] */
+    for (size_t row = 0; row < call->rows; row += ST_FLOAT_ROWS) {
+        size_t tokens = call->rows - row < ST_FLOAT_ROWS ? call->rows - row : ST_FLOAT_ROWS;
+        for (size_t at = 0; at < width; at += ST_FLOAT_STRETCH) {
+            size_t count = width - at < ST_FLOAT_STRETCH ? width - at : ST_FLOAT_STRETCH;
+            for (size_t c = 0; c < ST_FLOAT_COLUMNS; c++)
+                load_floats(call, matrix, first + (c < columns ? c : columns - 1), at, count, rows + c * ST_FLOAT_STRETCH);
+            call->isa->transpose(rows, ST_FLOAT_STRETCH, turned, ST_FLOAT_COLUMNS, ST_FLOAT_COLUMNS, count);
+            call->isa->gemm(st_cpu_row(bound->in[0], row) + at, width, turned, ST_FLOAT_COLUMNS, sums, ST_FLOAT_COLUMNS,
+                            tokens, ST_FLOAT_COLUMNS, count, at > 0);
         }
-        for (; row < call->rows; row++)
+        for (size_t t = 0; t < tokens; t++)
+            memcpy(st_cpu_row(bound->out, row + t) + first, sums + t * ST_FLOAT_COLUMNS, columns * sizeof *sums);
+    }
+    add_bias(bound, first, columns, call->rows);
+}
+
+static void float_few_part(void *context, uint32_t worker, size_t part)
+{
+    const st_cpu_call *call = context;
+    const st_bound_op *bound = call->bound;
+    const st_bound_weight *matrix = &bound->weight[0];
+    size_t end = (part + 1) * PIECE_COLUMNS, width = matrix->ne[0];
+    for (size_t column = part * PIECE_COLUMNS; column < end && column < bound->out.width; column++) {
+        const void *weights = (const unsigned char *)matrix->data + column * matrix->row_bytes;
+        uint32_t type = matrix->type;
+        if (!call->isa->dot_float[type]) {
+            load_floats(call, matrix, column, 0, width, st_cpu_scratch(call, worker));
+            weights = st_cpu_scratch(call, worker);
+            type = ST_TYPE_F32;
+        }
+        float bias = bias_at(&bound->weight[1], column);
+        for (size_t row = 0; row < call->rows; row++)
             st_cpu_row(bound->out, row)[column] =
-                call->isa->dot_float[ST_TYPE_F32](weights, st_cpu_row(bound->in[0], row), width) + bias;
+                call->isa->dot_float[type](weights, st_cpu_row(bound->in[0], row), width) + bias;
     }
 }
 
@@ -232,6 +256,7 @@ void st_cpu_fast_matmul(const st_cpu_call *call)
         int8_matmul(call);
         return;
     }
-    size_t parts = (call->bound->out.width + FLOAT_COLUMNS - 1) / FLOAT_COLUMNS;
-    st_pool_run(call->pool, float_part, (void *)(uintptr_t)call, parts);
+    bool batch = call->rows >= ST_FEW_ROWS;
+    size_t columns = batch ? ST_FLOAT_COLUMNS : PIECE_COLUMNS, parts = (call->bound->out.width + columns - 1) / columns;
+    st_pool_run(call->pool, batch ? float_batch_part : float_few_part, (void *)(uintptr_t)call, parts);
 }

@@ -48,9 +48,13 @@ typedef struct st_isa {
     /* out[t × out_stride + lane] for the first `tokens` of a tile and the first `lanes` of a strip. */
     void (*strip_times_tile)(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
                              size_t tokens, size_t lanes, float *out, size_t out_stride);
+    /* Nothing but int8 arithmetic in registers: what the strips could reach at best. The result means nothing. */
+    uint64_t (*int8_work)(uint64_t rounds);
+    uint32_t int8_ops_per_round; /* multiplications and additions */
     /* Float rows: F32, F16, BF16 by type number; NULL elsewhere. */
     float (*dot_float[ST_ISA_TYPES])(const void *row, const float *x, size_t count);
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
+    void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole blocks of a q8_0 row (quant/row.h) */
     /* out[t] = a · b[t], four at a time */
     void (*dot_four)(const float *a, const float *const b[4], size_t count, float out[4]);
     /* out[width] += Σ weights[k] × row k, for `count` rows that lie `stride` floats apart */

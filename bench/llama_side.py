@@ -1,0 +1,48 @@
+"""llama.cpp's half of bench/compare: prefill and decode by its low-level functions, float32 KV. Prints JSON."""
+import json, sys, time
+
+import llama_cpp as L
+
+
+@L.llama_log_callback
+def silent(level, text, data):
+    pass
+
+
+def decode(context, tokens):
+    batch = L.llama_batch_get_one((L.llama_token * len(tokens))(*tokens), len(tokens))
+    if L.llama_decode(context, batch) != 0:
+        sys.exit("llama_decode failed")
+
+
+def run(context, vocab, prompt, generate):
+    L.llama_memory_clear(L.llama_get_memory(context), True)
+    start = time.perf_counter()
+    for i in range(0, prompt, 512):
+        decode(context, [((i + j) * 7919 + 13) % vocab for j in range(min(512, prompt - i))])
+    L.llama_synchronize(context)
+    middle = time.perf_counter()
+    for i in range(generate):
+        decode(context, [i * 31 % vocab])
+    L.llama_synchronize(context)
+    return prompt / (middle - start), generate / (time.perf_counter() - middle)
+
+
+def main(path, threads, prompt, generate):
+    L.llama_log_set(silent, None)
+    L.llama_backend_init()
+    model_options = L.llama_model_default_params()
+    model_options.n_gpu_layers = 0
+    model = L.llama_model_load_from_file(path.encode(), model_options)
+    options = L.llama_context_default_params()
+    options.n_ctx, options.n_batch, options.n_ubatch = prompt + generate + 64, 512, 512
+    options.n_threads = options.n_threads_batch = threads
+    options.type_k = options.type_v = 0  # float32
+    context = L.llama_init_from_model(model, options)
+    vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
+    run(context, vocab, 32, 2)  # warm
+    pp, tg = run(context, vocab, prompt, generate)
+    print(json.dumps({"pp": pp, "tg": tg}))
+
+
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

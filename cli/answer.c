@@ -1,0 +1,237 @@
+/* One answer: the options as sampling, the prompt in, text out as it comes, and a line on how fast that was. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "cli.h"
+
+/* ---- how to generate ------------------------------------------------------------------------------------------- */
+
+/* ID+X or ID-X. */
+static strata_status parse_bias(const char *text, strata_bias *out, strata_error *error)
+{
+    static const double bias_limit = 1e9;
+    size_t digits = strspn(text, "0123456789");
+    int64_t id;
+    double bias;
+    if ((text[digits] == '+' || text[digits] == '-') && cli_parse_integer(text, digits, 0, INT32_MAX, &id) &&
+        cli_parse_real(text + digits, -bias_limit, bias_limit, &bias)) {
+        *out = (strata_bias){.token = (strata_token)id, .bias = (float)bias};
+        return STRATA_OK;
+    }
+    return cli_fail(error, STRATA_USAGE, "an id, a sign, and a number up to 1e9: 42+1.5",
+                    "run: --logit-bias: expected ID(+|-)X, found \"%s\"", text);
+}
+
+static strata_status take_biases(cli_talk *talk, strata_error *error)
+{
+    size_t count = 0;
+    void *biases = NULL;
+    const char **texts = cli_repeated(talk->arguments, OPTION_LOGIT_BIAS, &count);
+    strata_status status = cli_allocate(count, sizeof *talk->biases, "--logit-bias", &biases, error);
+    if (status == STRATA_OK && count > 0 && !texts)
+        status = cli_fail(error, STRATA_MEMORY, NULL, "no memory for --logit-bias");
+    talk->biases = biases;
+    for (size_t i = 0; status == STRATA_OK && i < count; i++) status = parse_bias(texts[i], &talk->biases[i], error);
+    talk->generation.sampling.biases = talk->biases;
+    talk->generation.sampling.bias_count = count;
+    free(texts);
+    return status;
+}
+
+static strata_status take_stops(cli_talk *talk, strata_error *error)
+{
+    size_t count = 0;
+    talk->stops = cli_repeated(talk->arguments, OPTION_STOP, &count);
+    if (count > 0 && !talk->stops) return cli_fail(error, STRATA_MEMORY, NULL, "no memory for --stop");
+    for (size_t i = 0; i < count; i++)
+        if (!*talk->stops[i])
+            return cli_fail(error, STRATA_USAGE, NULL, "run: --stop: expected a text, found an empty one");
+    talk->generation.stops = talk->stops;
+    talk->generation.stop_count = count;
+    return STRATA_OK;
+}
+
+strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *error)
+{
+    const cli_arguments *arguments = talk->arguments;
+    strata_sampling s = STRATA_SAMPLING_DEFAULT;
+    s.temperature = (float)cli_real(arguments, OPTION_TEMPERATURE, s.temperature);
+    s.top_k = (uint32_t)cli_integer(arguments, OPTION_TOP_K, s.top_k);
+    s.top_p = (float)cli_real(arguments, OPTION_TOP_P, s.top_p);
+    s.min_p = (float)cli_real(arguments, OPTION_MIN_P, s.min_p);
+    s.repeat_penalty = (float)cli_real(arguments, OPTION_REPEAT_PENALTY, s.repeat_penalty);
+    s.presence_penalty = (float)cli_real(arguments, OPTION_PRESENCE_PENALTY, s.presence_penalty);
+    s.frequency_penalty = (float)cli_real(arguments, OPTION_FREQUENCY_PENALTY, s.frequency_penalty);
+    int64_t seed = cli_integer(arguments, OPTION_SEED, -1);
+    int64_t last = cli_integer(arguments, OPTION_REPEAT_LAST_N, s.penalty_tokens);
+    int64_t predict = cli_integer(arguments, OPTION_PREDICT, -1);
+    s.seed = seed < 0 ? STRATA_SEED_RANDOM : (uint64_t)seed;
+    s.penalty_tokens = last < 0 ? UINT32_MAX : (uint32_t)last; /* the context is known when the engine is */
+    talk->engine = engine;
+    talk->generation = (strata_generation){.sampling = s, .max_tokens = predict > 0 ? (size_t)predict : 0,
+                                           .ignore_end = arguments->values[OPTION_IGNORE_EOS].set};
+    talk->silent = predict == 0;
+    talk->out = cli_style_of(arguments, stdout);
+    strata_status status = take_biases(talk, error);
+    return status == STRATA_OK ? take_stops(talk, error) : status;
+}
+
+void cli_talk_close(cli_talk *talk)
+{
+    free(talk->biases);
+    free(talk->stops);
+}
+
+/* ---- text as it comes ------------------------------------------------------------------------------------------ */
+
+typedef struct listener {
+    const cli_talk *talk;
+    cli_answer *answer;
+    size_t capacity;
+    strata_status status; /* what went wrong while listening */
+    strata_error *error;
+} listener;
+
+static bool keep_text(listener *l, const char *text, size_t length)
+{
+    cli_answer *answer = l->answer;
+    if (l->capacity - answer->length < length) {
+        size_t capacity = (l->capacity + length) * 2;
+        char *grown = realloc(answer->text, capacity);
+        if (!grown) {
+            l->status = cli_fail(l->error, STRATA_MEMORY, NULL, "no memory for the answer");
+            return false;
+        }
+        answer->text = grown;
+        l->capacity = capacity;
+    }
+    memcpy(answer->text + answer->length, text, length);
+    answer->length += length;
+    return true;
+}
+
+/* A model may say what would drive the terminal. */
+static void print_for_terminal(const char *text, size_t length)
+{
+    while (length > 0) {
+        size_t plain = 0;
+        while (plain < length && text[plain] != '\n' && text[plain] != '\t') plain++;
+        cli_print_text(text, plain);
+        if (plain < length) putchar(text[plain++]);
+        text += plain;
+        length -= plain;
+    }
+}
+
+static bool hear_text(void *context, const char *text, size_t length)
+{
+    listener *l = context;
+    if (l->talk->out.terminal) print_for_terminal(text, length);
+    else fwrite(text, 1, length, stdout);
+    l->status = cli_flush(l->error);
+    return l->status == STRATA_OK && keep_text(l, text, length) && !cli_interrupted();
+}
+
+/* ---- how fast it was ------------------------------------------------------------------------------------------- */
+
+typedef struct timing {
+    uint64_t prompt_tokens; /* that were run: what the session had of them is not counted */
+    double prompt_seconds;
+    strata_answer answer;
+} timing;
+
+static double rate(double count, double seconds)
+{
+    return seconds > 0.0 ? count / seconds : 0.0;
+}
+
+static uint64_t fact(const cli_engine *engine, const char *name)
+{
+    double value = json_number_value(json_object_get(engine->facts, name));
+    return value > 0.0 ? (uint64_t)value : 0;
+}
+
+static void say_timing(const cli_talk *talk, const timing *t)
+{
+    char weights[32], kv[32], peak[32], decode[96] = "";
+    const cli_engine *engine = talk->engine;
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    /* The first token comes of the prompt: the others are what decoding is. */
+    if (t->answer.tokens > 1) {
+        double speed = rate((double)(t->answer.tokens - 1), t->answer.seconds - t->answer.first_seconds);
+        double traffic = speed * json_number_value(json_object_get(engine->facts, "bytes_per_token"));
+        snprintf(decode, sizeof decode, " at %.1f t/s (%.2f GB/s)", speed, traffic / 1e9);
+    }
+    cli_style style = cli_style_of(talk->arguments, stderr);
+    if (style.color) fputs("\033[2m", stderr);
+    cli_note("prompt: %llu token%s at %.1f t/s, first token after %.2f s; answer: %zu token%s%s; weights %s mapped, "
+             "KV %s, peak memory %s",
+             (unsigned long long)t->prompt_tokens, t->prompt_tokens == 1 ? "" : "s",
+             rate((double)t->prompt_tokens, t->prompt_seconds), t->prompt_seconds + t->answer.first_seconds,
+             t->answer.tokens, t->answer.tokens == 1 ? "" : "s", decode,
+             cli_short_number(fact(engine, "weight_bytes"), "B", weights, sizeof weights),
+             cli_short_number(fact(engine, "kv_bytes") + fact(engine, "state_bytes"), "B", kv, sizeof kv),
+             cli_short_number((uint64_t)usage.ru_maxrss * 1024, "B", peak, sizeof peak));
+    if (style.color) fputs("\033[0m", stderr);
+}
+
+/* ---- the answer ------------------------------------------------------------------------------------------------ */
+
+static strata_status run_prompt(cli_talk *talk, const strata_token *ids, size_t count, timing *t, strata_error *error)
+{
+    cli_progress progress;
+    cli_progress_begin(&progress, talk->arguments, "reading", "tokens", count);
+    strata_status status =
+        strata_session_prompt(talk->engine->session, ids, count, cli_progress_step, &progress, error);
+    t->prompt_seconds = cli_now_seconds() - progress.start_seconds;
+    t->prompt_tokens = progress.done;
+    cli_progress_end(&progress);
+    return status;
+}
+
+static void say_end(const cli_talk *talk, const cli_answer *answer, const timing *t)
+{
+    bool newline = answer->length > 0 && answer->text[answer->length - 1] == '\n';
+    if (talk->out.terminal && !newline && answer->length > 0) {
+        putchar('\n');
+        fflush(stdout);
+    }
+    bool full = t->answer.finish == STRATA_FINISH_LENGTH && !talk->silent &&
+                (talk->generation.max_tokens == 0 || t->answer.tokens < talk->generation.max_tokens);
+    if (full)
+        cli_note("the context is full (%u tokens): the answer ends here", strata_engine_context(talk->engine->engine));
+    say_timing(talk, t);
+}
+
+strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t count, cli_answer *out,
+                                strata_error *error)
+{
+    cli_answer made = {0};
+    strata_error heard = {0};
+    listener l = {.talk = talk, .answer = &made, .error = &heard};
+    timing t = {0};
+    strata_generation generation = talk->generation;
+    generation.on_text = hear_text;
+    generation.context = &l;
+    uint32_t context = strata_engine_context(talk->engine->engine);
+    if (generation.sampling.penalty_tokens == UINT32_MAX) generation.sampling.penalty_tokens = context;
+    cli_interrupt_hold();
+    strata_status status = run_prompt(talk, ids, count, &t, error);
+    if (status == STRATA_OK && !talk->silent)
+        status = strata_session_generate(talk->engine->session, &generation, &t.answer, error);
+    made.interrupted = cli_interrupt_release();
+    if (status == STRATA_INTERRUPTED) status = STRATA_OK; /* the prompt was stopped: an empty answer */
+    if (status == STRATA_OK && l.status != STRATA_OK) {
+        status = l.status;
+        *error = heard;
+    }
+    if (status != STRATA_OK) {
+        free(made.text);
+        return status;
+    }
+    say_end(talk, &made, &t);
+    *out = made;
+    return STRATA_OK;
+}

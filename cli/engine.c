@@ -1,0 +1,80 @@
+/* From the options to a model that is ready to run. */
+#include <string.h>
+
+#include "cli.h"
+
+static strata_status make_engine(cli_engine *engine, strata_engine_options options, strata_error *error)
+{
+    cli_progress progress;
+    cli_progress_begin(&progress, engine->arguments, "loading", "B", 0);
+    options.progress = cli_progress_step;
+    options.progress_context = &progress;
+    strata_status status = strata_engine_new(engine->model, &options, &engine->engine, error);
+    cli_progress_end(&progress);
+    return status;
+}
+
+static strata_status learn_facts(cli_engine *engine, strata_error *error)
+{
+    char *text = NULL;
+    strata_status status = strata_engine_describe(engine->engine, &text, error);
+    if (status != STRATA_OK) return status;
+    status = cli_parse_json("the engine", text, strlen(text), &engine->facts, error);
+    strata_free(text);
+    return status;
+}
+
+static const char *fact_text(const json_t *facts, const char *name)
+{
+    const char *text = json_string_value(json_object_get(facts, name));
+    return text ? text : "?";
+}
+
+static void say_what_runs(const cli_engine *engine)
+{
+    const json_t *facts = engine->facts;
+    cli_note("%s kernels \"%s\", %lld threads, context %lld, batch %lld, keys and values %s",
+             fact_text(facts, "backend"), fact_text(facts, "kernels"),
+             (long long)json_integer_value(json_object_get(facts, "threads")),
+             (long long)json_integer_value(json_object_get(facts, "context")),
+             (long long)json_integer_value(json_object_get(facts, "batch")), fact_text(facts, "kv_type"));
+}
+
+strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments, uint32_t context, bool nextn,
+                              strata_error *error)
+{
+    const uint32_t model_maximum = UINT32_MAX; /* the library takes what is more for the model's own */
+    uint32_t wanted = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, context);
+    if (arguments->values[OPTION_CONTEXT].set && wanted == 0) wanted = model_maximum;
+    engine->arguments = arguments;
+    strata_status status = engine->model ? STRATA_OK : cli_open_model(arguments, &engine->model, error);
+    strata_engine_options options = {.context = wanted,
+                                     .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
+                                     .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
+                                     .cpu = arguments->values[OPTION_CPU].text,
+                                     .kv_type = arguments->values[OPTION_KV_TYPE].text,
+                                     .nextn = nextn};
+    if (status == STRATA_OK && !engine->card) status = cli_describe(engine->model, 0, &engine->card, error);
+    if (status == STRATA_OK) status = make_engine(engine, options, error);
+    if (status == STRATA_OK) status = learn_facts(engine, error);
+    if (status == STRATA_OK) status = strata_session_new(engine->engine, &engine->session, error);
+    if (status != STRATA_OK) {
+        cli_engine_close(engine);
+        return status;
+    }
+    uint32_t got = strata_engine_context(engine->engine);
+    if (arguments->values[OPTION_CONTEXT].set && wanted != model_maximum && got < wanted)
+        cli_note("the context is %u tokens, the model's maximum, instead of %u", got, wanted);
+    if (arguments->values[OPTION_VERBOSE].set) say_what_runs(engine);
+    return STRATA_OK;
+}
+
+void cli_engine_close(cli_engine *engine)
+{
+    strata_session_free(engine->session);
+    strata_engine_free(engine->engine);
+    json_decref(engine->facts);
+    json_decref(engine->card);
+    strata_model_close(engine->model);
+    *engine = (cli_engine){0};
+}

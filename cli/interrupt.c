@@ -1,0 +1,79 @@
+/* Signals: Ctrl-C stops an answer or leaves; whoever ends us finds the terminal as it was and no half-made file. */
+#include <signal.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* What the handlers see. The settings are written once, before any handler is installed. */
+static volatile sig_atomic_t held, noted;
+static const char *volatile file_to_remove;
+static struct termios terminal_settings;
+static bool terminal_known;
+
+static void clean_up(void)
+{
+    if (terminal_known) tcsetattr(STDIN_FILENO, TCSANOW, &terminal_settings);
+    if (file_to_remove) unlink(file_to_remove);
+}
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    if (held && !noted) {
+        noted = 1;
+        return;
+    }
+    clean_up();
+    if (terminal_known) (void)!write(STDERR_FILENO, "\n", 1);
+    _exit(strata_status_exit_code(STRATA_INTERRUPTED));
+}
+
+/* Dies of the signal all the same, as the parent expects. */
+static void on_termination(int signal_number)
+{
+    clean_up();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* Whoever started us with a signal ignored (nohup, a shell's background) wants it so. */
+static void handle(int signal_number, void (*handler)(int))
+{
+    struct sigaction action;
+    if (sigaction(signal_number, NULL, &action) != 0 || action.sa_handler == SIG_IGN) return;
+    action = (struct sigaction){.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigaction(signal_number, &action, NULL);
+}
+
+void cli_interrupt_install(void)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    terminal_known = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &terminal_settings) == 0;
+    handle(SIGINT, on_interrupt);
+    handle(SIGTERM, on_termination);
+    handle(SIGHUP, on_termination);
+    sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is then a failed write, and is reported */
+}
+
+void cli_interrupt_hold(void)
+{
+    noted = 0;
+    held = 1;
+}
+
+bool cli_interrupt_release(void)
+{
+    held = 0;
+    return noted != 0;
+}
+
+bool cli_interrupted(void)
+{
+    return held && noted;
+}
+
+void cli_interrupt_remove(const char *path)
+{
+    file_to_remove = path;
+}

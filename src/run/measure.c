@@ -1,0 +1,241 @@
+#include "run/measure.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "quant/row.h"
+
+/* The shapes of a layer of a model of a few billion weights. */
+enum {
+    WIDTH = 2048,
+    HEADS = 16,
+    KV_HEADS = 8,
+    HEAD = 128,
+    DEPTH = 2048,
+    EXPERTS = 32,
+    USED = 8,
+    EXPERT_WIDTH = 768,
+    VALUE_HEADS = 32,
+    TAPS = 4,
+    BATCH = 256,
+    TRIES = 3,
+};
+
+typedef struct lab {
+    const st_backend *backend;
+    st_device *device;
+    st_queue *queue;
+    unsigned char *memory; /* everything an operation reads and writes: its content does not matter, its size does */
+    size_t bytes, used;
+    st_step *step;
+    const void **parts;    /* [EXPERTS] */
+    st_on_measure on_row;
+    void *context;
+    strata_error *error;
+} lab;
+
+static double now_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void *take(lab *l, size_t bytes)
+{
+    void *start = l->memory + l->used;
+    l->used += (bytes + 255) / 256 * 256;
+    return l->used <= l->bytes ? start : l->memory;
+}
+
+static st_bound_value value(lab *l, uint32_t width, uint32_t rows)
+{
+    return (st_bound_value){take(l, (size_t)width * rows * sizeof(float)), width};
+}
+
+static st_bound_weight matrix(lab *l, uint32_t type, size_t in, size_t out, size_t parts)
+{
+    const st_type_info *info = st_type_find(type);
+    st_bound_weight w = {.info = info, .type = type, .ne = {in, out, parts}};
+    st_type_row_bytes(info, in, &w.row_bytes);
+    unsigned char *data = take(l, w.row_bytes * out * parts);
+    w.data = data;
+    if (parts == 1) return w;
+    for (size_t i = 0; i < parts; i++) l->parts[i] = data + i * out * w.row_bytes;
+    w.parts = l->parts;
+    return w;
+}
+
+/* The shortest of a few launches of the operation. */
+static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *row)
+{
+    st_device_info info;
+    l->backend->info(l->device, &info);
+    size_t scratch = 64 << 20, worker = 4 << 20;
+    unsigned char *memory = take(l, scratch + worker * info.workers);
+    st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = l->step, .scratch = memory,
+                                .shared_bytes = scratch, .worker_bytes = worker};
+    st_segment *segment = NULL;
+    strata_status status = l->used > l->bytes ? st_error_memory(l->error, l->used, "the operations' laboratory")
+                                              : l->backend->prepare(l->device, &source, &segment, l->error);
+    row->seconds = 1e9;
+    for (int i = 0; i < TRIES && status == STRATA_OK; i++) {
+        double start = now_seconds();
+        status = l->backend->launch(segment, l->queue, l->error);
+        double seconds = now_seconds() - start;
+        if (seconds < row->seconds) row->seconds = seconds;
+    }
+    if (segment) l->backend->segment_free(segment);
+    if (status != STRATA_OK) return status;
+    if (l->on_row(l->context, row)) return STRATA_OK;
+    return st_error_set(l->error, STRATA_INTERRUPTED, NULL, "stopped after %s", st_op_name(row->kind));
+}
+
+static st_op start(lab *l, st_op_kind kind, uint32_t rows, uint32_t position)
+{
+    l->used = 0;
+    l->step->count = l->step->out_count = rows;
+    l->step->position = position;
+    return (st_op){.kind = kind};
+}
+
+static strata_status time_matmul(lab *l, uint32_t type, uint32_t rows)
+{
+    st_op op = start(l, ST_OP_MATMUL, rows, 0);
+    st_bound_op bound = {.op = &op, .in[0] = value(l, WIDTH, rows), .out = value(l, WIDTH, rows)};
+    bound.weight[0] = matrix(l, type, WIDTH, WIDTH, 1);
+    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, (double)bound.weight[0].row_bytes * WIDTH,
+                         2.0 * WIDTH * WIDTH * rows};
+    return time_op(l, &bound, &row);
+}
+
+static strata_status time_experts(lab *l, uint32_t type, uint32_t rows)
+{
+    st_op op = start(l, ST_OP_EXPERTS, rows, 0);
+    op.p.experts.experts = EXPERTS;
+    op.p.experts.used = USED;
+    op.p.experts.width = EXPERT_WIDTH;
+    op.p.experts.fused = true;
+    st_bound_op bound = {.op = &op, .in = {value(l, WIDTH, rows), value(l, USED, rows), value(l, USED, rows)},
+                         .out = value(l, WIDTH, rows)};
+    int32_t *ids = bound.in[1].data;
+    for (uint32_t i = 0; i < rows * USED; i++) ids[i] = (int32_t)((i * 5 + i / USED) % EXPERTS);
+    /* gate, up and down share one table of addresses: what is read is as much, where it is does not matter */
+    bound.weight[0] = matrix(l, type, WIDTH, 2 * EXPERT_WIDTH, EXPERTS);
+    bound.weight[2] = bound.weight[0];
+    bound.weight[2].ne[0] = EXPERT_WIDTH;
+    st_type_row_bytes(bound.weight[2].info, EXPERT_WIDTH, &bound.weight[2].row_bytes);
+    double touched = rows * USED < EXPERTS ? rows * USED : EXPERTS;
+    double expert_bytes = (double)bound.weight[0].row_bytes * 2 * EXPERT_WIDTH + (double)bound.weight[2].row_bytes * WIDTH;
+    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, touched * expert_bytes,
+                         6.0 * WIDTH * EXPERT_WIDTH * USED * rows};
+    return time_op(l, &bound, &row);
+}
+
+static strata_status time_attention(lab *l, st_type type, uint32_t rows)
+{
+    st_op op = start(l, ST_OP_ATTENTION, rows, DEPTH);
+    op.p.attention.heads = HEADS;
+    op.p.attention.kv_heads = KV_HEADS;
+    op.p.attention.key_length = op.p.attention.value_length = HEAD;
+    op.p.attention.scale = 1;
+    size_t row_bytes = st_row_bytes(type, KV_HEADS * HEAD);
+    uint32_t capacity = DEPTH + rows;
+    st_bound_op bound = {.op = &op, .in[0] = value(l, HEADS * HEAD, rows), .out = value(l, HEADS * HEAD, rows)};
+    bound.kv = (st_kv_view){.keys = take(l, capacity * row_bytes), .values = take(l, capacity * row_bytes),
+                            .key_row_bytes = row_bytes, .value_row_bytes = row_bytes, .capacity = capacity, .type = type};
+    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, 2.0 * capacity * (double)row_bytes,
+                         4.0 * HEADS * HEAD * (DEPTH + rows / 2.0) * rows};
+    return time_op(l, &bound, &row);
+}
+
+static strata_status time_deltanet(lab *l, uint32_t rows)
+{
+    st_op op = start(l, ST_OP_DELTANET, rows, 0);
+    op.p.deltanet.key_heads = HEADS;
+    op.p.deltanet.value_heads = VALUE_HEADS;
+    op.p.deltanet.size = HEAD;
+    uint32_t channels = (2 * HEADS + VALUE_HEADS) * HEAD;
+    st_bound_op bound = {.op = &op, .in = {value(l, channels, rows), value(l, VALUE_HEADS, rows), value(l, VALUE_HEADS, rows)},
+                         .out = value(l, VALUE_HEADS * HEAD, rows)};
+    bound.weight[0] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
+    bound.weight[1] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
+    size_t state = (size_t)VALUE_HEADS * HEAD * HEAD;
+    bound.state.delta = take(l, state * sizeof(float));
+    st_op_measure row = {op.kind, "F32", rows, 0, 2.0 * (double)state * sizeof(float), 7.0 * (double)state * rows};
+    return time_op(l, &bound, &row);
+}
+
+/* Operations on rows: two inputs, one output, a weight that some of them use. */
+static strata_status time_rows(lab *l, st_op_kind kind, uint32_t rows)
+{
+    st_op op = start(l, kind, rows, 0);
+    if (kind == ST_OP_RMS_NORM) {
+        op.p.norm.group = WIDTH;
+        op.p.norm.epsilon = 1e-6f;
+    } else if (kind == ST_OP_ROPE) {
+        op.p.rope.heads = HEADS;
+        op.p.rope.head_size = op.p.rope.dims = HEAD;
+        op.p.rope.style = ST_ROPE_HALVES;
+    } else if (kind == ST_OP_CONV) op.p.conv.width = TAPS;
+    else if (kind == ST_OP_SOFTCAP) op.p.softcap.cap = 30;
+    st_bound_op bound = {.op = &op, .in = {value(l, WIDTH, rows), value(l, WIDTH, rows)}};
+    bound.out = kind == ST_OP_ROPE ? bound.in[0] : value(l, WIDTH, rows);
+    bound.weight[0] = kind == ST_OP_CONV ? matrix(l, ST_TYPE_F32, TAPS, WIDTH, 1) : matrix(l, ST_TYPE_F32, WIDTH, 1, 1);
+    bound.state.conv = take(l, WIDTH * TAPS * sizeof(float));
+    st_op_measure row = {kind, "-", rows, 0, 3.0 * WIDTH * rows * sizeof(float), 4.0 * WIDTH * rows};
+    return time_op(l, &bound, &row);
+}
+
+static strata_status time_all(lab *l)
+{
+    static const uint32_t rows[] = {1, BATCH};
+    static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
+    static const st_op_kind row_kinds[] = {ST_OP_RMS_NORM, ST_OP_ROPE, ST_OP_ADD, ST_OP_GATED_ACT, ST_OP_SIGMOID_GATE,
+                                           ST_OP_SILU_GATE, ST_OP_SOFTCAP, ST_OP_CONV};
+    strata_status status = STRATA_OK;
+    for (size_t r = 0; r < 2; r++) {
+        for (size_t t = 0; t < st_type_count() && status == STRATA_OK; t++) {
+            st_type type = st_type_at(t);
+            if (type >= ST_TYPE_I8 && type <= ST_TYPE_F64) continue; /* no model multiplies by them */
+            status = time_matmul(l, type, rows[r]);
+        }
+        for (size_t t = 0; t < st_type_count() && status == STRATA_OK; t++)
+            if (st_type_at(t) == ST_TYPE_Q4_K || st_type_at(t) == ST_TYPE_Q6_K || st_type_at(t) == ST_TYPE_Q8_0)
+                status = time_experts(l, st_type_at(t), rows[r]);
+        for (size_t t = 0; t < 3 && status == STRATA_OK; t++) status = time_attention(l, kv_types[t], rows[r]);
+        if (status == STRATA_OK) status = time_deltanet(l, rows[r]);
+        for (size_t k = 0; k < sizeof row_kinds / sizeof *row_kinds && status == STRATA_OK; k++)
+            status = time_rows(l, row_kinds[k], rows[r]);
+    }
+    return status;
+}
+
+strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on_measure on_row, void *context,
+                             strata_error *error)
+{
+    st_device_info info;
+    backend->info(device, &info);
+    lab l = {.backend = backend, .device = device, .bytes = ((size_t)384 + 4 * info.workers) << 20, .on_row = on_row,
+             .context = context, .error = error};
+    const void *parts[EXPERTS];
+    l.parts = parts;
+    void *memory = NULL;
+    strata_status status = backend->alloc(device, l.bytes, &memory, error);
+    if (status != STRATA_OK) return status;
+    l.memory = memory;
+    l.step = st_alloc_zero(1, st_step_bytes(BATCH));
+    if (!l.step) status = st_error_memory(error, st_step_bytes(BATCH), "the operations' laboratory");
+    if (status == STRATA_OK) status = backend->queue_new(device, ST_QUEUE_COMPUTE, &l.queue, error);
+    if (status == STRATA_OK) status = backend->zero(l.queue, l.memory, l.bytes, error);
+    if (status == STRATA_OK) {
+        l.step->batch_max = BATCH;
+        status = time_all(&l);
+    }
+    if (l.queue) backend->queue_free(l.queue);
+    st_free(l.step);
+    backend->free(device, l.memory);
+    return status;
+}

@@ -1,0 +1,22 @@
+/* Timing: every kind of operation at real shapes on a device, the laboratory for kernels. Knows operations and addresses;
+ * needs no model. */
+#ifndef ST_RUN_MEASURE_H
+#define ST_RUN_MEASURE_H
+
+#include "backend/backend.h"
+
+typedef struct st_op_measure {
+    st_op_kind kind;
+    const char *type;  /* of the weights, or of keys and values; "-": none */
+    uint32_t rows;
+    double seconds;    /* the shortest of several runs */
+    double bytes;      /* weights and state read */
+    double ops;        /* multiplications and additions */
+} st_op_measure;
+
+/* Calls `on_row` for every operation × type; returning false stops it with STRATA_INTERRUPTED. */
+typedef bool (*st_on_measure)(void *context, const st_op_measure *row);
+strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on_measure on_row, void *context,
+                             strata_error *error);
+
+#endif

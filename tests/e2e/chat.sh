@@ -1,0 +1,140 @@
+#!/bin/bash
+# strata run on a terminal: a chat with history, interrupts, commands and a window that changes its size.
+. "$(dirname "$0")/tap"
+if ! command -v tmux >/dev/null; then
+    skip "a chat on a terminal" "tmux is not here"
+    finish
+fi
+socket=strata-test-$$ model=$kit/llama.gguf number=0
+export XDG_STATE_HOME=$work/state TERM=screen
+trap '[ "$BASHPID" != $$ ] || { tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$work"; }' EXIT
+terminal() { tmux -L "$socket" "$@"; }
+# The screen with its scrollback, wrapped lines joined.
+screen() { terminal capture-pane -p -J -S - -t "chat$number"; }
+# open ARGS...: a chat in a fresh terminal; its exit code goes to $work/code.
+open_chat() {
+    rm -f "$work/code"
+    number=$((number + 1))
+    terminal -f /dev/null new-session -d -s "chat$number" -x 100 -y 30 -e TERM="$TERM" -e XDG_STATE_HOME="$XDG_STATE_HOME" \
+        "$(printf '%q ' "$strata" run -m "$model" "$@"); echo \$? >$work/code; sleep 30"
+}
+type_line() {
+    terminal send-keys -t "chat$number" -l "$1"
+    terminal send-keys -t "chat$number" Enter
+}
+key() { terminal send-keys -t "chat$number" "$@"; }
+# eventually COMMAND...: within ten seconds it succeeds.
+eventually() {
+    local i
+    for i in $(seq 200); do
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        sleep 0.05
+    done
+    screen
+    return 1
+}
+shows() { screen | grep -qF -e "$1"; }
+shows_times() { [ "$(screen | grep -cF -e "$2")" = "$1" ]; }
+prompt_is_back() { screen | sed '/^$/d' | tail -1 | grep -qE '^> *$'; }
+left_with() { [ "$(cat "$work/code" 2>/dev/null)" = "$1" ]; }
+
+# --- two turns, history, commands
+open_chat --temp 0 -n 8 --ignore-eos -sys "Be brief."
+check "the chat opens" eventually shows "/help lists commands"
+check "it prompts" eventually prompt_is_back
+type_line "first message"
+check "it answers, and says how fast" eventually shows_times 1 "answer: 8 tokens at"
+check "it prompts again" eventually prompt_is_back
+first=$(screen | sed -nE 's/.*prompt: ([0-9]+) tokens? at.*/\1/p' | tail -1)
+type_line "second message"
+check "a second turn" eventually shows_times 2 "answer: 8 tokens at"
+second=$(screen | sed -nE 's/.*prompt: ([0-9]+) tokens? at.*/\1/p' | tail -1)
+check "the first message had the system message before it" test "$first" -gt 30
+check "the second turn runs the new tokens alone" test "$second" -lt 60
+eventually prompt_is_back
+key Up
+check "arrow-up brings back the last line" eventually shows_times 2 "> second message"
+key Up
+check "and the one before" eventually shows_times 2 "> first message"
+key C-u
+check "the line can be edited" eventually prompt_is_back
+type_line "/help"
+check "/help" eventually shows "begin a new conversation"
+type_line "/nonsense"
+check "an unknown command" eventually shows "unknown command /nonsense"
+type_line "/usr is a path"
+check "a slash in a message is a message" eventually shows_times 3 "answer: 8 tokens at"
+type_line "/reset"
+eventually prompt_is_back
+type_line "first message"
+check "after /reset it answers" eventually shows_times 4 "answer: 8 tokens at"
+eventually prompt_is_back
+type_line 'one \'
+type_line "two"
+check "a backslash goes on in the next line" eventually shows_times 5 "answer: 8 tokens at"
+eventually prompt_is_back
+type_line "grüße 日本"
+check "what is not ASCII" eventually shows_times 6 "answer: 8 tokens at"
+check "is shown as it was typed" shows "> grüße 日本"
+eventually prompt_is_back
+terminal resize-window -t "chat$number" -x 40 -y 12
+key "a" "b"
+terminal resize-window -t "chat$number" -x 120 -y 40
+key "c"
+check "a window of another size does not end the line" eventually shows "abc"
+key C-u
+type_line "/quit"
+check "/quit leaves with exit code 0" eventually left_with 0
+check "the history is kept" grep -qx "second message" "$XDG_STATE_HOME/strata/history"
+check "for its owner alone" test "$(stat -c %a "$XDG_STATE_HOME/strata/history")" = 600
+
+# --- interrupts: answers that would go on for long, of a model that says it has the context for them
+python3 - "$model" "$work/long.gguf" <<'PYTHON'
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+place = data.index(b"llama.context_length") + len("llama.context_length")
+assert struct.unpack_from("<II", data, place) == (4, 512)
+struct.pack_into("<I", data, place + 4, 65536)
+open(sys.argv[2], "wb").write(data)
+PYTHON
+model=$work/long.gguf
+open_chat --temp 0 --ignore-eos -c 32768 --logit-bias 65+1000
+eventually prompt_is_back
+key Up Up # past /quit
+check "the history of the last chat" eventually shows "> grüße 日本"
+key C-u
+eventually prompt_is_back
+type_line "go on"
+answering() { screen | tail -n +2 | grep -qE '^A{3,}'; }
+check "text streams as it comes" eventually answering
+key C-c
+check "Ctrl-C during an answer leads back to the prompt" eventually prompt_is_back
+check "and does not leave" test ! -e "$work/code"
+type_line "and now"
+sleep 0.5
+key C-c
+check "the conversation goes on" eventually shows_times 2 "answer: "
+eventually prompt_is_back
+key "half a line"
+key C-c
+check "Ctrl-C at the prompt leaves with 130" eventually left_with 130
+check "the terminal is as it was" eventually eval 'terminal display -p -t "chat$number" "#{pane_tty}" | xargs -I{} stty -F {} -a | grep -q " icanon"'
+
+# --- the end of the input, a dumb terminal, a home that cannot be written
+open_chat --temp 0 -n 4
+eventually prompt_is_back
+key C-d
+check "Ctrl-D leaves with exit code 0" eventually left_with 0
+export TERM=dumb XDG_STATE_HOME=/proc/none
+open_chat --temp 0 -n 4 --ignore-eos
+eventually prompt_is_back
+type_line "hello"
+check "a home that cannot be written is no error" eventually shows "answer: 4 tokens"
+type_line "/quit"
+check "and the chat ends well" eventually left_with 0
+export TERM=screen
+open_chat --raw
+check "--raw without a prompt is wrong usage" eventually left_with 2
+open_chat -p hello -n 3 --ignore-eos
+check "-p on a terminal answers once" eventually left_with 0
+finish

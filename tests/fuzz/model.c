@@ -1,0 +1,108 @@
+/* Any bytes as a model: the directory, the description, the binding, the program. What is let in holds together, and
+ * where it is small it runs a few tokens. The input is the file's head; data follows, all zero, as much as a tiny model
+ * needs. */
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "run/run.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { HEAD_MAX = 1 << 16, DATA_BYTES = 4 << 20, CONTEXT = 12, BATCH = 4 };
+
+static _Alignas(64) unsigned char file[HEAD_MAX + DATA_BYTES];
+
+static void must(bool condition)
+{
+    if (!condition) abort();
+}
+
+static void check_error(strata_status status, const strata_error *error)
+{
+    must(status == STRATA_FORMAT || status == STRATA_UNSUPPORTED);
+    must(error->status == status && error->message[0] != '\0');
+}
+
+/* A value is as wide as what is written to it, and lies within the scratch of its rows. */
+static void check_program(const st_program *program, const st_binding *binding)
+{
+    for (uint32_t i = 0; i < program->value_count; i++) {
+        const st_value *v = &program->values[i];
+        must(v->width > 0 && v->offset_bytes + v->width * sizeof(float) <= program->row_bytes[v->rows]);
+    }
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const st_op *op = &program->ops[i];
+        for (int k = 0; k < ST_OP_INPUTS; k++)
+            must(op->in[k] >= ST_NO_VALUE && op->in[k] < (int32_t)program->value_count);
+        must(op->out >= ST_NO_VALUE && op->out < (int32_t)program->value_count);
+        for (int k = 0; k < ST_OP_WEIGHTS; k++)
+            must(op->weight[k] >= ST_NO_WEIGHT && op->weight[k] < (int32_t)binding->count);
+        if (op->kind == ST_OP_MATMUL) must(binding->weights[op->weight[0]].ne[0] == program->values[op->in[0]].width);
+    }
+}
+
+static bool is_small(const st_program *program, const st_binding *binding, const st_kv_layout *layout)
+{
+    double flops = 0;
+    for (uint32_t i = 0; i < program->op_count; i++)
+        flops += st_op_estimate(program, binding, &program->ops[i], BATCH, CONTEXT).flops;
+    return flops < 3e7 && layout->total_bytes < 16 << 20 && program->row_bytes[0] + program->row_bytes[1] < 1 << 20;
+}
+
+static void run_some(const st_run_source *source)
+{
+    strata_token ids[BATCH] = {0, (strata_token)source->desc->vocab - 1, 0, 0};
+    st_run_options options = {.batch = BATCH, .out_rows = 1, .nextn = source->desc->nextn_count > 0};
+    st_run *run = NULL;
+    must(st_run_new(source, &options, &run, NULL) == STRATA_OK);
+    static const uint32_t counts[] = {BATCH, 1, BATCH, 3};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        uint32_t row = counts[i] - 1, reached;
+        const float *logits;
+        must(st_run_tokens(run, ids, counts[i], NULL) == STRATA_OK);
+        must(st_run_logits(run, &row, 1, &logits, NULL) == STRATA_OK);
+        if (i == 1) must(st_run_rewind(run, 3, &reached, NULL) == STRATA_OK);
+    }
+    st_run_free(run);
+}
+
+static void check_model(const st_gguf *gguf, st_arena *arena)
+{
+    static st_device *device;
+    strata_error error = {0};
+    st_run_source source = {.backend = st_backend_cpu()};
+    strata_status status = st_desc_build(gguf, arena, &source.desc, &error);
+    if (status == STRATA_OK) status = st_binding_build(source.desc, gguf, arena, &source.binding, &error);
+    if (status == STRATA_OK) status = st_program_build(source.desc, source.binding, arena, &source.program, &error);
+    if (status != STRATA_OK) {
+        check_error(status, &error);
+        return;
+    }
+    check_program(source.program, source.binding);
+    st_kv_options kv = {.type = ST_TYPE_F32, .context = CONTEXT, .batch = BATCH, .snapshots = 1};
+    must(st_kv_layout_build(source.desc, &kv, arena, &source.layout, &error) == STRATA_OK);
+    if (!is_small(source.program, source.binding, source.layout)) return;
+    const st_device_options options = {.cpu = "ref", .threads = 1};
+    if (!device) must(source.backend->open(&options, &device, NULL) == STRATA_OK);
+    source.device = device;
+    run_some(&source);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size > HEAD_MAX) return 0;
+    if (size) memcpy(file, data, size);
+    st_gguf *gguf = NULL;
+    strata_error error = {0};
+    strata_status status = st_gguf_open_memory("fuzz.gguf", file, size + DATA_BYTES, &gguf, &error);
+    if (status == STRATA_OK) {
+        st_arena arena = {0};
+        check_model(gguf, &arena);
+        st_arena_free(&arena);
+        st_gguf_close(gguf);
+    } else {
+        check_error(status, &error);
+    }
+    memset(file, 0, size);
+    return 0;
+}

@@ -1,0 +1,254 @@
+/* A real model, SmolLM2-135M-Instruct, against float32 on its dequantised weights: the chance of each next token, and
+ * greedy answers. Needs the default model in the cache (tools/fetch-model) and is skipped without it. A short part of
+ * the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the best there are. */
+#include "support/kit.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "strata.h"
+
+#ifdef __SANITIZE_ADDRESS__
+enum { TOKENS = 8, ANSWER = 1 }; /* ten times as slow */
+#else
+enum { TOKENS = 64, ANSWER = 48 };
+#endif
+
+enum { IDS_MAX = 2048, CHUNK = 512 };
+
+static json_t *expected;
+static strata_model *model;
+
+static const char *model_path(void)
+{
+    static char path[4096];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && *cache) snprintf(path, sizeof path, "%s/strata/SmolLM2-135M-Instruct.Q4_1.gguf", cache);
+    else snprintf(path, sizeof path, "%s/.cache/strata/SmolLM2-135M-Instruct.Q4_1.gguf", home ? home : "");
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+static bool is_whole(void)
+{
+    const char *value = getenv("STRATA_TEST_WHOLE");
+    return value && strcmp(value, "1") == 0;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    st_buf text = {0};
+    kit_read(kit_path("smollm2/expect.json"), &text);
+    expected = json_loadb(text.data, text.length, 0, NULL);
+    st_buf_free(&text);
+    if (!expected) return 1;
+    const char *path = model_path();
+    return path && strata_model_open(path, NULL, &model, NULL) != STRATA_OK;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    json_decref(expected);
+    strata_model_close(model);
+    return 0;
+}
+
+static strata_engine *open_engine(const char *cpu)
+{
+    strata_engine *engine = NULL;
+    strata_error error;
+    strata_engine_options options = {.cpu = cpu, .context = 1024};
+    if (strata_engine_new(model, &options, &engine, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return engine;
+}
+
+static size_t read_ids(const json_t *array, strata_token *ids)
+{
+    size_t count = json_array_size(array);
+    assert_true(count <= IDS_MAX);
+    for (size_t i = 0; i < count; i++) ids[i] = (strata_token)json_integer_value(json_array_get(array, i));
+    return count;
+}
+
+/* ---- the chance of the next token -------------------------------------------------------------------------------- */
+
+typedef struct scores {
+    const strata_token *ids; /* of the chunk */
+    size_t first, count;     /* where the chunk begins, its tokens */
+    const json_t *logprobs;
+    double sum, expected_sum, worst;
+    size_t scored;
+} scores;
+
+static double log_chance(const float *logits, size_t vocab, strata_token token)
+{
+    double largest = -INFINITY, sum = 0;
+    for (size_t i = 0; i < vocab; i++) largest = fmax(largest, (double)logits[i]);
+    for (size_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - largest);
+    return (double)logits[token] - largest - log(sum);
+}
+
+static bool take_row(void *context, size_t row, const float *logits, size_t vocab)
+{
+    scores *s = context;
+    if (row + 1 == s->count) return true; /* the next token is in another chunk */
+    double found = log_chance(logits, vocab, s->ids[row + 1]);
+    double wanted = json_real_value(json_array_get(s->logprobs, s->first + row));
+    s->sum += found;
+    s->expected_sum += wanted;
+    s->worst = fmax(s->worst, fabs(found - wanted));
+    s->scored++;
+    return true;
+}
+
+/* Scores the first `count` tokens of the text, in chunks from an empty context. */
+static scores score(const char *cpu, size_t count)
+{
+    strata_token ids[IDS_MAX];
+    strata_session *session = NULL;
+    strata_error error;
+    size_t all = read_ids(json_object_get(expected, "tokens"), ids);
+    assert_true(count <= all);
+    strata_engine *engine = open_engine(cpu);
+    assert_int_equal(strata_session_new(engine, &session, NULL), STRATA_OK);
+    scores s = {.logprobs = json_object_get(expected, "next_logprob")};
+    for (s.first = 0; s.first < count; s.first += CHUNK) {
+        s.ids = ids + s.first;
+        s.count = count - s.first < CHUNK ? count - s.first : CHUNK;
+        if (strata_session_score(session, s.ids, s.count, false, take_row, &s, &error) != STRATA_OK)
+            fail_msg("%s", error.message);
+    }
+    strata_session_free(session);
+    strata_engine_free(engine);
+    return s;
+}
+
+static double perplexity(double sum, size_t scored)
+{
+    return exp(-sum / (double)scored);
+}
+
+static void next_tokens(void **state)
+{
+    (void)state;
+    if (!model) skip();
+    scores s = score("ref", TOKENS);
+    assert_int_equal(s.scored, TOKENS - 1);
+    double found = perplexity(s.sum, s.scored), wanted = perplexity(s.expected_sum, s.scored);
+    if (!(s.worst <= 2e-3)) fail_msg("a log chance is off by %g", s.worst);
+    if (!(fabs(found / wanted - 1) <= 1e-4)) fail_msg("perplexity %.4f, expected %.4f", found, wanted);
+}
+
+static void the_whole_text(void **state)
+{
+    const char *cpu = *state;
+    if (!model || !is_whole()) skip();
+    scores s = score(cpu, json_array_size(json_object_get(expected, "tokens")));
+    double found = perplexity(s.sum, s.scored), wanted = json_real_value(json_object_get(expected, "perplexity"));
+    fprintf(stderr, "# %s: perplexity %.4f, expected %.4f (%+.4f %%), the worst log chance off by %.2g\n",
+            cpu ? cpu : "the best kernels", found, wanted, 100 * (found / wanted - 1), s.worst);
+    assert_int_equal(s.scored, (size_t)json_integer_value(json_object_get(expected, "scored")));
+    double allowed = cpu ? 1e-4 : 1e-2; /* the fast kernels round activations */
+    if (!(fabs(found / wanted - 1) <= allowed)) fail_msg("perplexity %.4f, expected %.4f", found, wanted);
+}
+
+/* ---- greedy answers ---------------------------------------------------------------------------------------------- */
+
+/* How many of the expected ids came, at most `limit`; a difference where the margin is small ends it well. */
+static void follow(strata_session *session, const json_t *chat, size_t limit)
+{
+    strata_token ids[IDS_MAX], wanted[IDS_MAX];
+    strata_error error;
+    size_t count = read_ids(json_object_get(chat, "ids"), ids);
+    size_t answers = read_ids(json_object_get(chat, "greedy"), wanted);
+    for (size_t i = 0; i < answers && i < limit; i++) {
+        const float *logits;
+        size_t vocab;
+        if (strata_session_prompt(session, ids, count, NULL, NULL, &error) != STRATA_OK ||
+            strata_session_logits(session, &logits, &vocab, &error) != STRATA_OK)
+            fail_msg("%s", error.message);
+        strata_token best = 0;
+        for (size_t t = 1; t < vocab; t++)
+            if (logits[t] > logits[best]) best = (strata_token)t;
+        double margin = json_real_value(json_array_get(json_object_get(chat, "margin"), i));
+        if (best != wanted[i] && margin >= 1e-2)
+            fail_msg("token %zu is %d, expected %d (margin %g)", i, best, wanted[i], margin);
+        if (best != wanted[i]) return;
+        ids[count++] = best;
+    }
+}
+
+static void a_chat(void **state)
+{
+    (void)state;
+    if (!model) skip();
+    strata_engine *engine = open_engine("ref");
+    strata_session *session = NULL;
+    assert_int_equal(strata_session_new(engine, &session, NULL), STRATA_OK);
+    follow(session, json_array_get(json_object_get(expected, "chats"), 0), ANSWER);
+    strata_session_free(session);
+    strata_engine_free(engine);
+}
+
+static void all_chats(void **state)
+{
+    (void)state;
+    if (!model || !is_whole()) skip();
+    strata_engine *engine = open_engine("ref");
+    strata_session *session = NULL;
+    assert_int_equal(strata_session_new(engine, &session, NULL), STRATA_OK);
+    const json_t *chats = json_object_get(expected, "chats");
+    assert_int_equal(json_array_size(chats), 5);
+    for (size_t i = 0; i < json_array_size(chats); i++) follow(session, json_array_get(chats, i), IDS_MAX);
+    strata_session_free(session);
+    strata_engine_free(engine);
+}
+
+/* The model's template and tokenizer make the expected ids of each conversation. */
+static void prompts(void **state)
+{
+    (void)state;
+    if (!model) skip();
+    strata_template *chat_template = NULL;
+    assert_int_equal(strata_template_of_model(model, &chat_template, NULL), STRATA_OK);
+    const json_t *chats = json_object_get(expected, "chats");
+    for (size_t i = 0; i < json_array_size(chats); i++) {
+        const json_t *chat = json_array_get(chats, i);
+        json_t *messages = json_object_get(chat, "messages");
+        json_t *args = json_pack("{s:O, s:b}", "messages", messages, "add_generation_prompt", 1);
+        char *text = json_dumps(args, 0);
+        strata_token *found = NULL, wanted[IDS_MAX];
+        size_t count = 0, wanted_count = read_ids(json_object_get(chat, "ids"), wanted);
+        strata_error error;
+        strata_status status =
+            strata_template_tokenize(chat_template, model, text, strlen(text), NULL, &found, &count, &error);
+        if (status != STRATA_OK) fail_msg("%s", error.message);
+        assert_int_equal(count, wanted_count);
+        assert_memory_equal(found, wanted, count * sizeof *found);
+        strata_free(found);
+        free(text);
+        json_decref(args);
+    }
+    strata_template_free(chat_template);
+}
+
+int main(void)
+{
+    static char reference[] = "ref";
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(next_tokens),
+        cmocka_unit_test(a_chat),
+        cmocka_unit_test(prompts),
+        {.name = "the whole text, reference", .test_func = the_whole_text, .initial_state = reference},
+        {.name = "the whole text, best kernels", .test_func = the_whole_text},
+        cmocka_unit_test(all_chats),
+    };
+    /* The whole is asked for, not missing: what is not run is not counted. */
+    size_t count = is_whole() ? 6 : 3;
+    return _cmocka_run_group_tests("smollm2", tests, count, set_up, tear_down);
+}

@@ -1,0 +1,30 @@
+/* A device that runs one operation of the reference kernels at a time, and the formulas they are measured by. */
+#ifndef TEST_SUPPORT_OP_RIG_H
+#define TEST_SUPPORT_OP_RIG_H
+
+#include "backend/backend.h"
+#include "support/kit.h"
+
+enum { ROWS = 5 };
+
+/* For cmocka's group: the device, and a step of ROWS rows at position 0. */
+int op_rig_open(void **state);
+int op_rig_close(void **state);
+
+extern st_step *op_step;
+
+void op_run(const st_bound_op *bound, st_rows rows);
+
+float random_value(void); /* between −1 and 1 */
+void randomise(float *values, size_t count);
+
+st_bound_weight floats(const float *data, uint64_t ne0, uint64_t ne1);
+
+/* Fails unless |found − expected| ≤ 2e-6 × size, where size is the sum of the magnitudes that were added up. */
+void check_close(const char *what, size_t index, double found, double expected, double size);
+
+double sigmoid(double x);
+double silu(double x);
+double gelu(double x);
+
+#endif

@@ -1,0 +1,123 @@
+/* src/base/pool.c: every part exactly once, by a worker that exists, however many threads there are. */
+#include "support/kit.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "base/pool.h"
+
+enum { PARTS_MAX = 5000, WORKERS_MAX = 8 };
+
+typedef struct job {
+    _Atomic uint32_t runs[PARTS_MAX];
+    _Atomic uint32_t inside[WORKERS_MAX]; /* a worker runs one part at a time */
+    _Atomic uint32_t wrong;
+    uint32_t threads;
+} job;
+
+static void count_part(void *context, uint32_t worker, size_t part)
+{
+    job *j = context;
+    if (worker >= j->threads || part >= PARTS_MAX || atomic_fetch_add(&j->inside[worker], 1) != 0) j->wrong++;
+    atomic_fetch_add(&j->runs[part], 1);
+    atomic_fetch_sub(&j->inside[worker], 1);
+}
+
+static job the_job;
+
+static void every_part_runs_once(void **state)
+{
+    (void)state;
+    static const size_t parts[] = {0, 1, 2, 3, 7, 8, 9, 64, 1000, PARTS_MAX};
+    for (uint32_t threads = 1; threads <= WORKERS_MAX; threads++) {
+        st_pool *pool = NULL;
+        assert_int_equal(st_pool_new(threads, &pool, NULL), STRATA_OK);
+        assert_int_equal(st_pool_threads(pool), threads);
+        for (size_t p = 0; p < sizeof parts / sizeof *parts; p++) {
+            memset(&the_job, 0, sizeof the_job);
+            the_job.threads = threads;
+            st_pool_run(pool, count_part, &the_job, parts[p]);
+            assert_int_equal(the_job.wrong, 0);
+            for (size_t i = 0; i < PARTS_MAX; i++) assert_int_equal(the_job.runs[i], i < parts[p]);
+        }
+        st_pool_free(pool);
+    }
+}
+
+static void add_part(void *context, uint32_t worker, size_t part)
+{
+    (void)worker;
+    atomic_fetch_add((_Atomic uint64_t *)context, part + 1);
+}
+
+/* When run returns, all is done: a job that follows at once must not meet workers of the last. */
+static void many_short_jobs(void **state)
+{
+    (void)state;
+    static const uint32_t threads[] = {1, 2, 3, 8};
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        st_pool *pool = NULL;
+        assert_int_equal(st_pool_new(threads[t], &pool, NULL), STRATA_OK);
+        for (uint64_t round = 0; round < 3000; round++) {
+            _Atomic uint64_t sum = 0;
+            uint64_t parts = round % 5;
+            st_pool_run(pool, add_part, &sum, parts);
+            assert_int_equal(sum, parts * (parts + 1) / 2);
+        }
+        st_pool_free(pool);
+    }
+}
+
+static void nothing_is_allocated_to_run(void **state)
+{
+    (void)state;
+    st_pool *pool = NULL;
+    assert_int_equal(st_pool_new(4, &pool, NULL), STRATA_OK);
+    _Atomic uint64_t sum = 0;
+    st_fault_arm(ST_FAULT_ALLOC, UINT64_MAX, false);
+    st_pool_run(pool, add_part, &sum, 100);
+    assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
+    st_fault_arm(ST_FAULT_ALLOC, 0, false);
+    assert_int_equal(sum, 5050);
+    st_pool_free(pool);
+}
+
+static void sizes_of_a_pool(void **state)
+{
+    (void)state;
+    st_pool *pool = NULL;
+    strata_error error;
+    assert_int_equal(st_pool_new(1025, &pool, &error), STRATA_USAGE);
+    assert_null(pool);
+    assert_non_null(strstr(error.message, "1025"));
+    assert_int_equal(st_pool_new(0, &pool, &error), STRATA_OK);
+    assert_true(st_pool_threads(pool) >= 1);
+    st_pool_free(pool);
+    st_pool_free(NULL);
+}
+
+static void memory_that_is_not_there(void **state)
+{
+    (void)state;
+    for (uint64_t nth = 1; nth <= 2; nth++) {
+        st_pool *pool = NULL;
+        strata_error error = {0};
+        st_fault_arm(ST_FAULT_ALLOC, nth, false);
+        strata_status status = st_pool_new(4, &pool, &error);
+        st_fault_arm(ST_FAULT_ALLOC, 0, false);
+        assert_int_equal(status, STRATA_MEMORY);
+        assert_int_equal(error.status, STRATA_MEMORY);
+        assert_null(pool);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_part_runs_once),        cmocka_unit_test(many_short_jobs),
+        cmocka_unit_test(nothing_is_allocated_to_run), cmocka_unit_test(sizes_of_a_pool),
+        cmocka_unit_test(memory_that_is_not_there),
+    };
+    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
+}

@@ -1,0 +1,315 @@
+/* src/run/run.c: the executor, with the CPU as it is and with one that counts, fails and cannot be read by the host. */
+#include "support/golden.h"
+
+#include <string.h>
+
+#include "base/fault.h"
+
+/* ---- a backend that is the CPU but for what a test changes ------------------------------------------------------- */
+
+static struct {
+    uint64_t launches, fail_at; /* the fail_at-th launch does its work and then fails; 0: none does */
+    size_t alloc_bytes, copied_down_bytes;
+    int unsupported;            /* an operation it cannot run; −1: none */
+} fake;
+
+static strata_status fake_launch(st_segment *segment, st_queue *queue, strata_error *error)
+{
+    strata_status status = st_backend_cpu()->launch(segment, queue, error);
+    if (++fake.launches != fake.fail_at) return status;
+    if (error) *error = (strata_error){.status = STRATA_DEVICE, .message = "the launch failed"};
+    return STRATA_DEVICE;
+}
+
+static strata_status fake_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
+{
+    fake.alloc_bytes += bytes;
+    return st_backend_cpu()->alloc(device, bytes, out, error);
+}
+
+static strata_status fake_copy(st_queue *queue, st_copy_kind kind, void *to, const void *from, size_t bytes,
+                               strata_error *error)
+{
+    if (kind == ST_COPY_DOWN) fake.copied_down_bytes += bytes;
+    return st_backend_cpu()->copy(queue, kind, to, from, bytes, error);
+}
+
+static void fake_info(const st_device *device, st_device_info *out)
+{
+    st_backend_cpu()->info(device, out);
+    out->reads_host_memory = false;
+}
+
+static bool fake_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
+{
+    return (int)kind != fake.unsupported && st_backend_cpu()->supports(device, kind, weight_type);
+}
+
+static st_backend fake_backend(void)
+{
+    st_backend backend = *st_backend_cpu();
+    memset(&fake, 0, sizeof fake);
+    fake.unsupported = -1;
+    backend.launch = fake_launch;
+    backend.alloc = fake_alloc;
+    backend.copy = fake_copy;
+    backend.supports = fake_supports;
+    return backend;
+}
+
+typedef struct rig {
+    golden g;
+    st_arena arena;
+    const st_kv_layout *layout;
+    st_device *device;
+    st_run_source source;
+    st_run *run;
+} rig;
+
+static void open_rig(rig *r, const char *name, const st_backend *backend)
+{
+    *r = (rig){0};
+    assert_true(golden_open(&r->g, name));
+    st_kv_options kv = {.type = ST_TYPE_F32, .context = 64, .batch = 16, .snapshots = 2};
+    assert_int_equal(st_kv_layout_build(r->g.desc, &kv, &r->arena, &r->layout, NULL), STRATA_OK);
+    st_device_options options = {.cpu = "ref", .threads = 1};
+    assert_int_equal(st_backend_cpu()->open(&options, &r->device, NULL), STRATA_OK);
+    r->source = (st_run_source){.desc = r->g.desc, .binding = r->g.binding, .program = r->g.program,
+                                .layout = r->layout, .backend = backend, .device = r->device};
+}
+
+static strata_status start(rig *r, st_run_options options, strata_error *error)
+{
+    return st_run_new(&r->source, &options, &r->run, error);
+}
+
+static void close_rig(rig *r)
+{
+    st_run_free(r->run);
+    st_backend_cpu()->close(r->device);
+    st_arena_free(&r->arena);
+    golden_close(&r->g);
+}
+
+static void feed(rig *r, uint32_t first, uint32_t count)
+{
+    strata_error error;
+    assert_int_equal(st_kv_position(st_run_kv(r->run)), first);
+    if (st_run_tokens(r->run, r->g.tokens + first, count, &error) != STRATA_OK) fail_msg("%s", error.message);
+}
+
+/* The logits of a row of the last batch are the expectation's for that position. */
+static void check_row(rig *r, uint32_t row, uint32_t position)
+{
+    const float *logits;
+    strata_error error;
+    if (st_run_logits(r->run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
+    for (uint32_t i = 0; i < r->g.desc->vocab; i++)
+        assert_float_equal(logits[i], r->g.logits[(size_t)position * r->g.desc->vocab + i], 2e-4f);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static void rows_are_those_asked_for(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", st_backend_cpu());
+    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+    feed(&r, 0, 16);
+    static const uint32_t asked[][4] = {{15, 0, 7, 7}, {3, 2, 1, 0}};
+    uint32_t vocab = r.g.desc->vocab;
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t count = 1; count <= 4; count++) {
+            const float *all, *one;
+            float copy[4 * 320];
+            assert_int_equal(st_run_logits(r.run, asked[i], count, &all, NULL), STRATA_OK);
+            memcpy(copy, all, count * vocab * sizeof *copy);
+            for (uint32_t k = 0; k < count; k++) {
+                assert_int_equal(st_run_logits(r.run, &asked[i][k], 1, &one, NULL), STRATA_OK);
+                assert_memory_equal(copy + k * vocab, one, vocab * sizeof *copy);
+                check_row(&r, asked[i][k], asked[i][k]);
+            }
+        }
+    close_rig(&r);
+}
+
+static void rows_that_are_not_there(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", st_backend_cpu());
+    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+    const float *logits = NULL;
+    strata_error error;
+    uint32_t rows[5] = {0};
+    assert_int_equal(st_run_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT); /* before anything ran */
+    feed(&r, 0, 3);
+    assert_int_equal(st_run_logits(r.run, rows, 0, &logits, &error), STRATA_LIMIT);
+    assert_int_equal(st_run_logits(r.run, rows, 5, &logits, &error), STRATA_LIMIT);
+    assert_non_null(strstr(error.message, "1 to 4"));
+    rows[1] = 3;
+    assert_int_equal(st_run_logits(r.run, rows, 2, &logits, &error), STRATA_LIMIT);
+    assert_non_null(strstr(error.message, "row 3"));
+    assert_int_equal(st_run_nextn_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT);
+    assert_null(logits);
+    check_row(&r, 2, 2);
+    uint32_t reached;
+    assert_int_equal(st_run_rewind(r.run, 1, &reached, NULL), STRATA_OK);
+    assert_int_equal(reached, 1);
+    assert_int_equal(st_run_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT); /* what was computed is gone */
+    close_rig(&r);
+}
+
+static void batches_that_do_not_fit(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", st_backend_cpu());
+    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+    strata_error error;
+    assert_int_equal(st_run_tokens(r.run, r.g.tokens, 0, &error), STRATA_LIMIT);
+    assert_int_equal(st_run_tokens(r.run, r.g.tokens, 17, &error), STRATA_LIMIT);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(st_run_tokens(r.run, r.g.tokens, i < 3 ? 16 : 15, &error), STRATA_OK);
+    assert_int_equal(st_run_tokens(r.run, r.g.tokens, 2, &error), STRATA_LIMIT); /* 63 of 64 */
+    assert_non_null(strstr(error.message, "63"));
+    assert_non_null(strstr(error.message, "64"));
+    assert_int_equal(st_run_tokens(r.run, r.g.tokens, 1, &error), STRATA_OK);
+    assert_int_equal(st_run_tokens(r.run, r.g.tokens, 1, &error), STRATA_LIMIT);
+    assert_int_equal(st_kv_position(st_run_kv(r.run)), 64);
+    close_rig(&r);
+}
+
+static void options_that_are_refused(void **state)
+{
+    (void)state;
+    rig r;
+    strata_error error;
+    open_rig(&r, "llama", st_backend_cpu());
+    assert_int_equal(start(&r, (st_run_options){.batch = 0, .out_rows = 1}, &error), STRATA_USAGE);
+    assert_int_equal(start(&r, (st_run_options){.batch = 1, .out_rows = 0}, &error), STRATA_USAGE);
+    /* the rings are for 16 */
+    assert_int_equal(start(&r, (st_run_options){.batch = 17, .out_rows = 1}, &error), STRATA_USAGE);
+    assert_int_equal(start(&r, (st_run_options){.batch = 8, .out_rows = 1, .nextn = true}, &error), STRATA_USAGE);
+    assert_non_null(strstr(error.message, "NextN"));
+    assert_null(r.run);
+    close_rig(&r);
+}
+
+/* ---- other devices ----------------------------------------------------------------------------------------------- */
+
+static void a_device_the_host_cannot_read(void **state)
+{
+    (void)state;
+    rig r;
+    st_backend backend = fake_backend();
+    backend.info = fake_info;
+    open_rig(&r, "qwen35moe", &backend);
+    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4, .nextn = true}, NULL), STRATA_OK);
+    for (uint32_t i = 0; i < 48; i += 16) {
+        feed(&r, i, 16);
+        fake.copied_down_bytes = 0;
+        check_row(&r, 5, i + 5);
+        assert_int_equal(fake.copied_down_bytes, 320 * sizeof(float)); /* that row and no more */
+    }
+    close_rig(&r);
+}
+
+static void an_operation_it_cannot_run(void **state)
+{
+    (void)state;
+    rig r;
+    strata_error error;
+    st_backend backend = fake_backend();
+    fake.unsupported = ST_OP_EXPERTS;
+    open_rig(&r, "mixtral", &backend);
+    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, &error), STRATA_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "experts with F32 weights"));
+    close_rig(&r);
+}
+
+static void every_byte_is_known(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "gemma4-e", "qwen35moe"};
+    for (size_t i = 0; i < 3; i++) {
+        rig r;
+        st_backend backend = fake_backend();
+        open_rig(&r, names[i], &backend);
+        assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+        assert_int_equal(fake.alloc_bytes, st_run_scratch_bytes(r.run) + r.layout->total_bytes);
+        close_rig(&r);
+    }
+}
+
+static void the_token_path_allocates_nothing(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "mixtral", "gemma4-moe", "qwen35moe"};
+    for (size_t i = 0; i < 4; i++) {
+        rig r;
+        st_backend backend = fake_backend();
+        open_rig(&r, names[i], &backend);
+        assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+        fake.alloc_bytes = 0;
+        st_fault_arm(ST_FAULT_ALLOC, UINT64_MAX, false);
+        feed(&r, 0, 16);
+        assert_int_equal(st_kv_snapshot(st_run_kv(r.run), NULL), STRATA_OK);
+        for (uint32_t k = 16; k < 30; k++) {
+            feed(&r, k, 1);
+            check_row(&r, 0, k);
+        }
+        uint32_t reached;
+        assert_int_equal(st_run_rewind(r.run, 20, &reached, NULL), STRATA_OK);
+        feed(&r, reached, 3);
+        check_row(&r, 2, reached + 2);
+        assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
+        st_fault_arm(ST_FAULT_ALLOC, 0, false);
+        assert_int_equal(fake.alloc_bytes, 0);
+        close_rig(&r);
+    }
+}
+
+/* A launch that fails has done its work to the state all the same. Back to the beginning, everything is as new. */
+static void after_a_launch_that_failed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "qwen35", "qwen35moe"};
+    for (size_t i = 0; i < 3; i++)
+        for (uint64_t fail_at = 1; fail_at <= 4; fail_at++) {
+            rig r;
+            strata_error error = {0};
+            st_backend backend = fake_backend();
+            open_rig(&r, names[i], &backend);
+            bool nextn = r.g.nextn_logits != NULL;
+            assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4, .nextn = nextn}, NULL), STRATA_OK);
+            fake.fail_at = fail_at;
+            strata_status status = STRATA_OK;
+            for (uint32_t k = 0; k < 4 && status == STRATA_OK; k++)
+                status = st_run_tokens(r.run, r.g.tokens + k * 12, 12, &error);
+            assert_int_equal(status, STRATA_DEVICE);
+            assert_int_equal(error.status, STRATA_DEVICE);
+            uint32_t reached = 99;
+            assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
+            assert_int_equal(reached, 0);
+            for (uint32_t k = 0; k < 48; k += 16) {
+                feed(&r, k, 16);
+                check_row(&r, 15, k + 15);
+            }
+            if (nextn) assert_int_equal(st_run_nextn_rows(r.run), 16);
+            close_rig(&r);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_those_asked_for),      cmocka_unit_test(rows_that_are_not_there),
+        cmocka_unit_test(batches_that_do_not_fit),       cmocka_unit_test(options_that_are_refused),
+        cmocka_unit_test(a_device_the_host_cannot_read), cmocka_unit_test(an_operation_it_cannot_run),
+        cmocka_unit_test(every_byte_is_known),           cmocka_unit_test(the_token_path_allocates_nothing),
+        cmocka_unit_test(after_a_launch_that_failed),
+    };
+    return cmocka_run_group_tests_name("run", tests, NULL, NULL);
+}

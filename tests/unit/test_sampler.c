@@ -1,0 +1,501 @@
+/* src/sampler/sampler.c: each stage against a slow and obvious one, the draws against the distribution. */
+#include "support/kit.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "sampler/sampler.h"
+
+enum { VOCAB = 40 };
+
+static unsigned random_state = 1;
+
+static double uniform(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (double)(random_state >> 8) / (double)(1 << 24);
+}
+
+/* Random logits; every other time on a coarse grid, so that there are ties. */
+static void random_logits(float *logits)
+{
+    bool coarse = uniform() < 0.5;
+    for (int i = 0; i < VOCAB; i++) {
+        double value = (uniform() - 0.5) * 8;
+        logits[i] = coarse ? (float)round(value) : (float)value;
+    }
+}
+
+static strata_sampling plain(void)
+{
+    return (strata_sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 1};
+}
+
+static st_sampler *make(const strata_sampling *sampling)
+{
+    st_sampler *sampler = NULL;
+    strata_error error;
+    if (st_sampler_new(sampling, VOCAB, &sampler, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return sampler;
+}
+
+/* ---- the obvious one --------------------------------------------------------------------------------------------- */
+
+/* The chance of each token, stage by stage as the header says. `recent` are the tokens accepted last. */
+static void distribution(const strata_sampling *s, const float *logits, const strata_token *recent, size_t recent_count,
+                         double chance[VOCAB])
+{
+    double logit[VOCAB];
+    for (int i = 0; i < VOCAB; i++) logit[i] = (double)logits[i];
+    for (size_t b = 0; b < s->bias_count; b++) logit[s->biases[b].token] += (double)s->biases[b].bias;
+    for (int i = 0; i < VOCAB; i++) {
+        size_t count = 0, first = recent_count > s->penalty_tokens ? recent_count - s->penalty_tokens : 0;
+        for (size_t k = first; k < recent_count; k++) count += recent[k] == i;
+        if (count == 0) continue;
+        if (logit[i] > 0) logit[i] /= (double)s->repeat_penalty;
+        else logit[i] *= (double)s->repeat_penalty;
+        logit[i] -= (double)count * (double)s->frequency_penalty + (double)s->presence_penalty;
+    }
+    int order[VOCAB]; /* by logit, then by id */
+    for (int i = 0; i < VOCAB; i++) {
+        int at = i;
+        while (at > 0 && logit[order[at - 1]] < logit[i]) at--;
+        memmove(order + at + 1, order + at, sizeof *order * (size_t)(i - at));
+        order[at] = i;
+    }
+    int kept = s->temperature <= 0 ? 1 : s->top_k && s->top_k < VOCAB ? (int)s->top_k : VOCAB;
+    double sum = 0, so_far = 0;
+    for (int i = 0; i < kept; i++) sum += exp(logit[order[i]] - logit[order[0]]);
+    for (int i = 0; i < kept && s->top_p < 1; i++) {
+        so_far += exp(logit[order[i]] - logit[order[0]]) / sum;
+        if (so_far >= (double)s->top_p) kept = i + 1;
+    }
+    while (kept > 1 && exp(logit[order[kept - 1]] - logit[order[0]]) < (double)s->min_p) kept--;
+    for (int i = 0; i < VOCAB; i++) chance[i] = 0;
+    sum = 0;
+    for (int i = 0; i < kept; i++) {
+        chance[order[i]] = s->temperature <= 0 ? 1 : exp((logit[order[i]] - logit[order[0]]) / (double)s->temperature);
+        sum += chance[order[i]];
+    }
+    for (int i = 0; i < VOCAB; i++) chance[i] /= sum;
+}
+
+/* Draws many times: nothing that cannot come comes, and how often the others come fits their chances. */
+static void check_draws(const strata_sampling *s, const float *logits, const strata_token *recent, size_t recent_count)
+{
+    enum { DRAWS = 4000 };
+    double chance[VOCAB];
+    distribution(s, logits, recent, recent_count, chance);
+    st_sampler *sampler = make(s);
+    for (size_t i = 0; i < recent_count; i++) st_sampler_accept(sampler, recent[i]);
+    int seen[VOCAB] = {0};
+    for (int i = 0; i < DRAWS; i++) {
+        strata_token token = st_sampler_pick(sampler, logits);
+        assert_in_range(token, 0, VOCAB - 1);
+        seen[token]++;
+    }
+    double chi_square = 0;
+    int cells = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        double expected = chance[i] * DRAWS;
+        if (chance[i] == 0 && seen[i]) fail_msg("token %d came %d times and cannot", i, seen[i]);
+        if (expected < 8) continue;
+        chi_square += (seen[i] - expected) * (seen[i] - expected) / expected;
+        cells++;
+        if (expected > 40 && !seen[i]) fail_msg("token %d never came: expected %g times", i, expected);
+    }
+    if (chi_square > cells + 8 * sqrt(2.0 * cells) + 8) fail_msg("chi square %g over %d cells", chi_square, cells);
+    st_sampler_free(sampler);
+}
+
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
+
+static void nothing_but_temperature(void **state)
+{
+    (void)state;
+    static const float temperatures[] = {0.1f, 0.5f, 1, 2, 100};
+    float logits[VOCAB];
+    for (size_t i = 0; i < sizeof temperatures / sizeof *temperatures; i++) {
+        strata_sampling s = plain();
+        s.temperature = temperatures[i];
+        random_logits(logits);
+        check_draws(&s, logits, NULL, 0);
+    }
+}
+
+/* At temperature 100 whatever is kept comes nearly as often as anything else: the set is seen whole. */
+static void top_k(void **state)
+{
+    (void)state;
+    static const uint32_t ks[] = {1, 2, 3, 5, 10, 39, 40, 41, 1000};
+    float logits[VOCAB];
+    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
+        for (int round = 0; round < 3; round++) {
+            strata_sampling s = plain();
+            s.top_k = ks[i];
+            s.temperature = 100;
+            s.seed = (uint64_t)round;
+            random_logits(logits);
+            check_draws(&s, logits, NULL, 0);
+        }
+}
+
+static void top_k_ties_go_to_the_lower_id(void **state)
+{
+    (void)state;
+    float logits[VOCAB] = {0};
+    logits[30] = 1;
+    strata_sampling s = plain();
+    s.top_k = 3;
+    s.temperature = 100;
+    double chance[VOCAB];
+    distribution(&s, logits, NULL, 0, chance);
+    for (int i = 0; i < VOCAB; i++) assert_int_equal(chance[i] > 0, i == 30 || i == 0 || i == 1);
+    check_draws(&s, logits, NULL, 0);
+}
+
+static void top_p(void **state)
+{
+    (void)state;
+    static const float ps[] = {0, 0.01f, 0.3f, 0.5f, 0.9f, 0.95f, 0.999f, 1};
+    float logits[VOCAB];
+    for (size_t i = 0; i < sizeof ps / sizeof *ps; i++)
+        for (int round = 0; round < 4; round++) {
+            strata_sampling s = plain();
+            s.top_p = ps[i];
+            s.top_k = round % 2 ? 20 : 0;
+            s.temperature = 100;
+            random_logits(logits);
+            check_draws(&s, logits, NULL, 0);
+        }
+}
+
+/* Four tokens of a quarter each: a half is reached by two of them, a hair more takes the third. */
+static void the_edge_of_top_p(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++) logits[i] = i < 4 ? 0 : -1000;
+    static const struct { float p; int kept; } rows[] = {{0.25f, 1}, {0.26f, 2}, {0.5f, 2}, {0.51f, 3}, {0.75f, 3},
+                                                         {0.76f, 4}};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        strata_sampling s = plain();
+        s.top_p = rows[r].p;
+        st_sampler *sampler = make(&s);
+        bool seen[VOCAB] = {false};
+        for (int i = 0; i < 500; i++) seen[st_sampler_pick(sampler, logits)] = true;
+        for (int i = 0; i < VOCAB; i++) assert_int_equal(seen[i], i < rows[r].kept);
+        st_sampler_free(sampler);
+    }
+}
+
+static void min_p(void **state)
+{
+    (void)state;
+    static const float ps[] = {0, 0.001f, 0.05f, 0.2f, 0.5f, 0.9f};
+    float logits[VOCAB];
+    for (size_t i = 0; i < sizeof ps / sizeof *ps; i++)
+        for (int round = 0; round < 4; round++) {
+            strata_sampling s = plain();
+            s.min_p = ps[i];
+            s.temperature = 100;
+            random_logits(logits);
+            check_draws(&s, logits, NULL, 0);
+        }
+}
+
+static void min_p_of_one_keeps_the_best_alone(void **state)
+{
+    (void)state;
+    float logits[VOCAB] = {0};
+    logits[7] = 0.5f;
+    strata_sampling s = plain();
+    s.min_p = 1;
+    st_sampler *sampler = make(&s);
+    for (int i = 0; i < 100; i++) assert_int_equal(st_sampler_pick(sampler, logits), 7);
+    st_sampler_free(sampler);
+}
+
+static void penalties(void **state)
+{
+    (void)state;
+    static const struct { float repeat, presence, frequency; uint32_t tokens; } rows[] = {
+        {1.3f, 0, 0, 64}, {0.7f, 0, 0, 64}, {1, 1.5f, 0, 64}, {1, 0, 0.7f, 64},  {1, -1, 0.2f, 64},
+        {2, 0.5f, 0.25f, 64}, {2, 0.5f, 0.25f, 3}, {2, 0.5f, 0.25f, 1}, {2, 0.5f, 0.25f, 0}};
+    strata_token recent[20];
+    float logits[VOCAB];
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (int round = 0; round < 3; round++) {
+            strata_sampling s = plain();
+            s.repeat_penalty = rows[r].repeat;
+            s.presence_penalty = rows[r].presence;
+            s.frequency_penalty = rows[r].frequency;
+            s.penalty_tokens = rows[r].tokens;
+            s.temperature = 2;
+            random_logits(logits);
+            for (int i = 0; i < 20; i++) recent[i] = (strata_token)(uniform() * 10); /* some often, some never */
+            check_draws(&s, logits, recent, 20);
+        }
+}
+
+/* By the formulas, greedily: a positive logit is divided, a negative one multiplied, a zero stays. */
+static void penalties_by_hand(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++) logits[i] = -100;
+    logits[3] = 4;
+    logits[5] = 2.1f;
+    strata_sampling s = plain();
+    s.temperature = 0;
+    s.repeat_penalty = 2;
+    s.penalty_tokens = 8;
+    st_sampler *sampler = make(&s);
+    assert_int_equal(st_sampler_pick(sampler, logits), 3);
+    st_sampler_accept(sampler, 3); /* 4 / 2 is below 2.1 */
+    assert_int_equal(st_sampler_pick(sampler, logits), 5);
+    st_sampler_accept(sampler, 5); /* 2.1 / 2 is below 2 */
+    assert_int_equal(st_sampler_pick(sampler, logits), 3);
+    for (int i = 0; i < 8; i++) st_sampler_accept(sampler, 9); /* both are out of sight */
+    assert_int_equal(st_sampler_pick(sampler, logits), 3);
+    for (int i = 0; i < VOCAB; i++) logits[i] = -1000;
+    logits[9] = -1;
+    logits[8] = -1.5f;
+    assert_int_equal(st_sampler_pick(sampler, logits), 8); /* −1 × 2 is below −1.5 */
+    st_sampler_free(sampler);
+}
+
+static void biases(void **state)
+{
+    (void)state;
+    const strata_bias list[] = {{3, 5}, {4, -5}, {3, 1}, {39, -INFINITY}};
+    float logits[VOCAB];
+    strata_sampling s = plain();
+    s.biases = list;
+    s.bias_count = 4;
+    for (int round = 0; round < 5; round++) {
+        random_logits(logits);
+        check_draws(&s, logits, NULL, 0);
+    }
+}
+
+static void everything_at_once(void **state)
+{
+    (void)state;
+    const strata_bias list[] = {{2, 1.5f}, {11, -INFINITY}};
+    strata_token recent[30];
+    float logits[VOCAB];
+    for (int round = 0; round < 60; round++) {
+        strata_sampling s = {.temperature = (float)(0.3 + 2 * uniform()), .top_k = (uint32_t)(uniform() * 45),
+                             .top_p = (float)(0.3 + 0.7 * uniform()), .min_p = (float)(0.2 * uniform()),
+                             .repeat_penalty = (float)(0.8 + uniform()), .presence_penalty = (float)(uniform() - 0.5),
+                             .frequency_penalty = (float)(uniform() * 0.3),
+                             .penalty_tokens = (uint32_t)(uniform() * 40),
+                             .seed = (uint64_t)round, .biases = list, .bias_count = 2};
+        random_logits(logits);
+        for (int i = 0; i < 30; i++) recent[i] = (strata_token)(uniform() * VOCAB);
+        check_draws(&s, logits, recent, 30);
+    }
+}
+
+/* ---- odd logits -------------------------------------------------------------------------------------------------- */
+
+static void greedy_is_the_first_of_the_best(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    strata_sampling s = plain();
+    s.temperature = 0;
+    s.top_k = 5; /* does not matter */
+    st_sampler *sampler = make(&s);
+    for (int round = 0; round < 200; round++) {
+        random_logits(logits);
+        int best = 0;
+        for (int i = 1; i < VOCAB; i++)
+            if (logits[i] > logits[best]) best = i;
+        assert_int_equal(st_sampler_pick(sampler, logits), best);
+    }
+    st_sampler_free(sampler);
+}
+
+typedef struct odd {
+    float others, value; /* value stands at token 17 */
+    bool it_comes;       /* only it comes; otherwise it never does */
+} odd;
+
+static void numbers_that_are_none(void **state)
+{
+    (void)state;
+    static const odd rows[] = {{0, NAN, false}, {0, -INFINITY, false}, {0, INFINITY, true}, {-INFINITY, 0, true},
+                               {NAN, 0, true},  {NAN, -1e30f, true},   {-1e30f, FLT_MAX, true},
+                               {FLT_MAX, -FLT_MAX, false}};
+    static const float top_ps[] = {1, 0.9f}, min_ps[] = {0, 0.1f}, temperatures[] = {0, 0.01f, 1, 100};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (int c = 0; c < 16; c++) {
+            float logits[VOCAB];
+            for (int i = 0; i < VOCAB; i++) logits[i] = rows[r].others;
+            logits[17] = rows[r].value;
+            strata_sampling s = plain();
+            s.top_p = top_ps[c % 2];
+            s.min_p = min_ps[c / 2 % 2];
+            s.temperature = temperatures[c / 4];
+            st_sampler *sampler = make(&s);
+            for (int i = 0; i < 200; i++)
+                if ((st_sampler_pick(sampler, logits) == 17) != rows[r].it_comes) fail_msg("row %zu, case %d", r, c);
+            st_sampler_free(sampler);
+        }
+}
+
+/* Nothing is likelier than anything: some token comes, and none outside the vocabulary. */
+static void nothing_to_go_by(void **state)
+{
+    (void)state;
+    static const float all[] = {NAN, -INFINITY, INFINITY, 0};
+    for (size_t r = 0; r < 4; r++) {
+        float logits[VOCAB];
+        for (int i = 0; i < VOCAB; i++) logits[i] = all[r];
+        strata_sampling s = plain();
+        s.top_k = 10;
+        st_sampler *sampler = make(&s);
+        for (int i = 0; i < 100; i++) assert_in_range(st_sampler_pick(sampler, logits), 0, 9);
+        st_sampler_free(sampler);
+    }
+}
+
+static void an_infinite_bias_decides(void **state)
+{
+    (void)state;
+    const strata_bias list[] = {{21, INFINITY}};
+    float logits[VOCAB];
+    random_logits(logits);
+    logits[21] = -INFINITY;
+    strata_sampling s = plain();
+    s.biases = list;
+    s.bias_count = 1;
+    for (int t = 0; t < 2; t++) {
+        s.temperature = (float)t;
+        st_sampler *sampler = make(&s);
+        for (int i = 0; i < 100; i++) assert_int_equal(st_sampler_pick(sampler, logits), 21);
+        st_sampler_free(sampler);
+    }
+}
+
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
+
+static void a_seed_is_a_sequence(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    random_logits(logits);
+    strata_token first[2][50], other[50];
+    strata_sampling s = plain();
+    s.seed = 42;
+    for (int round = 0; round < 2; round++) {
+        st_sampler *sampler = make(&s);
+        for (int i = 0; i < 50; i++) first[round][i] = st_sampler_pick(sampler, logits);
+        st_sampler_free(sampler);
+    }
+    assert_memory_equal(first[0], first[1], sizeof *first);
+    static const uint64_t others[] = {43, 0, STRATA_SEED_RANDOM};
+    for (int k = 0; k < 3; k++) {
+        s.seed = others[k];
+        st_sampler *sampler = make(&s);
+        for (int i = 0; i < 50; i++) other[i] = st_sampler_pick(sampler, logits);
+        assert_memory_not_equal(first[0], other, sizeof other);
+        st_sampler_free(sampler);
+    }
+}
+
+static void logits_stay_as_they_are(void **state)
+{
+    (void)state;
+    float logits[VOCAB], copy[VOCAB];
+    random_logits(logits);
+    memcpy(copy, logits, sizeof copy);
+    strata_sampling s = plain();
+    s.repeat_penalty = 2;
+    s.penalty_tokens = 4;
+    st_sampler *sampler = make(&s);
+    st_sampler_accept(sampler, 3);
+    (void)st_sampler_pick(sampler, logits);
+    assert_memory_equal(logits, copy, sizeof copy);
+    st_sampler_free(sampler);
+}
+
+static void nothing_is_allocated_to_pick(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    random_logits(logits);
+    strata_sampling s = STRATA_SAMPLING_DEFAULT;
+    s.top_k = 0;
+    s.repeat_penalty = 1.1f;
+    st_sampler *sampler = make(&s);
+    st_fault_arm(ST_FAULT_ALLOC, UINT64_MAX, false);
+    for (int i = 0; i < 200; i++) st_sampler_accept(sampler, st_sampler_pick(sampler, logits));
+    assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
+    st_fault_arm(ST_FAULT_ALLOC, 0, false);
+    st_sampler_free(sampler);
+}
+
+static void ranges(void **state)
+{
+    (void)state;
+    static const strata_bias wrong[] = {{VOCAB, 1}, {-1, 1}, {3, NAN}};
+    static const struct { const char *name; strata_sampling s; } rows[] = {
+        {"temperature", {.temperature = -0.1f, .top_p = 1, .repeat_penalty = 1}},
+        {"temperature", {.temperature = NAN, .top_p = 1, .repeat_penalty = 1}},
+        {"temperature", {.temperature = INFINITY, .top_p = 1, .repeat_penalty = 1}},
+        {"top-k", {.top_k = UINT32_MAX, .top_p = 1, .repeat_penalty = 1}},
+        {"top-p", {.top_p = 1.01f, .repeat_penalty = 1}},
+        {"top-p", {.top_p = -0.01f, .repeat_penalty = 1}},
+        {"top-p", {.top_p = NAN, .repeat_penalty = 1}},
+        {"min-p", {.top_p = 1, .min_p = 2, .repeat_penalty = 1}},
+        {"min-p", {.top_p = 1, .min_p = -1, .repeat_penalty = 1}},
+        {"repeat penalty", {.top_p = 1, .repeat_penalty = 0}},
+        {"repeat penalty", {.top_p = 1, .repeat_penalty = -1}},
+        {"presence penalty", {.top_p = 1, .repeat_penalty = 1, .presence_penalty = INFINITY}},
+        {"frequency penalty", {.top_p = 1, .repeat_penalty = 1, .frequency_penalty = -1000}},
+        {"penalty tokens", {.top_p = 1, .repeat_penalty = 1, .penalty_tokens = UINT32_MAX}},
+        {"number of biases", {.top_p = 1, .repeat_penalty = 1, .bias_count = SIZE_MAX}},
+        {"token of a bias", {.top_p = 1, .repeat_penalty = 1, .biases = &wrong[0], .bias_count = 1}},
+        {"token of a bias", {.top_p = 1, .repeat_penalty = 1, .biases = &wrong[1], .bias_count = 1}},
+        {"bias of token 3", {.top_p = 1, .repeat_penalty = 1, .biases = &wrong[2], .bias_count = 1}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        st_sampler *sampler = NULL;
+        strata_error error = {0};
+        assert_int_equal(st_sampler_new(&rows[i].s, VOCAB, &sampler, &error), STRATA_USAGE);
+        assert_null(sampler);
+        if (!strstr(error.message, rows[i].name)) fail_msg("%s: does not name %s", error.message, rows[i].name);
+    }
+    st_sampler_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_but_temperature),
+        cmocka_unit_test(top_k),
+        cmocka_unit_test(top_k_ties_go_to_the_lower_id),
+        cmocka_unit_test(top_p),
+        cmocka_unit_test(the_edge_of_top_p),
+        cmocka_unit_test(min_p),
+        cmocka_unit_test(min_p_of_one_keeps_the_best_alone),
+        cmocka_unit_test(penalties),
+        cmocka_unit_test(penalties_by_hand),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(everything_at_once),
+        cmocka_unit_test(greedy_is_the_first_of_the_best),
+        cmocka_unit_test(numbers_that_are_none),
+        cmocka_unit_test(nothing_to_go_by),
+        cmocka_unit_test(an_infinite_bias_decides),
+        cmocka_unit_test(a_seed_is_a_sequence),
+        cmocka_unit_test(logits_stay_as_they_are),
+        cmocka_unit_test(nothing_is_allocated_to_pick),
+        cmocka_unit_test(ranges),
+    };
+    return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
+}

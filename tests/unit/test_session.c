@@ -1,0 +1,755 @@
+/* src/engine.c and src/session.c through strata.h: prompts and what is reused of them, scoring, generating, errors, and
+ * sessions side by side. */
+#include "support/kit.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/fault.h"
+#include "base/utf8.h"
+#include "engine.h"
+#include "strata.h"
+
+enum { VOCAB = 320, PROMPT = 24, END_TOKEN = 288 };
+
+typedef struct rig {
+    strata_model *model;
+    strata_engine *engine;
+    strata_session *session;
+} rig;
+
+static strata_token ids[512];
+
+static void open_rig(rig *r, const char *name, strata_engine_options options)
+{
+    char file[64];
+    strata_error error;
+    *r = (rig){0};
+    snprintf(file, sizeof file, "%s.gguf", name);
+    if (!options.cpu) options.cpu = "ref"; /* rows do not depend on how they are batched */
+    if (strata_model_open(kit_path(file), NULL, &r->model, &error) != STRATA_OK ||
+        strata_engine_new(r->model, &options, &r->engine, &error) != STRATA_OK ||
+        strata_session_new(r->engine, &r->session, &error) != STRATA_OK)
+        fail_msg("%s", error.message);
+    for (int i = 0; i < 512; i++) ids[i] = (i * 37 + 11) % 280;
+}
+
+static void close_rig(rig *r)
+{
+    strata_session_free(r->session);
+    strata_engine_free(r->engine);
+    strata_model_close(r->model);
+}
+
+typedef struct counter {
+    uint64_t calls, done, total, stop_at;
+} counter;
+
+static bool count_progress(void *context, uint64_t done, uint64_t total)
+{
+    counter *c = context;
+    c->calls++;
+    c->done = done;
+    c->total = total;
+    return c->calls != c->stop_at;
+}
+
+/* How many tokens were run for a prompt. */
+static uint64_t prompt(strata_session *session, const strata_token *tokens, size_t count)
+{
+    counter c = {0};
+    strata_error error;
+    if (strata_session_prompt(session, tokens, count, count_progress, &c, &error) != STRATA_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(c.done, c.total);
+    return c.total;
+}
+
+static const float *logits_of(strata_session *session)
+{
+    const float *logits;
+    size_t count;
+    strata_error error;
+    if (strata_session_logits(session, &logits, &count, &error) != STRATA_OK) fail_msg("%s", error.message);
+    assert_int_equal(count, VOCAB);
+    return logits;
+}
+
+/* The session's logits are those of a session that never saw anything else. */
+static void check_against_fresh(rig *r, const strata_token *tokens, size_t count)
+{
+    strata_session *fresh = NULL;
+    assert_int_equal(strata_session_new(r->engine, &fresh, NULL), STRATA_OK);
+    assert_int_equal(prompt(fresh, tokens, count), count);
+    assert_memory_equal(logits_of(r->session), logits_of(fresh), VOCAB * sizeof(float));
+    strata_session_free(fresh);
+}
+
+/* ---- the engine -------------------------------------------------------------------------------------------------- */
+
+static void engine_options_that_are_refused(void **state)
+{
+    (void)state;
+    static const struct { strata_engine_options options; const char *says; } rows[] = {
+        {{.batch = 1 << 20}, "batch"},
+        {{.kv_type = "f16"}, "f32, bf16 or q8_0, found f16"},
+        {{.cpu = "abacus"}, "abacus"},
+        {{.nextn = true}, "no NextN block"},
+        {{.threads = 100000}, "threads"}};
+    strata_model *model = NULL;
+    strata_error error;
+    assert_int_equal(strata_model_open(kit_path("llama.gguf"), NULL, &model, NULL), STRATA_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        strata_engine *engine = NULL;
+        assert_int_equal(strata_engine_new(model, &rows[i].options, &engine, &error), STRATA_USAGE);
+        assert_null(engine);
+        if (!strstr(error.message, rows[i].says)) fail_msg("%s: does not say %s", error.message, rows[i].says);
+    }
+    strata_model_close(model);
+    strata_engine_free(NULL);
+    strata_session_free(NULL);
+}
+
+static void a_model_without_weights(void **state)
+{
+    (void)state;
+    strata_model *model = NULL;
+    strata_engine *engine = NULL;
+    strata_error error;
+    assert_int_equal(strata_model_open(kit_path("tokenizer/gpt-2.vocab.gguf"), NULL, &model, NULL), STRATA_OK);
+    strata_status status = strata_engine_new(model, NULL, &engine, &error);
+    assert_true(status == STRATA_FORMAT || status == STRATA_UNSUPPORTED);
+    assert_null(engine);
+    strata_model_close(model);
+}
+
+static void contexts(void **state)
+{
+    (void)state;
+    static const struct { uint32_t asked, given; } rows[] = {{0, 512}, {100, 100}, {1, 1}, {512, 512}, {513, 512},
+                                                             {UINT32_MAX, 512}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rig r;
+        open_rig(&r, "llama", (strata_engine_options){.context = rows[i].asked, .threads = 1});
+        assert_int_equal(strata_engine_context(r.engine), rows[i].given);
+        close_rig(&r);
+    }
+}
+
+static void loading_is_watched(void **state)
+{
+    (void)state;
+    counter c = {0};
+    rig r;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .progress = count_progress, .progress_context = &c});
+    assert_int_equal(c.done, c.total);
+    assert_int_equal(c.total, st_gguf_tensor_bytes(st_model_gguf(r.model)));
+    strata_engine *engine = NULL;
+    strata_error error;
+    c = (counter){.stop_at = 2};
+    strata_engine_options options = {.threads = 1, .progress = count_progress, .progress_context = &c};
+    assert_int_equal(strata_engine_new(r.model, &options, &engine, &error), STRATA_INTERRUPTED);
+    assert_null(engine);
+    assert_int_equal(c.calls, 2);
+    close_rig(&r);
+}
+
+static void an_engine_describes_itself(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "qwen35", (strata_engine_options){.threads = 2, .context = 100, .batch = 10, .kv_type = "q8_0"});
+    char *text = NULL;
+    assert_int_equal(strata_engine_describe(r.engine, &text, NULL), STRATA_OK);
+    json_t *json = json_loads(text, 0, NULL);
+    assert_non_null(json);
+    assert_string_equal(json_string_value(json_object_get(json, "backend")), "cpu");
+    assert_string_equal(json_string_value(json_object_get(json, "kernels")), "ref");
+    assert_string_equal(json_string_value(json_object_get(json, "kv_type")), "Q8_0");
+    assert_int_equal(json_integer_value(json_object_get(json, "threads")), 2);
+    assert_int_equal(json_integer_value(json_object_get(json, "context")), 100);
+    assert_int_equal(json_integer_value(json_object_get(json, "batch")), 10);
+    json_int_t state_bytes = json_integer_value(json_object_get(json, "state_bytes"));
+    assert_true(state_bytes >= 3 * (128 * 3 + 4 * 16 * 16) * 4);
+    assert_int_equal(json_integer_value(json_object_get(json, "snapshot_bytes")), 4 * state_bytes);
+    assert_int_equal(json_integer_value(json_object_get(json, "weight_bytes")),
+                     st_gguf_tensor_bytes(st_model_gguf(r.model)));
+    json_decref(json);
+    strata_free(text);
+    close_rig(&r);
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
+
+static void a_prefix_is_not_run_again(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .batch = 8});
+    strata_token other[64];
+    memcpy(other, ids, sizeof other);
+    assert_int_equal(prompt(r.session, ids, 20), 20);
+    check_against_fresh(&r, ids, 20);
+    assert_int_equal(prompt(r.session, ids, 20), 1); /* the last token again, for its logits */
+    check_against_fresh(&r, ids, 20);
+    assert_int_equal(prompt(r.session, ids, 33), 13);
+    check_against_fresh(&r, ids, 33);
+    assert_int_equal(prompt(r.session, ids, 5), 1);
+    check_against_fresh(&r, ids, 5);
+    other[3] = 300;
+    assert_int_equal(prompt(r.session, other, 10), 7);
+    check_against_fresh(&r, other, 10);
+    other[0] = 301;
+    assert_int_equal(prompt(r.session, other, 10), 10);
+    assert_int_equal(prompt(r.session, other, 1), 1);
+    check_against_fresh(&r, other, 1);
+    close_rig(&r);
+}
+
+/* State cannot be rewound: the way back is where a prompt or an answer ended. */
+static void recurrent_models_go_back_to_snapshots(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen35", "qwen35moe"};
+    for (int n = 0; n < 4; n++) {
+        rig r;
+        bool nextn = n >= 2; /* the token before the point is run again */
+        open_rig(&r, names[n % 2], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .nextn = nextn});
+        strata_token other[64];
+        memcpy(other, ids, sizeof other);
+        assert_int_equal(prompt(r.session, ids, 20), 20);
+        assert_int_equal(prompt(r.session, ids, 30), 10); /* nothing to go back for */
+        check_against_fresh(&r, ids, 30);
+        other[25] = 300;
+        assert_int_equal(prompt(r.session, other, 40), 20); /* back to 20 */
+        check_against_fresh(&r, other, 40);
+        other[22] = 301;
+        assert_int_equal(prompt(r.session, other, 40), 20);
+        check_against_fresh(&r, other, 40);
+        other[10] = 302;
+        assert_int_equal(prompt(r.session, other, 40), 40); /* before all of them */
+        check_against_fresh(&r, other, 40);
+        close_rig(&r);
+    }
+}
+
+/* Window layers keep window + batch − 1 = 23 positions. */
+static void rings_limit_the_way_back(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "gemma4-e", (strata_engine_options){.threads = 1, .batch = 8});
+    strata_token other[64];
+    memcpy(other, ids, sizeof other);
+    assert_int_equal(prompt(r.session, ids, 40), 40);
+    other[38] = 300;
+    assert_int_equal(prompt(r.session, other, 42), 4);
+    check_against_fresh(&r, other, 42);
+    other[34] = 300; /* 42 stored, 19 the oldest kept; 34 looks at 19 */
+    assert_int_equal(prompt(r.session, other, 42), 8);
+    check_against_fresh(&r, other, 42);
+    other[33] = 300;
+    assert_int_equal(prompt(r.session, other, 42), 42);
+    check_against_fresh(&r, other, 42);
+    close_rig(&r);
+}
+
+static void prompts_that_are_refused(void **state)
+{
+    (void)state;
+    rig r;
+    strata_error error;
+    const float *logits = NULL;
+    size_t count = 0;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .context = 32, .batch = 8});
+    assert_int_equal(strata_session_logits(r.session, &logits, &count, &error), STRATA_INPUT);
+    assert_null(logits);
+    assert_int_equal(strata_session_prompt(r.session, ids, 33, NULL, NULL, &error), STRATA_LIMIT);
+    assert_non_null(strstr(error.message, "33"));
+    assert_non_null(strstr(error.message, "32"));
+    assert_int_equal(strata_session_prompt(r.session, ids, 0, NULL, NULL, &error), STRATA_INPUT);
+    static const strata_token wrong[] = {-1, VOCAB, INT32_MAX, INT32_MIN};
+    assert_int_equal(prompt(r.session, ids, 10), 10);
+    for (int i = 0; i < 4; i++) {
+        strata_token bad[3] = {1, 2, wrong[i]};
+        assert_int_equal(strata_session_prompt(r.session, bad, 3, NULL, NULL, &error), STRATA_INPUT);
+        assert_non_null(strstr(error.message, "token 2"));
+        assert_int_equal(strata_session_score(r.session, bad, 3, false, NULL, NULL, &error), STRATA_INPUT);
+        check_against_fresh(&r, ids, 10); /* the session is as it was */
+    }
+    assert_int_equal(prompt(r.session, ids, 32), 22);
+    check_against_fresh(&r, ids, 32);
+    close_rig(&r);
+}
+
+static void a_prompt_can_be_stopped(void **state)
+{
+    (void)state;
+    rig r;
+    strata_error error;
+    open_rig(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32"});
+    counter c = {.stop_at = 2};
+    assert_int_equal(strata_session_prompt(r.session, ids, 40, count_progress, &c, &error), STRATA_INTERRUPTED);
+    assert_int_equal(c.done, 16);
+    assert_int_equal(c.total, 40);
+    assert_int_equal(prompt(r.session, ids, 40), 24); /* it goes on where it stopped */
+    check_against_fresh(&r, ids, 40);
+    c = (counter){.stop_at = 1};
+    assert_int_equal(strata_session_prompt(r.session, ids + 3, 40, count_progress, &c, &error), STRATA_INTERRUPTED);
+    (void)logits_of(r.session); /* and so do the logits */
+    check_against_fresh(&r, ids + 3, 40);
+    close_rig(&r);
+}
+
+/* ---- a device that fails ----------------------------------------------------------------------------------------- */
+
+static uint64_t launches_until_failure;
+
+static strata_status failing_launch(st_segment *segment, st_queue *queue, strata_error *error)
+{
+    strata_status status = st_backend_cpu()->launch(segment, queue, error);
+    if (launches_until_failure == 0 || --launches_until_failure > 0) return status;
+    if (error) *error = (strata_error){.status = STRATA_DEVICE, .message = "the launch failed"};
+    return STRATA_DEVICE;
+}
+
+static void after_an_error_it_is_as_new(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "gemma4-e", "qwen35moe"};
+    for (int n = 0; n < 3; n++)
+        for (uint64_t nth = 1; nth <= 3; nth++) {
+            rig r;
+            strata_error error;
+            open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32"});
+            st_backend backend = *st_backend_cpu();
+            backend.launch = failing_launch;
+            strata_session_free(r.session);
+            r.engine->backend = &backend;
+            assert_int_equal(strata_session_new(r.engine, &r.session, NULL), STRATA_OK);
+            launches_until_failure = nth;
+            assert_int_equal(strata_session_prompt(r.session, ids, 24, NULL, NULL, &error), STRATA_DEVICE);
+            assert_int_equal(error.status, STRATA_DEVICE);
+            assert_int_equal(prompt(r.session, ids, 24), 24);
+            check_against_fresh(&r, ids, 24);
+            strata_session_free(r.session);
+            r.session = NULL;
+            r.engine->backend = st_backend_cpu();
+            close_rig(&r);
+        }
+}
+
+/* ---- scoring ----------------------------------------------------------------------------------------------------- */
+
+typedef struct scores {
+    float *rows; /* [rows, VOCAB] */
+    size_t count, stop_at;
+} scores;
+
+static bool take_row(void *context, size_t row, const float *logits, size_t vocab)
+{
+    scores *s = context;
+    assert_int_equal(row, s->count);
+    assert_int_equal(vocab, VOCAB);
+    memcpy(s->rows + s->count++ * VOCAB, logits, VOCAB * sizeof *logits);
+    return s->count != s->stop_at;
+}
+
+static void scoring(void **state)
+{
+    (void)state;
+    enum { COUNT = 45 };
+    rig r;
+    strata_error error;
+    scores s = {.rows = st_alloc_array(COUNT * VOCAB, sizeof(float))};
+    assert_non_null(s.rows);
+    open_rig(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 20, .kv_type = "f32", .nextn = true});
+    assert_int_equal(prompt(r.session, ids + 7, 9), 9); /* a new sequence, whatever there was */
+    if (strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error) != STRATA_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(s.count, COUNT);
+    strata_session *other = NULL;
+    assert_int_equal(strata_session_new(r.engine, &other, NULL), STRATA_OK);
+    for (size_t i = 1; i <= COUNT; i++) {
+        (void)prompt(other, ids, i);
+        assert_memory_equal(logits_of(other), s.rows + (i - 1) * VOCAB, VOCAB * sizeof(float));
+    }
+    assert_memory_equal(logits_of(r.session), s.rows + (COUNT - 1) * VOCAB, VOCAB * sizeof(float));
+    s.count = 0;
+    assert_int_equal(strata_session_score(r.session, ids, COUNT, true, take_row, &s, &error), STRATA_OK);
+    assert_int_equal(s.count, COUNT - 1);
+    s.count = 0;
+    s.stop_at = 25;
+    assert_int_equal(strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error), STRATA_INTERRUPTED);
+    assert_int_equal(s.count, 25);
+    (void)prompt(r.session, ids, COUNT);
+    check_against_fresh(&r, ids, COUNT);
+    strata_session_free(other);
+    close_rig(&r);
+    open_rig(&r, "qwen35", (strata_engine_options){.threads = 1});
+    assert_int_equal(strata_session_score(r.session, ids, COUNT, true, take_row, &s, &error), STRATA_USAGE);
+    close_rig(&r);
+    st_free(s.rows);
+}
+
+/* ---- generating -------------------------------------------------------------------------------------------------- */
+
+typedef struct listener {
+    st_buf text;
+    size_t calls, cancel_at;
+    uint64_t allocations; /* at the second call, and whether there were more since */
+    bool watch, allocated;
+} listener;
+
+static bool hear(void *context, const char *text, size_t length)
+{
+    listener *l = context;
+    assert_true(length > 0);
+    assert_int_equal(st_utf8_valid_prefix(text, length), length);
+    if (l->calls >= 2 && l->watch && st_fault_calls(ST_FAULT_ALLOC) != l->allocations) l->allocated = true;
+    st_buf_append(&l->text, text, length);
+    l->calls++;
+    l->allocations = st_fault_calls(ST_FAULT_ALLOC); /* after our own */
+    return l->calls != l->cancel_at;
+}
+
+static strata_generation greedy(listener *l, size_t max_tokens)
+{
+    return (strata_generation){.sampling = {.temperature = 0, .top_p = 1, .repeat_penalty = 1},
+                               .max_tokens = max_tokens, .ignore_end = true, .on_text = hear, .context = l};
+}
+
+static strata_answer generate(strata_session *session, const strata_generation *generation)
+{
+    strata_answer answer;
+    strata_error error;
+    if (strata_session_generate(session, generation, &answer, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return answer;
+}
+
+/* The text of a greedy answer. */
+static char *greedy_text(rig *r, size_t max_tokens)
+{
+    listener l = {0};
+    strata_generation g = greedy(&l, max_tokens);
+    (void)prompt(r->session, ids, PROMPT);
+    strata_answer answer = generate(r->session, &g);
+    assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
+    assert_int_equal(answer.tokens, max_tokens);
+    assert_true(answer.first_seconds >= 0 && answer.first_seconds <= answer.seconds);
+    return st_buf_take(&l.text, NULL);
+}
+
+static void greedy_is_the_likeliest(void **state)
+{
+    (void)state;
+    enum { COUNT = 20 };
+    rig r;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    strata_token sequence[PROMPT + COUNT];
+    memcpy(sequence, ids, sizeof *ids * PROMPT);
+    for (size_t i = 0; i < COUNT; i++) {
+        (void)prompt(r.session, sequence, PROMPT + i);
+        const float *logits = logits_of(r.session);
+        strata_token best = 0;
+        for (strata_token t = 1; t < VOCAB; t++)
+            if (logits[t] > logits[best]) best = t;
+        sequence[PROMPT + i] = best;
+    }
+    char *text = greedy_text(&r, COUNT), *expected = NULL;
+    size_t length;
+    assert_int_equal(strata_detokenize(r.model, sequence + PROMPT, COUNT, &expected, &length, NULL), STRATA_OK);
+    assert_string_equal(text, expected);
+    assert_int_equal(prompt(r.session, sequence, PROMPT + COUNT), 1); /* the answer belongs to the sequence */
+    strata_free(text);
+    strata_free(expected);
+    close_rig(&r);
+}
+
+/* A stop string that lies across tokens: what stands before it is shown and nothing of it. */
+static void stop_strings(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    char *text = greedy_text(&r, 30);
+    size_t length = strlen(text);
+    assert_true(length > 12);
+    for (size_t start = 0; start + 4 < length; start += 3) {
+        char stop[5] = {0};
+        memcpy(stop, text + start, 4);
+        if (st_utf8_valid_prefix(stop, 4) != 4) continue;
+        const char *const stops[] = {"\x01\x02never", stop};
+        listener l = {0};
+        strata_generation g = greedy(&l, 30);
+        g.stops = stops;
+        g.stop_count = 2;
+        (void)prompt(r.session, ids, PROMPT);
+        strata_answer answer = generate(r.session, &g);
+        assert_int_equal(answer.finish, STRATA_FINISH_END);
+        assert_true(answer.tokens <= 30);
+        size_t shown = (size_t)(strstr(text, stop) - text);
+        assert_int_equal(l.text.length, shown);
+        if (shown) assert_memory_equal(l.text.data, text, shown);
+        st_buf_free(&l.text);
+    }
+    strata_free(text);
+    close_rig(&r);
+}
+
+/* What could have become a stop string is shown at the end. */
+static void a_stop_string_that_does_not_come(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    char *text = greedy_text(&r, 10), stop[4096];
+    snprintf(stop, sizeof stop, "%s and more", text);
+    const char *const stops[] = {stop};
+    listener l = {0};
+    strata_generation g = greedy(&l, 10);
+    g.stops = stops;
+    g.stop_count = 1;
+    (void)prompt(r.session, ids, PROMPT);
+    assert_int_equal(generate(r.session, &g).finish, STRATA_FINISH_LENGTH);
+    assert_int_equal(l.calls, 1);
+    assert_int_equal(l.text.length, strlen(text));
+    assert_memory_equal(l.text.data, text, l.text.length);
+    st_buf_free(&l.text);
+    strata_free(text);
+    close_rig(&r);
+}
+
+static void the_end_of_an_answer(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .context = 64});
+    const strata_bias end = {END_TOKEN, 1e9f};
+    listener l = {0};
+    strata_generation g = greedy(&l, 5);
+    g.sampling.biases = &end;
+    g.sampling.bias_count = 1;
+    g.ignore_end = false;
+    (void)prompt(r.session, ids, PROMPT);
+    strata_answer answer = generate(r.session, &g);
+    assert_int_equal(answer.finish, STRATA_FINISH_END);
+    assert_int_equal(answer.tokens, 0);
+    assert_int_equal(l.calls, 0);
+    g.ignore_end = true;
+    answer = generate(r.session, &g);
+    assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
+    assert_int_equal(answer.tokens, 5);
+    st_buf_free(&l.text);
+    close_rig(&r);
+}
+
+static void the_end_of_the_context(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "gemma4-e", "qwen35"};
+    for (int n = 0; n < 3; n++) {
+        rig r;
+        open_rig(&r, names[n], (strata_engine_options){.threads = 1, .context = 32});
+        for (size_t length = 30; length <= 32; length++) {
+            strata_generation g = greedy(NULL, 0);
+            g.on_text = NULL;
+            (void)prompt(r.session, ids, length);
+            strata_answer answer = generate(r.session, &g);
+            assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
+            assert_int_equal(answer.tokens, 32 - length + 1); /* the last one needs no place */
+        }
+        assert_int_equal(prompt(r.session, ids + 100, 32), 32);
+        check_against_fresh(&r, ids + 100, 32);
+        close_rig(&r);
+    }
+}
+
+static void the_listener_says_no(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "qwen35moe", (strata_engine_options){.threads = 1, .kv_type = "f32"});
+    listener l = {.cancel_at = 3};
+    strata_generation g = greedy(&l, 50);
+    (void)prompt(r.session, ids, PROMPT);
+    strata_answer answer = generate(r.session, &g);
+    assert_int_equal(answer.finish, STRATA_FINISH_CANCEL);
+    assert_int_equal(l.calls, 3);
+    assert_true(answer.tokens >= 3 && answer.tokens < 50);
+    (void)prompt(r.session, ids, PROMPT + 8);
+    check_against_fresh(&r, ids, PROMPT + 8);
+    st_buf_free(&l.text);
+    close_rig(&r);
+}
+
+static void seeds(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "qwen3", (strata_engine_options){.threads = 1});
+    char *texts[4];
+    static const uint64_t seed[] = {7, 7, 8, STRATA_SEED_RANDOM};
+    for (int i = 0; i < 4; i++) {
+        listener l = {0};
+        strata_generation g = greedy(&l, 40);
+        g.sampling = (strata_sampling){.temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = seed[i]};
+        (void)prompt(r.session, ids, PROMPT);
+        (void)generate(r.session, &g);
+        texts[i] = st_buf_take(&l.text, NULL);
+    }
+    assert_string_equal(texts[0], texts[1]);
+    assert_string_not_equal(texts[0], texts[2]);
+    assert_string_not_equal(texts[0], texts[3]);
+    for (int i = 0; i < 4; i++) strata_free(texts[i]);
+    close_rig(&r);
+}
+
+static void generations_that_are_refused(void **state)
+{
+    (void)state;
+    rig r;
+    strata_error error;
+    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    strata_answer answer = {.tokens = 12345, .seconds = -1};
+    strata_generation g = greedy(NULL, 5);
+    g.on_text = NULL;
+    assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_INPUT); /* nothing to continue */
+    (void)prompt(r.session, ids, PROMPT);
+    g.sampling.temperature = -1;
+    assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_USAGE);
+    assert_non_null(strstr(error.message, "temperature"));
+    g.sampling.temperature = 0;
+    const char *const empty[] = {""};
+    g.stops = empty;
+    g.stop_count = 1;
+    assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_USAGE);
+    assert_non_null(strstr(error.message, "stop string"));
+    assert_true(answer.tokens == 12345 && answer.seconds == -1); /* outputs are left as they were */
+    g.stop_count = 0;
+    assert_int_equal(generate(r.session, &g).tokens, 5);
+    close_rig(&r);
+}
+
+static void tokens_allocate_nothing(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "gemma4-moe", "qwen35moe"};
+    for (int n = 0; n < 3; n++) {
+        rig r;
+        open_rig(&r, names[n], (strata_engine_options){.threads = 2});
+        (void)prompt(r.session, ids, PROMPT);
+        st_fault_arm(ST_FAULT_ALLOC, UINT64_MAX, false);
+        for (size_t i = 1; i < 20; i++) {
+            assert_int_equal(strata_session_prompt(r.session, ids, PROMPT + i, NULL, NULL, NULL), STRATA_OK);
+            (void)logits_of(r.session);
+        }
+        assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
+        listener l = {.watch = true};
+        strata_generation g = greedy(&l, 60);
+        g.sampling = (strata_sampling)STRATA_SAMPLING_DEFAULT;
+        g.sampling.seed = 3;
+        (void)generate(r.session, &g);
+        assert_true(l.calls > 10);
+        assert_false(l.allocated);
+        st_fault_arm(ST_FAULT_ALLOC, 0, false);
+        st_buf_free(&l.text);
+        close_rig(&r);
+    }
+}
+
+/* ---- side by side ------------------------------------------------------------------------------------------------ */
+
+typedef struct talker {
+    strata_engine *engine;
+    int number;
+    char *texts[3];
+    bool failed;
+} talker;
+
+/* No assertion in here: another thread may be in cmocka. */
+static bool collect(void *context, const char *text, size_t length)
+{
+    return st_buf_append(context, text, length);
+}
+
+static void *talk(void *context)
+{
+    talker *t = context;
+    strata_session *session = NULL;
+    if (strata_session_new(t->engine, &session, NULL) != STRATA_OK) t->failed = true;
+    for (int i = 0; i < 3 && !t->failed; i++) {
+        st_buf text = {0};
+        strata_answer answer;
+        strata_generation g = {.sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1,
+                                            .seed = (uint64_t)(t->number * 10 + i)},
+                               .max_tokens = 25, .ignore_end = true, .on_text = collect, .context = &text};
+        if (strata_session_prompt(session, ids + t->number * 5, (size_t)(20 + 10 * i), NULL, NULL, NULL) != STRATA_OK ||
+            strata_session_generate(session, &g, &answer, NULL) != STRATA_OK)
+            t->failed = true;
+        t->texts[i] = st_buf_take(&text, NULL);
+    }
+    strata_session_free(session);
+    return NULL;
+}
+
+static void sessions_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    enum { TALKERS = 4 };
+    static const char *const names[] = {"llama", "qwen35moe"};
+    for (int n = 0; n < 2; n++) {
+        rig r;
+        open_rig(&r, names[n], (strata_engine_options){.threads = 2, .batch = 8});
+        talker alone[TALKERS], together[TALKERS];
+        pthread_t threads[TALKERS];
+        for (int i = 0; i < TALKERS; i++) {
+            alone[i] = together[i] = (talker){.engine = r.engine, .number = i};
+            talk(&alone[i]);
+        }
+        for (int i = 0; i < TALKERS; i++) assert_int_equal(pthread_create(&threads[i], NULL, talk, &together[i]), 0);
+        for (int i = 0; i < TALKERS; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < TALKERS; i++) {
+            assert_false(alone[i].failed || together[i].failed);
+            for (int k = 0; k < 3; k++) {
+                assert_string_equal(alone[i].texts[k], together[i].texts[k]);
+                strata_free(alone[i].texts[k]);
+                strata_free(together[i].texts[k]);
+            }
+        }
+        close_rig(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(engine_options_that_are_refused),
+        cmocka_unit_test(a_model_without_weights),
+        cmocka_unit_test(contexts),
+        cmocka_unit_test(loading_is_watched),
+        cmocka_unit_test(an_engine_describes_itself),
+        cmocka_unit_test(a_prefix_is_not_run_again),
+        cmocka_unit_test(recurrent_models_go_back_to_snapshots),
+        cmocka_unit_test(rings_limit_the_way_back),
+        cmocka_unit_test(prompts_that_are_refused),
+        cmocka_unit_test(a_prompt_can_be_stopped),
+        cmocka_unit_test(after_an_error_it_is_as_new),
+        cmocka_unit_test(scoring),
+        cmocka_unit_test(greedy_is_the_likeliest),
+        cmocka_unit_test(stop_strings),
+        cmocka_unit_test(a_stop_string_that_does_not_come),
+        cmocka_unit_test(the_end_of_an_answer),
+        cmocka_unit_test(the_end_of_the_context),
+        cmocka_unit_test(the_listener_says_no),
+        cmocka_unit_test(seeds),
+        cmocka_unit_test(generations_that_are_refused),
+        cmocka_unit_test(tokens_allocate_nothing),
+        cmocka_unit_test(sessions_do_not_disturb_each_other),
+    };
+    return cmocka_run_group_tests_name("session", tests, NULL, NULL);
+}
