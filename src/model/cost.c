@@ -81,7 +81,7 @@ static st_op_cost cost_matmul(const op_view *v)
                         .weight_bytes = weight_bytes(v),
                         .value_bytes = value_bytes(v),
                         .worker_bytes = larger(strip_bytes(matrix->ne[0]), FLOAT_PIECE_BYTES),
-                        .shared_bytes = act_bytes(matrix->ne[0], v->rows)};
+                        .shared_bytes = (v->op->p.matmul.precise ? 2 : 1) * act_bytes(matrix->ne[0], v->rows)};
 }
 
 static st_op_cost cost_kv_store(const op_view *v)

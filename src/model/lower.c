@@ -141,6 +141,16 @@ static void gated_act_in_place(builder *b, st_activation activation, int32_t gat
     emit(b, ST_OP_GATED_ACT, gate, up, gate)->p.gate.activation = activation;
 }
 
+/* Attention multiplies its inputs with each other, so that errors of its projections weigh more than others: where a
+ * backend rounds activations, it keeps more of these. (Measured on SmolLM2: of a rise in perplexity of 0.45 %, three
+ * quarters came from the four projections, a quarter of the arithmetic.) */
+static int32_t projection(builder *b, const char *name, st_role matrix, st_role bias, int32_t in)
+{
+    int32_t out = matmul_bias(b, name, weight(b, matrix), weight(b, bias), in);
+    b->ops[b->op_count - 1].p.matmul.precise = true;
+    return out;
+}
+
 /* --- attention ------------------------------------------------------------------------------------------------------------- */
 
 static bool same_angles(const st_rope *a, const st_rope *b)
@@ -182,21 +192,34 @@ static void position_in_place(builder *b, const st_attention_desc *a, st_role no
     if (a->qk_norm == ST_QK_NORM_AFTER_ROPE) norm_in_place(b, ST_NO_WEIGHT, a->key_length, value);
 }
 
-static void store_kv(builder *b, const st_attention_desc *a, int32_t h)
+typedef struct keys_and_values {
+    int32_t k, v; /* ST_NO_VALUE: the layer reads another's */
+} keys_and_values;
+
+static keys_and_values project_kv(builder *b, const st_attention_desc *a, int32_t h)
 {
-    int32_t k = matmul_bias(b, "k", weight(b, ST_ROLE_ATTN_K), weight(b, ST_ROLE_ATTN_K_BIAS), h);
-    int32_t v;
+    keys_and_values kv = {ST_NO_VALUE, ST_NO_VALUE};
+    if (a->kv_layer != (uint32_t)b->layer) return kv;
+    kv.k = projection(b, "k", ST_ROLE_ATTN_K, ST_ROLE_ATTN_K_BIAS, h);
     if (weight(b, ST_ROLE_ATTN_V) != ST_NO_WEIGHT)
-        v = matmul_bias(b, "v", weight(b, ST_ROLE_ATTN_V), weight(b, ST_ROLE_ATTN_V_BIAS), h);
-    else v = slice(b, "v", k, 1, width_of(b, k), 0, width_of(b, k)); /* the raw projection, before K's norm and RoPE */
-    position_in_place(b, a, ST_ROLE_ATTN_K_NORM, a->kv_heads, k);
-    if (b->desc->arch->value_norm) norm_in_place(b, ST_NO_WEIGHT, a->value_length, v);
-    emit(b, ST_OP_KV_STORE, k, v, ST_NO_VALUE)->p.kv.kv_layer = a->kv_layer;
+        kv.v = projection(b, "v", ST_ROLE_ATTN_V, ST_ROLE_ATTN_V_BIAS, h);
+    else kv.v = slice(b, "v", kv.k, 1, width_of(b, kv.k), 0, width_of(b, kv.k)); /* raw: before K's norm and RoPE */
+    return kv;
 }
 
+static void store_kv(builder *b, const st_attention_desc *a, keys_and_values kv)
+{
+    if (kv.k == ST_NO_VALUE) return;
+    position_in_place(b, a, ST_ROLE_ATTN_K_NORM, a->kv_heads, kv.k);
+    if (b->desc->arch->value_norm) norm_in_place(b, ST_NO_WEIGHT, a->value_length, kv.v);
+    emit(b, ST_OP_KV_STORE, kv.k, kv.v, ST_NO_VALUE)->p.kv.kv_layer = a->kv_layer;
+}
+
+/* The projections of one input stand side by side, so that a backend may run them as one. */
 static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
 {
-    int32_t q = matmul_bias(b, "q", weight(b, ST_ROLE_ATTN_Q), weight(b, ST_ROLE_ATTN_Q_BIAS), h);
+    int32_t q = projection(b, "q", ST_ROLE_ATTN_Q, ST_ROLE_ATTN_Q_BIAS, h);
+    keys_and_values kv = project_kv(b, a, h);
     int32_t gate = ST_NO_VALUE;
     if (b->desc->arch->gated_attention) {
         int32_t both = q;
@@ -209,7 +232,7 @@ static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
         op->p.temperature.chunk = a->temperature_chunk;
         op->p.temperature.factor = a->temperature;
     }
-    if (a->kv_layer == (uint32_t)b->layer) store_kv(b, a, h);
+    store_kv(b, a, kv);
 
     int32_t out = new_value(b, "attention", (uint64_t)a->heads * a->value_length, ST_ROWS_ALL);
     st_op *op = emit(b, ST_OP_ATTENTION, q, ST_NO_VALUE, out);
@@ -222,7 +245,7 @@ static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
     op->p.attention.kv_layer = a->kv_layer;
     op->p.attention.scale = a->scale;
     if (gate != ST_NO_VALUE) emit(b, ST_OP_SIGMOID_GATE, out, gate, out);
-    return matmul_bias(b, "attention_out", weight(b, ST_ROLE_ATTN_OUTPUT), weight(b, ST_ROLE_ATTN_OUTPUT_BIAS), out);
+    return projection(b, "attention_out", ST_ROLE_ATTN_OUTPUT, ST_ROLE_ATTN_OUTPUT_BIAS, out);
 }
 
 static int32_t deltanet(builder *b, const st_deltanet_desc *d, int32_t h)

@@ -1,12 +1,14 @@
 /* Matrices on the fast path. A few rows: each row of weights is read once, as it lies in the file, and dotted with int8
  * activations. A batch: sixteen rows of weights at a time are unpacked to bytes, stay in the cache, and meet all tokens
- * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. */
+ * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. Where a matrix
+ * is marked precise, a batch carries what the first rounding left of the activations as a second set of int8. */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
 
 enum {
-    PIECE_COLUMNS = 32,    /* columns of a part when rows are few */
+    PIECE_BYTES = 48 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
+    PIECE_COLUMNS = 32,     /* the same for floats */
     ALIGN = ST_SCRATCH_ALIGN,
 };
 
@@ -91,24 +93,29 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
     uint32_t group = 1;
     if (ops->op->kind != ST_OP_MATMUL || !int8_type(isa, ops)) return 1;
     while (group < count && ops[group].op->kind == ST_OP_MATMUL && ops[group].in[0].data == ops->in[0].data &&
-           int8_type(isa, &ops[group]))
+           ops[group].op->p.matmul.precise == ops->op->p.matmul.precise && int8_type(isa, &ops[group]))
         group++;
     return group;
 }
 
 typedef struct matmul_job {
     const st_cpu_call *call;
-    st_acts acts;
-    bool batch;
+    st_acts acts, rest; /* rest: what rounding left, if precise */
+    bool batch, precise;
     size_t columns_per_part;
 } matmul_job;
 
 static void quantise_part(void *context, uint32_t worker, size_t row)
 {
-    (void)worker;
     const matmul_job *job = context;
+    const float *x = st_cpu_row(job->call->bound->in[0], row);
     st_act_row out = st_acts_row(&job->acts, row, job->batch);
-    job->call->isa->quantise(st_cpu_row(job->call->bound->in[0], row), job->acts.width, &out);
+    job->call->isa->quantise(x, job->acts.width, &out);
+    if (!job->precise) return;
+    float *left = st_cpu_scratch(job->call, worker);
+    job->call->isa->residual(x, job->acts.width, &out, left);
+    out = st_acts_row(&job->rest, row, true);
+    job->call->isa->quantise(left, job->rest.width, &out);
 }
 
 static float bias_at(const st_bound_weight *bias, size_t column)
@@ -120,20 +127,6 @@ static float bias_at(const st_bound_weight *bias, size_t column)
     return block[column % bias->info->block];
 }
 
-/* Which matrix of the group a part belongs to, and its columns. */
-static const st_bound_op *locate(const matmul_job *job, size_t part, size_t *first, size_t *count)
-{
-    const st_bound_op *bound = job->call->bound;
-    for (;; bound++) {
-        size_t parts = (bound->out.width + job->columns_per_part - 1) / job->columns_per_part;
-        if (part < parts) break;
-        part -= parts;
-    }
-    *first = part * job->columns_per_part;
-    *count = bound->out.width - *first < job->columns_per_part ? bound->out.width - *first : job->columns_per_part;
-    return bound;
-}
-
 static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
 {
     if (!bound->weight[1].data) return;
@@ -141,12 +134,8 @@ static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_
         for (size_t i = first; i < first + count; i++) st_cpu_row(bound->out, row)[i] += bias_at(&bound->weight[1], i);
 }
 
-static void few_rows_part(void *context, uint32_t worker, size_t part)
+static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count)
 {
-    (void)worker;
-    const matmul_job *job = context;
-    size_t first, count;
-    const st_bound_op *bound = locate(job, part, &first, &count);
     const st_bound_weight *matrix = &bound->weight[0];
     const st_isa_type *type = &job->call->isa->types[matrix->type];
     const unsigned char *rows = (const unsigned char *)matrix->data + first * matrix->row_bytes;
@@ -157,38 +146,74 @@ static void few_rows_part(void *context, uint32_t worker, size_t part)
     add_bias(bound, first, count, job->call->rows);
 }
 
-static void batch_part(void *context, uint32_t worker, size_t part)
+static void add_rest(const matmul_job *job, const st_isa_type *type, const st_strip *strip, size_t tile, size_t tokens,
+                     size_t count, float *out, size_t stride)
 {
-    const matmul_job *job = context;
-    size_t first, count, width = job->acts.width, rows = job->call->rows;
-    const st_bound_op *bound = locate(job, part, &first, &count);
+    float sums[ST_ACT_TILE * ST_STRIP_ROWS];
+    st_act_row rest = st_acts_tile(&job->rest, tile);
+    job->call->isa->strip_times_tile(type, strip, &rest, job->rest.width, tokens, count, sums, ST_STRIP_ROWS);
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t i = 0; i < count; i++) out[t * stride + i] += sums[t * ST_STRIP_ROWS + i];
+}
+
+/* `count` is at most a strip. */
+static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count, float *scratch)
+{
+    size_t width = job->acts.width, rows = job->call->rows;
     const st_bound_weight *matrix = &bound->weight[0];
     const st_isa_type *type = &job->call->isa->types[matrix->type];
-    st_strip strip = st_strip_in(st_cpu_scratch(job->call, worker), width);
+    st_strip strip = st_strip_in(scratch, width);
     st_strip_fill(type, matrix->data, matrix->row_bytes, width, first, count, &strip);
     for (size_t row = 0; row < rows; row += ST_ACT_TILE) {
         st_act_row tile = st_acts_tile(&job->acts, row / ST_ACT_TILE);
         size_t tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
-        job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, st_cpu_row(bound->out, row) + first,
-                                         bound->out.width);
+        float *out = st_cpu_row(bound->out, row) + first;
+        job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, out, bound->out.width);
+        if (job->precise) add_rest(job, type, &strip, row / ST_ACT_TILE, tokens, count, out, bound->out.width);
     }
     add_bias(bound, first, count, rows);
 }
 
+/* A part is some columns of the group's matrices, counted through; here they are told apart again. */
+static void columns_part(void *context, uint32_t worker, size_t part)
+{
+    const matmul_job *job = context;
+    size_t first = part * job->columns_per_part, end = first + job->columns_per_part, before = 0;
+    float *scratch = st_cpu_scratch(job->call, worker);
+    for (uint32_t i = 0; i < job->call->group && before < end; i++) {
+        const st_bound_op *bound = &job->call->bound[i];
+        size_t width = bound->out.width, from = first > before ? first - before : 0, to = end - before < width ? end - before : width;
+        if (from < to && job->batch) batch_columns(job, bound, from, to - from, scratch);
+        else if (from < to) few_rows_columns(job, bound, from, to - from);
+        before += width;
+    }
+}
+
+/* Columns of a part: a strip in a batch; else a stretch of memory, and as many parts as threads at least. */
+static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t columns)
+{
+    if (batch) return ST_STRIP_ROWS;
+    size_t bytes = 0, threads = st_pool_threads(call->pool);
+    for (uint32_t i = 0; i < call->group; i++) bytes += call->bound[i].weight[0].row_bytes * call->bound[i].out.width;
+    size_t parts = (bytes / PIECE_BYTES + threads) / threads * threads;
+    return (columns + parts - 1) / parts;
+}
+
 static void int8_matmul(const st_cpu_call *call)
 {
-    size_t width = call->bound->weight[0].ne[0], parts = 0;
+    size_t columns = 0;
+    for (uint32_t i = 0; i < call->group; i++) columns += call->bound[i].out.width;
     bool batch = call->rows >= ST_FEW_ROWS;
     matmul_job job = {.call = call,
-                      .acts = {.memory = call->shared, .width = width},
+                      .acts = {.memory = call->shared, .width = call->bound->weight[0].ne[0]},
                       .batch = batch,
-                      .columns_per_part = batch ? ST_STRIP_ROWS : PIECE_COLUMNS};
-    for (uint32_t i = 0; i < call->group; i++)
-        parts += (call->bound[i].out.width + job.columns_per_part - 1) / job.columns_per_part;
+                      .precise = batch && call->op->p.matmul.precise,
+                      .columns_per_part = columns_of_part(call, batch, columns)};
+    job.rest = (st_acts){.memory = call->shared + st_acts_bytes(job.acts.width, call->rows), .width = job.acts.width};
     if (batch) st_pool_run(call->pool, quantise_part, &job, call->rows);
     else
         for (size_t row = 0; row < call->rows; row++) quantise_part(&job, 0, row);
-    st_pool_run(call->pool, batch ? batch_part : few_rows_part, &job, parts);
+    st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
 }
 
 /* --- float: F32, F16 and BF16 as they are, all other types dequantised row by row ----------------------------------------------------- */

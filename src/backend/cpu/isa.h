@@ -44,6 +44,7 @@ typedef struct st_isa_type {
 typedef struct st_isa {
     const char *name;
     void (*quantise)(const float *x, size_t count, const st_act_row *out);
+    void (*residual)(const float *x, size_t count, const st_act_row *act, float *out); /* what act does not hold of x */
     st_isa_type types[ST_ISA_TYPES];
     /* out[t × out_stride + lane] for the first `tokens` of a tile and the first `lanes` of a strip. */
     void (*strip_times_tile)(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
