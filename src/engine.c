@@ -116,17 +116,45 @@ uint32_t strata_engine_context(const strata_engine *engine)
     return engine->layout->options.context;
 }
 
-/* What one token costs: the weights it reads, and its multiplications and additions. */
-static st_op_cost cost_per_token(const strata_engine *engine)
+/* What a range of operations costs one token: the weights it reads, and its multiplications and additions. */
+static st_op_cost cost_per_token(const strata_engine *engine, st_op_range range)
 {
-    const st_program *program = engine->program;
     st_op_cost sum = {0};
-    for (uint32_t i = 0; i < program->main.head.first + program->main.head.count; i++) {
-        st_op_cost cost = st_op_estimate(program, engine->binding, &program->ops[i], 1, 0);
+    for (uint32_t i = 0; i < range.count; i++) {
+        const st_op *op = &engine->program->ops[range.first + i];
+        st_op_cost cost = st_op_estimate(engine->program, engine->binding, op, 1, 0);
         sum.weight_bytes += cost.weight_bytes;
         sum.flops += cost.flops;
     }
     return sum;
+}
+
+static uint32_t attention_span(const st_op *op)
+{
+    return op->p.attention.window ? op->p.attention.window : op->p.attention.chunk;
+}
+
+/* What a token reads of keys and values for each position that it looks back at: a row for each reach. */
+static json_t *kv_read_rows(const strata_engine *engine)
+{
+    const st_program *program = engine->program;
+    json_t *rows = json_array();
+    for (uint32_t i = 0; rows && i < program->main.body.count; i++) {
+        const st_op *op = &program->ops[program->main.body.first + i];
+        if (op->kind != ST_OP_ATTENTION) continue;
+        const st_kv_layer *layer = &engine->layout->layers[op->p.attention.kv_layer];
+        json_int_t bytes = (json_int_t)(layer->key_row_bytes + layer->value_row_bytes), span = attention_span(op);
+        size_t k = 0;
+        while (k < json_array_size(rows) && json_integer_value(json_object_get(json_array_get(rows, k), "span")) != span) k++;
+        if (k == json_array_size(rows) &&
+            json_array_append_new(rows, json_pack("{s:I, s:I}", "span", span, "bytes_per_position", (json_int_t)0)) != 0) {
+            json_decref(rows);
+            return NULL;
+        }
+        json_t *sum = json_object_get(json_array_get(rows, k), "bytes_per_position");
+        json_integer_set(sum, json_integer_value(sum) + bytes);
+    }
+    return rows;
 }
 
 /* The kinds of operation that took time, with how often and how long; empty unless the engine was made to profile. */
@@ -152,20 +180,41 @@ static strata_status give_json(json_t *root, char **json, strata_error *error)
     return STRATA_OK;
 }
 
+static json_t *cost_facts(const strata_engine *engine)
+{
+    const st_part *part = &engine->program->main;
+    st_op_cost body = cost_per_token(engine, part->body), head = cost_per_token(engine, part->head);
+    return json_pack("{s:f, s:f, s:f, s:o}", "bytes_per_token", body.weight_bytes + head.weight_bytes, "ops_per_token",
+                     body.flops + head.flops, "prompt_ops_per_token", body.flops, "kv_reads", kv_read_rows(engine));
+}
+
+static json_t *memory_facts(const strata_engine *engine)
+{
+    const st_kv_layout *layout = engine->layout;
+    st_run_source source = st_engine_source(engine);
+    st_run_options options = st_engine_run_options(engine);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
+                     (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes",
+                     (json_int_t)layout->cache_bytes, "state_bytes", (json_int_t)layout->state_bytes, "snapshot_bytes",
+                     (json_int_t)layout->snapshot_bytes, "scratch_bytes", (json_int_t)st_run_price(&source, &options));
+}
+
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error)
 {
     st_device_info info;
     engine->backend->info(engine->device, &info);
-    const st_kv_layout *layout = engine->layout;
-    st_op_cost cost = cost_per_token(engine);
-    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}", "backend",
-                             engine->backend->name, "kernels", info.name, "threads", (int)info.workers, "context",
-                             (json_int_t)layout->options.context, "batch", (json_int_t)engine->batch, "kv_type",
-                             st_type_find(layout->options.type)->name, "kv_bytes", (json_int_t)layout->cache_bytes,
-                             "state_bytes", (json_int_t)layout->state_bytes, "snapshot_bytes",
-                             (json_int_t)layout->snapshot_bytes, "weight_bytes",
-                             (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "bytes_per_token",
-                             cost.weight_bytes, "ops_per_token", cost.flops, "profile", profile_rows(engine));
+    json_t *memory = memory_facts(engine), *cost = cost_facts(engine);
+    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s}", "backend", engine->backend->name, "kernels", info.name,
+                             "threads", (int)info.workers, "context", (json_int_t)engine->layout->options.context, "batch",
+                             (json_int_t)engine->batch, "kv_type", st_type_find(engine->layout->options.type)->name);
+    bool whole = json_object_update(root, memory) == 0 && json_object_update(root, cost) == 0 &&
+                 json_object_set_new(root, "profile", profile_rows(engine)) == 0;
+    json_decref(memory);
+    json_decref(cost);
+    if (!whole) {
+        json_decref(root);
+        root = NULL;
+    }
     return give_json(root, json, error);
 }
 

@@ -23,4 +23,18 @@ struct strata_engine {
     pthread_mutex_t turn; /* sessions run one at a time: the device has one pool */
 };
 
+enum { ST_SESSION_OUT_ROWS = 16 }; /* rows of logits at a time */
+
+/* What a session's executor is made of. */
+static inline st_run_source st_engine_source(const strata_engine *engine)
+{
+    return (st_run_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
+                           .layout = engine->layout, .backend = engine->backend, .device = engine->device};
+}
+
+static inline st_run_options st_engine_run_options(const strata_engine *engine)
+{
+    return (st_run_options){.batch = engine->batch, .out_rows = ST_SESSION_OUT_ROWS, .nextn = engine->nextn};
+}
+
 #endif

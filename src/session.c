@@ -7,7 +7,7 @@
 #include "sampler/sampler.h"
 #include "sampler/stop.h"
 
-enum { OUT_ROWS = 16, TEXT_RESERVE = 4096 };
+enum { TEXT_RESERVE = 4096 };
 
 struct strata_session {
     strata_engine *engine;
@@ -34,9 +34,8 @@ strata_status strata_session_new(strata_engine *engine, strata_session **out, st
     session->engine = engine;
     session->tokens = st_alloc_array(strata_engine_context(engine), sizeof *session->tokens);
     strata_status status = session->tokens ? STRATA_OK : st_error_memory(error, sizeof *session->tokens, "the session");
-    st_run_source source = {.desc = engine->desc, .binding = engine->binding, .program = engine->program,
-                            .layout = engine->layout, .backend = engine->backend, .device = engine->device};
-    st_run_options options = {.batch = engine->batch, .out_rows = OUT_ROWS, .nextn = engine->nextn};
+    st_run_source source = st_engine_source(engine);
+    st_run_options options = st_engine_run_options(engine);
     if (status == STRATA_OK) status = st_run_new(&source, &options, &session->run, error);
     if (status != STRATA_OK) {
         strata_session_free(session);
@@ -128,8 +127,10 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
     if (status != STRATA_OK) return status;
     memcpy(session->tokens, tokens, count * sizeof *tokens);
     session->count = (uint32_t)count;
+    bool one_more = session->count - session->done == 1;
     status = run_rest(session, progress, context, error);
-    return status == STRATA_OK ? st_kv_snapshot(st_run_kv(session->run), error) : status;
+    /* Whoever goes on token by token must not push out the snapshots worth having. */
+    return status == STRATA_OK && !one_more ? st_kv_snapshot(st_run_kv(session->run), error) : status;
 }
 
 strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error)
@@ -157,9 +158,9 @@ typedef struct scoring {
 /* Hands over the logits of all rows of the last batch, a few at a time. */
 static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *error)
 {
-    uint32_t vocab = s->session->engine->desc->vocab, rows[OUT_ROWS];
-    for (uint32_t first = 0; first < batch_rows; first += OUT_ROWS) {
-        uint32_t count = batch_rows - first < OUT_ROWS ? batch_rows - first : OUT_ROWS;
+    uint32_t vocab = s->session->engine->desc->vocab, rows[ST_SESSION_OUT_ROWS];
+    for (uint32_t first = 0; first < batch_rows; first += ST_SESSION_OUT_ROWS) {
+        uint32_t count = batch_rows - first < ST_SESSION_OUT_ROWS ? batch_rows - first : ST_SESSION_OUT_ROWS;
         for (uint32_t i = 0; i < count; i++) rows[i] = first + i;
         const float *logits;
         pthread_mutex_lock(&s->session->engine->turn);

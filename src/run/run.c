@@ -74,50 +74,74 @@ static void size_scratch(st_run *run)
     }
 }
 
-static strata_status allocate(st_run *run, strata_error *error)
+/* Where the pieces lie in the run's two blocks. */
+typedef struct places {
+    size_t all, out, steps, scratch, carry, end;   /* of device memory */
+    size_t host_steps, host_logits, host_end;      /* of host memory */
+} places;
+
+static bool plan_places(const st_run *run, places *out)
 {
     const st_run_source *source = &run->source;
     const st_program *program = source->program;
     st_device_info info;
     source->backend->info(source->device, &info);
-    size_scratch(run);
     size_t step_bytes = st_step_bytes(run->options.batch);
-
-    block_plan plan = {0};
-    size_t all = take(&plan, program->row_bytes[ST_ROWS_ALL], run->options.batch);
-    size_t out = take(&plan, program->row_bytes[ST_ROWS_OUT], run->options.out_rows);
-    size_t steps = take(&plan, 2, step_bytes + ALIGNMENT);
-    size_t scratch = take(&plan, 1, run->shared_bytes);
+    block_plan plan = {0}, host_plan = {0};
+    out->all = take(&plan, program->row_bytes[ST_ROWS_ALL], run->options.batch);
+    out->out = take(&plan, program->row_bytes[ST_ROWS_OUT], run->options.out_rows);
+    out->steps = take(&plan, 2, step_bytes + ALIGNMENT);
+    out->scratch = take(&plan, 1, run->shared_bytes);
     take(&plan, info.workers, run->worker_bytes); /* right behind: both are multiples of the alignment */
-    size_t carry = take(&plan, source->desc->embedding, sizeof(float));
-    block_plan host_plan = {0};
-    size_t host_steps = take(&host_plan, 2, step_bytes + ALIGNMENT);
-    size_t logits = take(&host_plan, info.reads_host_memory ? 0 : run->options.out_rows, source->desc->vocab * sizeof(float));
-    if (plan.failed || host_plan.failed)
+    out->carry = take(&plan, source->desc->embedding, sizeof(float));
+    out->host_steps = take(&host_plan, 2, step_bytes + ALIGNMENT);
+    out->host_logits =
+        take(&host_plan, info.reads_host_memory ? 0 : run->options.out_rows, source->desc->vocab * sizeof(float));
+    out->end = plan.end;
+    out->host_end = host_plan.end;
+    return !plan.failed && !host_plan.failed;
+}
+
+static strata_status allocate(st_run *run, strata_error *error)
+{
+    const st_run_source *source = &run->source;
+    st_device_info info;
+    source->backend->info(source->device, &info);
+    size_scratch(run);
+    places at = {0};
+    if (!plan_places(run, &at))
         return st_error_set(error, STRATA_MEMORY, "use a smaller batch", "the working set of %u rows does not fit a size",
                             run->options.batch);
 
     void *memory, *host;
     bool pinned;
-    strata_status status = source->backend->alloc(source->device, plan.end, &memory, error);
+    strata_status status = source->backend->alloc(source->device, at.end, &memory, error);
     if (status != STRATA_OK) return status;
     run->memory = memory;
-    run->memory_bytes = plan.end;
-    status = source->backend->host_alloc(source->device, host_plan.end, &host, &pinned, error);
+    run->memory_bytes = at.end;
+    status = source->backend->host_alloc(source->device, at.host_end, &host, &pinned, error);
     if (status != STRATA_OK) return status;
     run->host = host;
 
-    size_t step_stride = round_up(step_bytes);
-    run->rows_base[ST_ROWS_ALL] = run->memory + all;
-    run->rows_base[ST_ROWS_OUT] = run->memory + out;
-    run->main.step = (st_step *)(void *)(run->memory + steps);
-    run->nextn.step = (st_step *)(void *)(run->memory + steps + step_stride);
-    run->scratch = run->memory + scratch;
-    run->carry = (float *)(void *)(run->memory + carry);
-    run->main.host_step = (st_step *)(void *)(run->host + host_steps);
-    run->nextn.host_step = (st_step *)(void *)(run->host + host_steps + step_stride);
-    run->host_logits = info.reads_host_memory ? NULL : (float *)(void *)(run->host + logits);
+    size_t step_stride = round_up(st_step_bytes(run->options.batch));
+    run->rows_base[ST_ROWS_ALL] = run->memory + at.all;
+    run->rows_base[ST_ROWS_OUT] = run->memory + at.out;
+    run->main.step = (st_step *)(void *)(run->memory + at.steps);
+    run->nextn.step = (st_step *)(void *)(run->memory + at.steps + step_stride);
+    run->scratch = run->memory + at.scratch;
+    run->carry = (float *)(void *)(run->memory + at.carry);
+    run->main.host_step = (st_step *)(void *)(run->host + at.host_steps);
+    run->nextn.host_step = (st_step *)(void *)(run->host + at.host_steps + step_stride);
+    run->host_logits = info.reads_host_memory ? NULL : (float *)(void *)(run->host + at.host_logits);
     return STRATA_OK;
+}
+
+size_t st_run_price(const st_run_source *source, const st_run_options *options)
+{
+    st_run run = {.source = *source, .options = *options};
+    places at = {0};
+    size_scratch(&run);
+    return plan_places(&run, &at) ? at.end : SIZE_MAX;
 }
 
 /* --- binding addresses ------------------------------------------------------------------------------------------------------------ */

@@ -24,6 +24,9 @@ typedef struct st_run_source {
     st_device *device;
 } st_run_source;
 
+/* What st_run_scratch_bytes of such a run will be; SIZE_MAX: more than fits a size. */
+size_t st_run_price(const st_run_source *source, const st_run_options *options);
+
 /* The source's parts must outlive it. */
 strata_status st_run_new(const st_run_source *source, const st_run_options *options, st_run **out, strata_error *error);
 void st_run_free(st_run *run);

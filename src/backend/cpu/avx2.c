@@ -140,7 +140,7 @@ static inline __attribute__((always_inline)) void half_kernel(const st_strip *st
     if (minus_128) zero = 0;
     for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
     for (size_t b = 0; b < count / ST_ACT_BLOCK; b++) {
-        const uint8_t *bytes = strip->bytes + b * 8 * 64 + row * 4;
+        const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS + row * 4;
         const int8_t *q = tile->q + (b * ST_ACT_TILE + token) * ST_ACT_BLOCK;
         size_t at = b * ST_ACT_TILE + token;
         for (int g = 0; g < 32 / group; g++) {

@@ -20,47 +20,55 @@ enum { GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
 #include "backend/cpu/rows.inc"
 #include "backend/cpu/dot512.inc"
 
-/* Words first … last of a block of one token, against the same words of sixteen rows. */
-static inline __m512i dot_words(__m512i sums, const __m512i *weights, const int8_t *q, int first, int last)
+enum { HALF_TILE = 4, VECTORS = ST_STRIP_ROWS / 16 };
+
+/* Four tokens against all rows of a strip, for words first … last of a block: each word of a token is spread once and meets
+ * every vector of rows. */
+static inline __attribute__((always_inline)) void dot_words(__m512i sums[HALF_TILE][VECTORS], const uint8_t *bytes,
+                                                            const int8_t *q, int first, int last)
 {
     for (int i = first; i < last; i++) {
-        int32_t word;
-        memcpy(&word, q + 4 * i, sizeof word);
-        sums = _mm512_dpbusd_epi32(sums, weights[i], _mm512_set1_epi32(word));
+        __m512i weights[VECTORS];
+        for (int v = 0; v < VECTORS; v++) weights[v] = _mm512_loadu_si512(bytes + (i * VECTORS + v) * 64);
+        for (int t = 0; t < HALF_TILE; t++) {
+            __m512i x = _mm512_set1_epi32((int)word_of(q + t * ST_ACT_BLOCK + 4 * i));
+            for (int v = 0; v < VECTORS; v++) sums[t][v] = _mm512_dpbusd_epi32(sums[t][v], weights[v], x);
+        }
     }
-    return sums;
 }
 
 /* The kinds of strip are compile-time constants here, so that each gets a loop of its own. */
 static inline __attribute__((always_inline)) void tile_kernel(const st_strip *strip, const st_act_row *tile, size_t count,
-                                                              int32_t zero, int group, bool has_offset,
-                                                              __m512 total[ST_ACT_TILE])
+                                                              size_t token, int32_t zero, int group, bool has_offset,
+                                                              __m512 total[HALF_TILE][VECTORS])
 {
-    for (int t = 0; t < ST_ACT_TILE; t++) total[t] = _mm512_setzero_ps();
+    for (int t = 0; t < HALF_TILE; t++)
+        for (int v = 0; v < VECTORS; v++) total[t][v] = _mm512_setzero_ps();
     for (size_t b = 0; b < count / ST_ACT_BLOCK; b++) {
-        __m512i weights[8];
-        for (int i = 0; i < 8; i++) weights[i] = _mm512_loadu_si512(strip->bytes + (b * 8 + (size_t)i) * 64);
-        const int8_t *q = tile->q + b * ST_ACT_TILE * ST_ACT_BLOCK;
-        const float *scale = tile->scale + b * ST_ACT_TILE, *sum = tile->sum + b * ST_ACT_TILE;
-        const int32_t *totals = tile->total + b * ST_ACT_TILE * 2;
-        __m512 s0 = _mm512_loadu_ps(strip->scale + b * (group == 16 ? 2 : 1) * ST_STRIP_ROWS), s1 = s0, offset = s0;
-        if (group == 16) s1 = _mm512_loadu_ps(strip->scale + (2 * b + 1) * ST_STRIP_ROWS);
-        if (has_offset) offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS);
-#pragma GCC unroll 8
-        for (int t = 0; t < ST_ACT_TILE; t++) {
-            const int8_t *x = q + t * ST_ACT_BLOCK;
-            __m512 part;
-            if (group == 16) {
-                __m512i a = dot_words(_mm512_set1_epi32(-zero * totals[2 * t]), weights, x, 0, 4);
-                __m512i c = dot_words(_mm512_set1_epi32(-zero * totals[2 * t + 1]), weights, x, 4, 8);
-                part = _mm512_fmadd_ps(_mm512_cvtepi32_ps(c), s1, _mm512_mul_ps(_mm512_cvtepi32_ps(a), s0));
-                total[t] = _mm512_fmadd_ps(part, _mm512_set1_ps(scale[t]), total[t]);
-            } else {
-                __m512i start = zero ? _mm512_set1_epi32(-zero * (totals[2 * t] + totals[2 * t + 1])) : _mm512_setzero_si512();
-                part = _mm512_cvtepi32_ps(dot_words(start, weights, x, 0, 8));
-                total[t] = _mm512_fmadd_ps(part, _mm512_mul_ps(s0, _mm512_set1_ps(scale[t])), total[t]);
+        size_t at = b * ST_ACT_TILE + token;
+        const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS;
+        const int8_t *q = tile->q + at * ST_ACT_BLOCK;
+        for (int g = 0; g < 32 / group; g++) {
+            __m512i sums[HALF_TILE][VECTORS];
+            for (int t = 0; t < HALF_TILE; t++) {
+                const int32_t *totals = tile->total + 2 * (at + (size_t)t);
+                __m512i start = _mm512_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
+                for (int v = 0; v < VECTORS; v++) sums[t][v] = zero ? start : _mm512_setzero_si512();
             }
-            if (has_offset) total[t] = _mm512_fmadd_ps(offset, _mm512_set1_ps(sum[t]), total[t]);
+            dot_words(sums, bytes, q, g * group / 4, (g + 1) * group / 4);
+            const float *scales = strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS;
+            for (int v = 0; v < VECTORS; v++) {
+                __m512 scale = _mm512_loadu_ps(scales + 16 * v);
+                for (int t = 0; t < HALF_TILE; t++)
+                    total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
+                                                  _mm512_mul_ps(scale, _mm512_set1_ps(tile->scale[at + t])), total[t][v]);
+            }
+        }
+        if (!has_offset) continue;
+        for (int v = 0; v < VECTORS; v++) {
+            __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
+            for (int t = 0; t < HALF_TILE; t++)
+                total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(tile->sum[at + t]), total[t][v]);
         }
     }
 }
@@ -68,12 +76,17 @@ static inline __attribute__((always_inline)) void tile_kernel(const st_strip *st
 static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
                              size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
-    __m512 total[ST_ACT_TILE];
-    if (type->group == 16) tile_kernel(strip, tile, count, type->zero, 16, false, total);
-    else if (type->has_offset) tile_kernel(strip, tile, count, 0, 32, true, total);
-    else tile_kernel(strip, tile, count, type->zero, 32, false, total);
-    __mmask16 mask = (__mmask16)((1u << lanes) - 1);
-    for (size_t t = 0; t < tokens; t++) _mm512_mask_storeu_ps(out + t * out_stride, mask, total[t]);
+    for (size_t token = 0; token < tokens; token += HALF_TILE) {
+        __m512 total[HALF_TILE][VECTORS];
+        if (type->group == 16) tile_kernel(strip, tile, count, token, type->zero, 16, false, total);
+        else if (type->has_offset) tile_kernel(strip, tile, count, token, 0, 32, true, total);
+        else tile_kernel(strip, tile, count, token, type->zero, 32, false, total);
+        for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++)
+            for (size_t v = 0; v < VECTORS && 16 * v < lanes; v++) {
+                __mmask16 mask = lanes - 16 * v >= 16 ? 0xFFFF : (__mmask16)((1u << (lanes - 16 * v)) - 1);
+                _mm512_mask_storeu_ps(out + (token + t) * out_stride + 16 * v, mask, total[t][v]);
+            }
+    }
 }
 
 enum { WORK_SUMS = 12 };
