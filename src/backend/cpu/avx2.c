@@ -69,7 +69,7 @@ static float row_q5_k(const unsigned char *row, const st_act_row *act, size_t co
         float scale[PARTS];
         offset = k_scales(block->scales, block->d, block->min_d, act, i, scale, offset);
         for (int p = 0; p < PARTS; p++)
-            total = scaled(dot_unsigned(q5_k_part(block, p), load_bytes(act->q + i * ST_SUPERBLOCK + p * ST_BLOCK)),
+            total = scaled(dot_unsigned(part_q5_k(block, p), load_bytes(act->q + i * ST_SUPERBLOCK + p * ST_BLOCK)),
                            scale[p], total);
     }
     return horizontal_sum(_mm256_sub_ps(total, offset));
@@ -85,7 +85,7 @@ static float row_q6_k(const unsigned char *row, const st_act_row *act, size_t co
         __m256 sum = _mm256_setzero_ps();
         for (int p = 0; p < PARTS; p++) {
             __m256i x = load_bytes(act->q + i * ST_SUPERBLOCK + p * ST_BLOCK);
-            __m256i products = dot_signed(_mm256_sub_epi8(q6_k_part(block, p), middle), x);
+            __m256i products = dot_signed(_mm256_sub_epi8(part_q6_k(block, p), middle), x);
             /* the first 16 elements are the lower lane, with a scale of their own */
             __m256i scales = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32(block->scales[2 * p])),
                                                      _mm_set1_epi32(block->scales[2 * p + 1]), 1);

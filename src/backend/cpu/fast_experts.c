@@ -155,7 +155,7 @@ static void hidden_columns(const experts_job *job, const st_bound_weight *matrix
     else float_columns(job, matrix, e, first, columns, false, scratch, out, stride);
 }
 
-/* A part is sixteen columns of one expert's hidden rows: gate, up, and their product. */
+/* A part is a strip's columns of one expert's hidden rows: gate, up, and their product. */
 static void hidden_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
@@ -164,7 +164,7 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
     uint32_t e = job->list.active[part / strips], count = tokens_of(job, e);
     size_t first = part % strips * ST_STRIP_ROWS;
     size_t columns = job->width - first < ST_STRIP_ROWS ? job->width - first : ST_STRIP_ROWS;
-    float *ups = st_cpu_scratch(call, worker); /* [rows, 16] */
+    float *ups = st_cpu_scratch(call, worker); /* [rows, ST_STRIP_ROWS] */
     float *rest = ups + (size_t)call->rows * ST_STRIP_ROWS;
     float *gates = job->hidden + job->list.places[e] * job->width + first;
     hidden_columns(job, job->gate, e, first, columns, rest, gates, job->width);
@@ -185,14 +185,14 @@ static float factor_of(const st_cpu_call *call, uint32_t e)
     return block[e % factors->info->block];
 }
 
-/* A part is sixteen columns of the output, over all experts in order. */
+/* A part is a strip's columns of the output, over all experts in order. */
 static void output_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
     const st_cpu_call *call = job->call;
     size_t first = part * ST_STRIP_ROWS;
     size_t columns = job->embedding - first < ST_STRIP_ROWS ? job->embedding - first : ST_STRIP_ROWS;
-    float *products = st_cpu_scratch(call, worker); /* [rows, 16] */
+    float *products = st_cpu_scratch(call, worker); /* [rows, ST_STRIP_ROWS] */
     float *rest = products + (size_t)call->rows * ST_STRIP_ROWS;
     for (size_t row = 0; row < call->rows; row++) memset(st_cpu_row(call->bound->out, row) + first, 0, columns * sizeof(float));
     for (uint32_t a = 0; a < job->list.active_count; a++) {

@@ -1,5 +1,5 @@
 /* Matrices on the fast path. A few rows: each row of weights is read once, as it lies in the file, and dotted with int8
- * activations. A batch: sixteen rows of weights at a time are unpacked to bytes, stay in the cache, and meet all tokens
+ * activations. A batch: some rows of weights at a time are unpacked to bytes, stay in the cache, and meet all tokens
  * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. Where a matrix
  * is marked precise, a batch carries what the first rounding left of the activations as a second set of int8. */
 #include <string.h>
@@ -74,9 +74,11 @@ st_strip st_strip_in(float *scratch, size_t width)
 void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t row_bytes, size_t width, size_t first,
                    size_t lanes, const st_strip *strip)
 {
-    for (size_t lane = 0; lane < ST_STRIP_ROWS; lane++) {
-        size_t row = first + (lane < lanes ? lane : lanes - 1); /* a short strip repeats its last row, and drops it */
-        type->unpack(matrix + row * row_bytes, width, strip, lane);
+    for (size_t lane = 0; lane < ST_STRIP_ROWS; lane += 4) {
+        const unsigned char *rows[4];
+        for (size_t i = 0; i < 4; i++) /* a short strip repeats its last row, and drops it */
+            rows[i] = matrix + (first + (lane + i < lanes ? lane + i : lanes - 1)) * row_bytes;
+        type->unpack(rows, width, strip, lane);
     }
 }
 

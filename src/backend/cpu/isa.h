@@ -23,19 +23,19 @@ typedef struct st_act_row {
     size_t stride;
 } st_act_row;
 
-/* Sixteen rows of weights, unpacked for a batch: weight = scale × (byte − zero) + offset, scale and offset shared by
- * groups of 16 or 32. Four elements of a row are a lane, rows side by side: bytes[count / 4][16][4]. */
+/* Rows of weights, unpacked for a batch: weight = scale × (byte − zero) + offset, scale and offset shared by
+ * groups of 16 or 32. Four elements of a row are a lane, rows side by side: bytes[count / 4][ST_STRIP_ROWS][4]. */
 typedef struct st_strip {
-    uint8_t *bytes; /* [count × 16] */
-    float *scale;   /* [count / group × 16] */
-    float *offset;  /* [count / 32 × 16], if the type has one */
+    uint8_t *bytes; /* [count × ST_STRIP_ROWS] */
+    float *scale;   /* [count / group × ST_STRIP_ROWS] */
+    float *offset;  /* [count / 32 × ST_STRIP_ROWS], if the type has one */
 } st_strip;
 
 typedef struct st_isa_type {
     /* out[i] = row i · act, for `rows` rows that lie row_bytes apart. NULL: the type has no kernel here. */
     void (*dots)(const unsigned char *matrix, size_t row_bytes, size_t rows, const st_act_row *act, size_t count, float *out);
-    /* Unpacks a row into place `lane` of a strip. */
-    void (*unpack)(const unsigned char *row, size_t count, const st_strip *strip, size_t lane);
+    /* Unpacks four rows into places `lane` … of a strip. */
+    void (*unpack)(const unsigned char *const rows[4], size_t count, const st_strip *strip, size_t lane);
     uint32_t group; /* 16 or 32 */
     int32_t zero;
     bool has_offset;
