@@ -1,7 +1,7 @@
 /* A conversation: a sequence of tokens, what the device remembers of it, and the loop that continues it. */
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine.h"
 #include "sampler/sampler.h"
@@ -17,13 +17,6 @@ struct strata_session {
     uint32_t done;        /* how many of them the device has seen: the others follow before the next logits */
     uint32_t last_row;    /* of the last batch: the row of the sequence's last token */
 };
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* --- life --------------------------------------------------------------------------------------------------------------------- */
 
@@ -278,14 +271,14 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
 {
     strata_session *session = g->session;
     uint32_t context = strata_engine_context(session->engine);
-    double start = now_seconds();
+    double start = st_clock_seconds();
     bool finished = false, text_over = false;
     answer->finish = STRATA_FINISH_LENGTH;
     while (!finished && (g->options->max_tokens == 0 || answer->tokens < g->options->max_tokens)) {
         strata_token token;
         strata_status status = pick_next(g, &token, error);
         if (status != STRATA_OK) return status;
-        if (answer->tokens == 0) answer->first_seconds = now_seconds() - start;
+        if (answer->tokens == 0) answer->first_seconds = st_clock_seconds() - start;
         if (!g->options->ignore_end && st_tokenizer_is_end(g->tokenizer, token)) {
             answer->finish = STRATA_FINISH_END;
             break;
@@ -305,7 +298,7 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
         }
     }
     strata_status status = text_over ? STRATA_OK : show_end(g, error);
-    answer->seconds = now_seconds() - start;
+    answer->seconds = st_clock_seconds() - start;
     return status;
 }
 

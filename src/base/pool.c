@@ -5,10 +5,10 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 /* How a job is handed out. One word says which job it is, how many parts it has, and which is next; taking a part is one
@@ -50,13 +50,6 @@ static inline void relax(void)
 #endif
 }
 
-static double now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
-
 static bool has_parts(uint64_t word)
 {
     return (word & COUNT_MASK) < (word >> COUNT_BITS & COUNT_MASK);
@@ -76,13 +69,13 @@ static void run_parts(st_pool *pool, uint32_t worker)
 /* Returns when there is work, or after a while without. */
 static void spin(const st_pool *pool)
 {
-    double end = now_us() + SPIN_US;
+    double end = st_clock_seconds() + 1e-6 * SPIN_US;
     do
         for (int i = 0; i < CHECKS_PER_CLOCK; i++) {
             if (has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed)) || atomic_load(&pool->stop)) return;
             relax();
         }
-    while (now_us() < end);
+    while (st_clock_seconds() < end);
 }
 
 static void sleep_until_job(st_pool *pool, uint32_t epoch)

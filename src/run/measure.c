@@ -1,9 +1,9 @@
 #include "run/measure.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "quant/row.h"
 
@@ -35,13 +35,6 @@ typedef struct lab {
     void *context;
     strata_error *error;
 } lab;
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void *take(lab *l, size_t bytes)
 {
@@ -82,9 +75,9 @@ static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *ro
                                               : l->backend->prepare(l->device, &source, &segment, l->error);
     row->seconds = 1e9;
     for (int i = 0; i < TRIES && status == STRATA_OK; i++) {
-        double start = now_seconds();
+        double start = st_clock_seconds();
         status = l->backend->launch(segment, l->queue, l->error);
-        double seconds = now_seconds() - start;
+        double seconds = st_clock_seconds() - start;
         if (seconds < row->seconds) row->seconds = seconds;
     }
     if (segment) l->backend->segment_free(segment);

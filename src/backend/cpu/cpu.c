@@ -4,11 +4,11 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backend/cpu/fast.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 enum { CPU_ALIGNMENT = 64 };
@@ -73,13 +73,6 @@ static strata_status refuse_level(const char *name, strata_error *error)
         if (level_is_here(&levels[i]))
             used += (size_t)snprintf(here + used, sizeof here - used, "%s%s", used ? ", " : "", levels[i].name);
     return st_error_set(error, STRATA_USAGE, NULL, "--cpu: expected one that this machine has (%s), found %s", here, name);
-}
-
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static strata_status cpu_open(const st_device_options *options, st_device **out, strata_error *error)
@@ -158,9 +151,9 @@ static double best_seconds(st_pool *pool, st_pool_job part, probe_job *job, size
 {
     double best = 1e9;
     for (int i = 0; i < PROBE_TRIES; i++) {
-        double start = now_seconds();
+        double start = st_clock_seconds();
         st_pool_run(pool, part, job, parts);
-        double seconds = now_seconds() - start;
+        double seconds = st_clock_seconds() - start;
         if (seconds < best) best = seconds;
     }
     return best;
@@ -242,7 +235,7 @@ static strata_status cpu_event_record(st_event *event, st_queue *queue, strata_e
 {
     (void)queue;
     (void)error;
-    event->seconds = now_seconds();
+    event->seconds = st_clock_seconds();
     return STRATA_OK;
 }
 
@@ -298,9 +291,9 @@ static strata_status cpu_signal(st_queue *queue, uint64_t *counter, uint64_t val
 static strata_status cpu_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
 {
     (void)queue;
-    double end = now_seconds() + 1e-6 * (double)limit_us;
+    double end = st_clock_seconds() + 1e-6 * (double)limit_us;
     while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < value) {
-        if (now_seconds() > end)
+        if (st_clock_seconds() > end)
             return st_error_set(error, STRATA_DEVICE, NULL, "waited %llu µs for a counter to reach %llu",
                                 (unsigned long long)limit_us, (unsigned long long)value);
         sched_yield();
@@ -328,10 +321,10 @@ static void run_kernel(st_device *device, const st_cpu_call *call)
         kernel(call);
         return;
     }
-    double start = now_seconds();
+    double start = st_clock_seconds();
     kernel(call);
     st_op_time *time = &device->times[call->op->kind];
-    time->seconds += now_seconds() - start;
+    time->seconds += st_clock_seconds() - start;
     time->calls += call->group;
 }
 

@@ -6,6 +6,8 @@
 #include "backend/cpu/isa.h"
 #include "base/pool.h"
 
+enum { ST_CPU_BLOCK_MAX = 256 }; /* elements of the largest block */
+
 typedef struct st_cpu_call {
     const st_bound_op *bound; /* [group] */
     const st_op *op;          /* bound->op */
@@ -32,6 +34,24 @@ static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
 static inline float *st_cpu_row(st_bound_value value, size_t row)
 {
     return (float *)value.data + row * value.width;
+}
+
+/* One element of a vector among the weights. */
+static inline float st_cpu_element(const st_bound_weight *w, size_t index)
+{
+    float block[ST_CPU_BLOCK_MAX];
+    if (w->type == ST_TYPE_F32) return ((const float *)w->data)[index];
+    w->info->dequantise((const unsigned char *)w->data + index / w->info->block * w->info->bytes, block, 1);
+    return block[index % w->info->block];
+}
+
+/* The first position that `position` sees in an attention layer. */
+static inline uint32_t st_cpu_first_seen(const st_op *op, uint32_t position)
+{
+    uint32_t first = 0, window = op->p.attention.window, chunk = op->p.attention.chunk;
+    if (window && position + 1 > window) first = position + 1 - window;
+    if (chunk && position / chunk * chunk > first) first = position / chunk * chunk;
+    return first;
 }
 
 #endif

@@ -30,14 +30,6 @@ static attention_shape shape_of(const st_op *op)
     return s;
 }
 
-static uint32_t first_seen(const st_op *op, uint32_t position)
-{
-    uint32_t first = 0, window = op->p.attention.window, chunk = op->p.attention.chunk;
-    if (window && position + 1 > window) first = position + 1 - window;
-    if (chunk && position / chunk * chunk > first) first = position / chunk * chunk;
-    return first;
-}
-
 /* `count` positions of one KV head as float rows of `padded` elements. */
 static void load_rows(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t first, size_t count,
                       size_t head, size_t size, size_t padded, float *out)
@@ -95,7 +87,7 @@ static void soften(const st_cpu_call *call, const attention_shape *s, uint32_t f
                    block_state *b)
 {
     for (size_t i = 0; i < b->queries; i++) {
-        uint32_t position = first_position + (uint32_t)(i / s->shared), from = first_seen(call->op, position);
+        uint32_t position = first_position + (uint32_t)(i / s->shared), from = st_cpu_first_seen(call->op, position);
         float *scores = b->scores + i * KEYS;
         size_t low = from > tile ? from - tile : 0;
         size_t high = position >= tile ? (size_t)position - tile + 1 : 0;
@@ -128,7 +120,7 @@ static void block_part(void *context, uint32_t worker, size_t part)
     b.queries = rows * s.shared;
     gather_queries(call, &s, first_row, kv_head, &b);
     uint32_t position = call->step->position + (uint32_t)first_row, last = position + (uint32_t)rows - 1;
-    for (uint32_t tile = first_seen(call->op, position); tile <= last; tile += KEYS) {
+    for (uint32_t tile = st_cpu_first_seen(call->op, position); tile <= last; tile += KEYS) {
         size_t count = last - tile + 1 < KEYS ? last - tile + 1 : KEYS;
         load_rows(call, kv->keys, kv->key_row_bytes, tile, count, kv_head, s.key, s.key, b.rows);
         if (count < KEYS) memset(b.rows + count * s.key, 0, (KEYS - count) * s.key * sizeof *b.rows);
@@ -155,7 +147,7 @@ typedef struct few_job {
 
 static void stretch_of(const few_job *job, uint32_t position, size_t stretch, uint32_t *from, uint32_t *to)
 {
-    uint32_t first = first_seen(job->call->op, position), count = position - first + 1;
+    uint32_t first = st_cpu_first_seen(job->call->op, position), count = position - first + 1;
     uint32_t each = (uint32_t)((count + job->stretches - 1) / job->stretches);
     uint64_t start = (uint64_t)first + (uint64_t)each * stretch, end = start + each;
     *from = start > position ? position + 1 : (uint32_t)start;
@@ -271,7 +263,7 @@ static void few_rows(const st_cpu_call *call)
 {
     few_job job = {.call = call, .shape = shape_of(call->op), .partial = (float *)(void *)call->shared};
     uint32_t last = call->step->position + call->rows - 1;
-    job.stretches = (last - first_seen(call->op, last) + STRETCH) / STRETCH;
+    job.stretches = (last - st_cpu_first_seen(call->op, last) + STRETCH) / STRETCH;
     if (job.stretches > ST_STRETCHES) job.stretches = ST_STRETCHES;
     st_pool_run(call->pool, few_part, &job, call->rows * job.shape.kv_heads * job.stretches);
     for (size_t row = 0; row < call->rows; row++)

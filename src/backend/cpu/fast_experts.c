@@ -176,15 +176,6 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
 
 /* --- output -------------------------------------------------------------------------------------------------------------------------- */
 
-static float factor_of(const st_cpu_call *call, uint32_t e)
-{
-    const st_bound_weight *factors = &call->bound->weight[3];
-    float block[256];
-    if (!factors->data) return 1;
-    factors->info->dequantise((const unsigned char *)factors->data + e / factors->info->block * factors->info->bytes, block, 1);
-    return block[e % factors->info->block];
-}
-
 /* A part is a strip's columns of the output, over all experts in order. */
 static void output_part(void *context, uint32_t worker, size_t part)
 {
@@ -199,7 +190,8 @@ static void output_part(void *context, uint32_t worker, size_t part)
         uint32_t e = job->list.active[a], count = tokens_of(job, e);
         if (job->int8_out) int8_columns(job, job->down, e, first, columns, &job->hidden_acts, rest, products, ST_STRIP_ROWS);
         else float_columns(job, job->down, e, first, columns, true, rest, products, ST_STRIP_ROWS);
-        float factor = factor_of(call, e);
+        const st_bound_weight *factors = &call->bound->weight[3];
+        float factor = factors->data ? st_cpu_element(factors, e) : 1;
         for (uint32_t t = 0; t < count; t++) {
             uint32_t pair = job->list.pair[job->list.first[e] + t];
             float weight = factor * (call->op->p.experts.weight_on_input ? 1 : pair_weight(call, pair));

@@ -120,20 +120,11 @@ static void quantise_part(void *context, uint32_t worker, size_t row)
     job->call->isa->quantise(left, job->rest.width, &out);
 }
 
-static float bias_at(const st_bound_weight *bias, size_t column)
-{
-    float block[256];
-    if (!bias->data) return 0;
-    if (bias->type == ST_TYPE_F32) return ((const float *)bias->data)[column];
-    bias->info->dequantise((const unsigned char *)bias->data + column / bias->info->block * bias->info->bytes, block, 1);
-    return block[column % bias->info->block];
-}
-
 static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
 {
     if (!bound->weight[1].data) return;
     for (size_t row = 0; row < rows; row++)
-        for (size_t i = first; i < first + count; i++) st_cpu_row(bound->out, row)[i] += bias_at(&bound->weight[1], i);
+        for (size_t i = first; i < first + count; i++) st_cpu_row(bound->out, row)[i] += st_cpu_element(&bound->weight[1], i);
 }
 
 static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count)
@@ -270,7 +261,7 @@ static void float_few_part(void *context, uint32_t worker, size_t part)
             weights = st_cpu_scratch(call, worker);
             type = ST_TYPE_F32;
         }
-        float bias = bias_at(&bound->weight[1], column);
+        float bias = bound->weight[1].data ? st_cpu_element(&bound->weight[1], column) : 0;
         for (size_t row = 0; row < call->rows; row++)
             st_cpu_row(bound->out, row)[column] =
                 call->isa->dot_float[type](weights, st_cpu_row(bound->in[0], row), width) + bias;

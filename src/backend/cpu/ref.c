@@ -8,19 +8,11 @@
 
 /* --- reading weights --------------------------------------------------------------------------------------------------------- */
 
-enum { BLOCK_MAX = 256, LANES = 16, COLUMNS_PER_PART = 16 };
+enum { LANES = 16, COLUMNS_PER_PART = 16 };
 
 static void load_row(const st_bound_weight *w, const void *data, size_t row, float *out)
 {
     w->info->dequantise((const unsigned char *)data + row * w->row_bytes, out, w->ne[0] / w->info->block);
-}
-
-/* One element of a vector. */
-static float element(const st_bound_weight *w, size_t index)
-{
-    float block[BLOCK_MAX];
-    w->info->dequantise((const unsigned char *)w->data + index / w->info->block * w->info->bytes, block, 1);
-    return block[index % w->info->block];
 }
 
 /* Sixteen partial sums: independent of each other, and in an order that nothing changes. */
@@ -101,7 +93,7 @@ static void matmul_part(void *context, uint32_t worker, size_t part)
     size_t end = (part + 1) * COLUMNS_PER_PART;
     for (size_t column = part * COLUMNS_PER_PART; column < end && column < bound->out.width; column++) {
         load_row(matrix, matrix->data, column, weights);
-        float offset = bias->data ? element(bias, column) : 0;
+        float offset = bias->data ? st_cpu_element(bias, column) : 0;
         for (size_t row = 0; row < call->rows; row++)
             st_cpu_row(bound->out, row)[column] = dot(weights, st_cpu_row(bound->in[0], row), matrix->ne[0]) + offset;
     }
@@ -127,7 +119,7 @@ static void rms_norm_row(const st_cpu_call *call, uint32_t worker, size_t row)
         for (size_t i = 0; i < group; i++) squares += (double)in[start + i] * in[start + i];
         float scale = 1.0f / sqrtf((float)(squares / (double)group) + call->op->p.norm.epsilon);
         for (size_t i = 0; i < group; i++) {
-            float factor = w->data ? element(w, (start + i) % w->ne[0]) : 1;
+            float factor = w->data ? st_cpu_element(w, (start + i) % w->ne[0]) : 1;
             out[start + i] = in[start + i] * scale * factor;
         }
     }
@@ -153,7 +145,7 @@ static float yarn_share(const st_rope *rope, uint32_t pair)
 static float rope_angle(const st_rope *rope, const st_bound_weight *factors, uint32_t position, uint32_t pair)
 {
     float frequency = (float)(1.0 / pow(rope->base, 2.0 * pair / rope->dims));
-    if (factors->data) frequency /= element(factors, pair);
+    if (factors->data) frequency /= st_cpu_element(factors, pair);
     if (rope->scaling == ST_ROPE_SCALING_NONE) return (float)position * frequency;
     float slow = frequency / rope->scaling_factor;
     float share = rope->scaling == ST_ROPE_SCALING_YARN ? yarn_share(rope, pair) : 0;
@@ -232,15 +224,6 @@ static void ref_kv_store(const st_cpu_call *call)
     each_row(call, kv_store_row);
 }
 
-/* The first position that `position` sees. */
-static uint32_t first_seen(const st_op *op, uint32_t position)
-{
-    uint32_t first = 0, window = op->p.attention.window, chunk = op->p.attention.chunk;
-    if (window && position + 1 > window) first = position + 1 - window;
-    if (chunk && position / chunk * chunk > first) first = position / chunk * chunk;
-    return first;
-}
-
 static void softmax(float *scores, size_t count)
 {
     float largest = -INFINITY;
@@ -262,7 +245,7 @@ static void attention_part(void *context, uint32_t worker, size_t part)
     size_t heads = op->p.attention.heads, row = part / heads, head = part % heads;
     size_t key_length = op->p.attention.key_length, value_length = op->p.attention.value_length;
     size_t kv_head = head / (heads / op->p.attention.kv_heads);
-    uint32_t position = call->step->position + (uint32_t)row, first = first_seen(op, position);
+    uint32_t position = call->step->position + (uint32_t)row, first = st_cpu_first_seen(op, position);
     size_t count = position - first + 1;
     float *key = st_cpu_scratch(call, worker), *value = key + key_length, *scores = value + value_length;
 
@@ -350,7 +333,7 @@ static void mul_weight_row(const st_cpu_call *call, uint32_t worker, size_t row)
     const st_bound_weight *w = &call->bound->weight[0];
     const float *in = st_cpu_row(call->bound->in[0], row);
     float *out = st_cpu_row(call->bound->out, row);
-    for (size_t i = 0; i < call->bound->out.width; i++) out[i] = in[i] * element(w, w->ne[0] == 1 ? 0 : i);
+    for (size_t i = 0; i < call->bound->out.width; i++) out[i] = in[i] * st_cpu_element(w, w->ne[0] == 1 ? 0 : i);
 }
 
 static void ref_mul_weight(const st_cpu_call *call)
@@ -484,7 +467,7 @@ static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
         expert_matmul(first, expert, 0, width, input, matrix_row, gate);
         expert_matmul(fused ? first : &bound->weight[1], expert, fused ? width : 0, width, input, matrix_row, up);
         for (size_t k = 0; k < width; k++) gate[k] = activate(call->op->p.experts.activation, gate[k]) * up[k];
-        float weight = (on_input ? 1 : weights[i]) * (factors->data ? element(factors, expert) : 1);
+        float weight = (on_input ? 1 : weights[i]) * (factors->data ? st_cpu_element(factors, expert) : 1);
         for (size_t k = 0; k < embedding; k++) {
             load_row(down, down->parts[expert], k, matrix_row);
             out[k] += weight * dot(matrix_row, gate, width);
@@ -515,7 +498,7 @@ static void conv_part(void *context, uint32_t worker, size_t part)
         for (size_t row = 0; row < call->rows; row++) {
             seen[taps - 1] = st_cpu_row(bound->in[0], row)[c];
             float sum = 0;
-            for (size_t t = 0; t < taps; t++) sum += seen[t] * element(&bound->weight[0], c * taps + t);
+            for (size_t t = 0; t < taps; t++) sum += seen[t] * st_cpu_element(&bound->weight[0], c * taps + t);
             st_cpu_row(bound->out, row)[c] = silu(sum);
             for (size_t t = 0; t + 1 < taps; t++) seen[t] = seen[t + 1];
         }
@@ -573,7 +556,7 @@ static void deltanet_part(void *context, uint32_t worker, size_t head)
     size_t key_head = head % key_heads;
     float *state = bound->state.delta + head * size * size;
     float *q = st_cpu_scratch(call, worker), *k = q + size, *delta = k + size;
-    float bias = element(&bound->weight[0], head), a = element(&bound->weight[1], head);
+    float bias = st_cpu_element(&bound->weight[0], head), a = st_cpu_element(&bound->weight[1], head);
     for (size_t row = 0; row < call->rows; row++) {
         const float *qkv = st_cpu_row(bound->in[0], row);
         unit_length(qkv + key_head * size, size, q);

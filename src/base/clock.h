@@ -1,0 +1,15 @@
+/* Time that only goes forward. */
+#ifndef ST_BASE_CLOCK_H
+#define ST_BASE_CLOCK_H
+
+#include <time.h>
+
+/* Seconds since some point in the past. */
+static inline double st_clock_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+#endif
