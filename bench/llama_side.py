@@ -10,8 +10,8 @@ def silent(level, text, data):
 
 
 def decode(context, tokens):
-    batch = L.llama_batch_get_one((L.llama_token * len(tokens))(*tokens), len(tokens))
-    if L.llama_decode(context, batch) != 0:
+    ids = (L.llama_token * len(tokens))(*tokens)  # kept alive: the batch points into it
+    if L.llama_decode(context, L.llama_batch_get_one(ids, len(tokens))) != 0:
         sys.exit("llama_decode failed")
 
 

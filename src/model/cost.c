@@ -48,6 +48,13 @@ static size_t act_bytes(size_t elements, size_t rows)
     return tiles * aligned(ST_ACT_TILE * (elements + elements / ST_ACT_BLOCK * 16));
 }
 
+/* The same with what rounding left of one block in ST_REFINE, and a list of those for each tile. */
+static size_t batch_bytes(size_t elements, size_t rows)
+{
+    size_t refined = (elements / ST_ACT_BLOCK + ST_REFINE - 1) / ST_REFINE, tiles = (rows + ST_ACT_TILE - 1) / ST_ACT_TILE;
+    return act_bytes(elements, rows) + act_bytes(refined * ST_ACT_BLOCK, rows) + tiles * aligned(refined * sizeof(uint32_t));
+}
+
 /* A strip of unpacked weights: a byte each, a scale by 16 and an offset by 32. Or one row as floats. */
 static size_t strip_bytes(size_t elements)
 {
@@ -81,7 +88,7 @@ static st_op_cost cost_matmul(const op_view *v)
                         .weight_bytes = weight_bytes(v),
                         .value_bytes = value_bytes(v),
                         .worker_bytes = larger(strip_bytes(matrix->ne[0]), FLOAT_PIECE_BYTES),
-                        .shared_bytes = (v->op->p.matmul.precise ? 2 : 1) * act_bytes(matrix->ne[0], v->rows)};
+                        .shared_bytes = batch_bytes(matrix->ne[0], v->rows)};
 }
 
 static st_op_cost cost_kv_store(const op_view *v)
@@ -187,5 +194,6 @@ st_op_cost st_op_estimate(const st_program *program, const st_binding *binding, 
                           uint32_t depth)
 {
     op_view view = {.program = program, .binding = binding, .op = op, .rows = rows, .depth = depth};
+    /* cppcheck-suppress returnDanglingLifetime ; a cost holds numbers alone */
     return op_rows[op->kind].cost(&view);
 }

@@ -39,7 +39,6 @@ typedef struct st_op {
     int32_t weight[ST_OP_WEIGHTS];     /* indices into the binding; ST_NO_WEIGHT where optional and absent */
     union {                            /* by kind; ops.def says what each means */
         struct { float scale; } embed;
-        struct { bool precise; } matmul; /* its rounding errors weigh: see lower.c */
         struct { uint32_t group; float epsilon; } norm;
         struct { st_rope rope; } angles;
         struct { uint32_t heads, head_size, dims; st_rope_style style; } rope;

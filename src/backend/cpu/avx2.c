@@ -132,35 +132,41 @@ static inline __m256i start_sum(const int32_t totals[2], int32_t zero, int group
     return _mm256_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
 }
 
-static inline __attribute__((always_inline)) void half_kernel(const st_strip *strip, const st_act_row *tile, size_t count,
-                                                              size_t row, size_t token, int32_t zero, int group,
-                                                              bool has_offset, __m256 total[HALF_TILE])
+/* Adds block `at` of the activations × eight rows of block `b` of the strip, for four tokens. */
+static inline __attribute__((always_inline)) void add_block(const st_strip *strip, size_t b, size_t row, const st_act_row *acts,
+                                                            size_t at, int32_t zero, int group, bool has_offset,
+                                                            __m256 total[HALF_TILE])
 {
     bool minus_128 = zero == 128;
     if (minus_128) zero = 0;
-    for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
-    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++) {
-        const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS + row * 4;
-        const int8_t *q = tile->q + (b * ST_ACT_TILE + token) * ST_ACT_BLOCK;
-        size_t at = b * ST_ACT_TILE + token;
-        for (int g = 0; g < 32 / group; g++) {
-            __m256i sums[HALF_TILE];
-            for (int t = 0; t < HALF_TILE; t++)
-                sums[t] = start_sum(tile->total + 2 * (at + (size_t)t), zero, group, g);
-            dot_words(sums, bytes, q, g * group / 4, (g + 1) * group / 4, minus_128);
-            __m256 scale = _mm256_loadu_ps(strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
-            for (int t = 0; t < HALF_TILE; t++)
-                total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
-                                           _mm256_mul_ps(scale, _mm256_set1_ps(tile->scale[at + t])), total[t]);
-        }
-        if (!has_offset) continue;
-        __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
+    const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS + row * 4;
+    for (int g = 0; g < 32 / group; g++) {
+        __m256i sums[HALF_TILE];
+        for (int t = 0; t < HALF_TILE; t++) sums[t] = start_sum(acts->total + 2 * (at + (size_t)t), zero, group, g);
+        dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, g * group / 4, (g + 1) * group / 4, minus_128);
+        __m256 scale = _mm256_loadu_ps(strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
         for (int t = 0; t < HALF_TILE; t++)
-            total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(tile->sum[at + t]), total[t]);
+            total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
+                                       _mm256_mul_ps(scale, _mm256_set1_ps(acts->scale[at + (size_t)t])), total[t]);
     }
+    if (!has_offset) return;
+    __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
+    for (int t = 0; t < HALF_TILE; t++)
+        total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(acts->sum[at + (size_t)t]), total[t]);
 }
 
-static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
+static inline __attribute__((always_inline)) void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count,
+                                                              size_t row, size_t token, int32_t zero, int group,
+                                                              bool has_offset, __m256 total[HALF_TILE])
+{
+    for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
+    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
+        add_block(strip, b, row, &tile->acts, b * ST_ACT_TILE + token, zero, group, has_offset, total);
+    for (size_t i = 0; i < tile->refined; i++)
+        add_block(strip, tile->list[i], row, &tile->rest, i * ST_ACT_TILE + token, zero, group, has_offset, total);
+}
+
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
                              size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE)

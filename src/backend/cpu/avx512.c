@@ -37,43 +37,50 @@ static inline __attribute__((always_inline)) void dot_words(__m512i sums[HALF_TI
     }
 }
 
-/* The kinds of strip are compile-time constants here, so that each gets a loop of its own. */
-static inline __attribute__((always_inline)) void tile_kernel(const st_strip *strip, const st_act_row *tile, size_t count,
+/* Adds block `at` of the activations × block `b` of the strip. The kinds of strip are compile-time constants wherever this
+ * is inlined, so that each gets a loop of its own. */
+static inline __attribute__((always_inline)) void add_block(const st_strip *strip, size_t b, const st_act_row *acts, size_t at,
+                                                            int32_t zero, int group, bool has_offset,
+                                                            __m512 total[HALF_TILE][VECTORS])
+{
+    const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS;
+    for (int g = 0; g < 32 / group; g++) {
+        __m512i sums[HALF_TILE][VECTORS];
+        for (int t = 0; t < HALF_TILE; t++) {
+            const int32_t *totals = acts->total + 2 * (at + (size_t)t);
+            __m512i start = _mm512_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
+            for (int v = 0; v < VECTORS; v++) sums[t][v] = zero ? start : _mm512_setzero_si512();
+        }
+        dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, g * group / 4, (g + 1) * group / 4);
+        const float *scales = strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS;
+        for (int v = 0; v < VECTORS; v++) {
+            __m512 scale = _mm512_loadu_ps(scales + 16 * v);
+            for (int t = 0; t < HALF_TILE; t++)
+                total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
+                                              _mm512_mul_ps(scale, _mm512_set1_ps(acts->scale[at + (size_t)t])), total[t][v]);
+        }
+    }
+    if (!has_offset) return;
+    for (int v = 0; v < VECTORS; v++) {
+        __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
+        for (int t = 0; t < HALF_TILE; t++)
+            total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(acts->sum[at + (size_t)t]), total[t][v]);
+    }
+}
+
+static inline __attribute__((always_inline)) void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t count,
                                                               size_t token, int32_t zero, int group, bool has_offset,
                                                               __m512 total[HALF_TILE][VECTORS])
 {
     for (int t = 0; t < HALF_TILE; t++)
         for (int v = 0; v < VECTORS; v++) total[t][v] = _mm512_setzero_ps();
-    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++) {
-        size_t at = b * ST_ACT_TILE + token;
-        const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS;
-        const int8_t *q = tile->q + at * ST_ACT_BLOCK;
-        for (int g = 0; g < 32 / group; g++) {
-            __m512i sums[HALF_TILE][VECTORS];
-            for (int t = 0; t < HALF_TILE; t++) {
-                const int32_t *totals = tile->total + 2 * (at + (size_t)t);
-                __m512i start = _mm512_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
-                for (int v = 0; v < VECTORS; v++) sums[t][v] = zero ? start : _mm512_setzero_si512();
-            }
-            dot_words(sums, bytes, q, g * group / 4, (g + 1) * group / 4);
-            const float *scales = strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS;
-            for (int v = 0; v < VECTORS; v++) {
-                __m512 scale = _mm512_loadu_ps(scales + 16 * v);
-                for (int t = 0; t < HALF_TILE; t++)
-                    total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
-                                                  _mm512_mul_ps(scale, _mm512_set1_ps(tile->scale[at + t])), total[t][v]);
-            }
-        }
-        if (!has_offset) continue;
-        for (int v = 0; v < VECTORS; v++) {
-            __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
-            for (int t = 0; t < HALF_TILE; t++)
-                total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(tile->sum[at + t]), total[t][v]);
-        }
-    }
+    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
+        add_block(strip, b, &tile->acts, b * ST_ACT_TILE + token, zero, group, has_offset, total);
+    for (size_t i = 0; i < tile->refined; i++)
+        add_block(strip, tile->list[i], &tile->rest, i * ST_ACT_TILE + token, zero, group, has_offset, total);
 }
 
-static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
                              size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE) {

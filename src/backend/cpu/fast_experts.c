@@ -124,7 +124,7 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
     st_strip strip = st_strip_in(scratch, matrix->ne[0]);
     st_strip_fill(type, rows, matrix->row_bytes, matrix->ne[0], first, columns, &strip);
     for (uint32_t t = 0; t < count; t += ST_ACT_TILE) {
-        st_act_row tile = st_acts_tile(acts, (job->list.places[e] + t) / ST_ACT_TILE);
+        st_act_tile tile = {.acts = st_acts_tile(acts, (job->list.places[e] + t) / ST_ACT_TILE)};
         size_t tokens = count - t < ST_ACT_TILE ? count - t : ST_ACT_TILE;
         isa->strip_times_tile(type, &strip, &tile, matrix->ne[0], tokens, columns, out + t * stride, stride);
     }

@@ -1,7 +1,8 @@
 /* Matrices on the fast path. A few rows: each row of weights is read once, as it lies in the file, and dotted with int8
  * activations. A batch: some rows of weights at a time are unpacked to bytes, stay in the cache, and meet all tokens
- * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. Where a matrix
- * is marked precise, a batch carries what the first rounding left of the activations as a second set of int8. */
+ * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. In a
+ * batch the blocks of activations that round worst, one in eight, carry what rounding left as a second block of int8:
+ * activations have a few channels far larger than the others, and most of the error is theirs. */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
@@ -10,6 +11,7 @@ enum {
     PIECE_BYTES = 48 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
     PIECE_COLUMNS = 32,     /* the same for floats */
     ALIGN = ST_SCRATCH_ALIGN,
+    REFINED_MAX = 1024, /* blocks of a tile that are refined: an eighth of 262,144 elements */
 };
 
 /* --- activations and strips in scratch --------------------------------------------------------------------------------------- */
@@ -95,29 +97,73 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
     uint32_t group = 1;
     if (ops->op->kind != ST_OP_MATMUL || !int8_type(isa, ops)) return 1;
     while (group < count && ops[group].op->kind == ST_OP_MATMUL && ops[group].in[0].data == ops->in[0].data &&
-           ops[group].op->p.matmul.precise == ops->op->p.matmul.precise && int8_type(isa, &ops[group]))
+           int8_type(isa, &ops[group]))
         group++;
     return group;
 }
 
 typedef struct matmul_job {
     const st_cpu_call *call;
-    st_acts acts, rest; /* rest: what rounding left, if precise */
-    bool batch, precise;
+    st_acts acts;
+    bool batch;
+    st_acts rest;       /* in a batch: what rounding left of the blocks that round worst … */
+    size_t refined;     /* … so many of a tile … */
+    unsigned char *lists; /* … which ones, for each tile */
     size_t columns_per_part;
 } matmul_job;
 
-static void quantise_part(void *context, uint32_t worker, size_t row)
+static void quantise_row(const matmul_job *job, size_t row)
 {
-    const matmul_job *job = context;
-    const float *x = st_cpu_row(job->call->bound->in[0], row);
     st_act_row out = st_acts_row(&job->acts, row, job->batch);
-    job->call->isa->quantise(x, job->acts.width, &out);
-    if (!job->precise) return;
-    float *left = st_cpu_scratch(job->call, worker);
-    job->call->isa->residual(x, job->acts.width, &out, left);
-    out = st_acts_row(&job->rest, row, true);
-    job->call->isa->quantise(left, job->rest.width, &out);
+    job->call->isa->quantise(st_cpu_row(job->call->bound->in[0], row), job->acts.width, &out);
+}
+
+static uint32_t *list_of(const matmul_job *job, size_t tile)
+{
+    return (uint32_t *)(void *)(job->lists + tile * align_up(job->refined * sizeof(uint32_t)));
+}
+
+/* The blocks of a tile with the largest errors, which go with the squares of the scales. In no order. */
+static void choose_blocks(const matmul_job *job, size_t tile, size_t tokens, uint32_t *list)
+{
+    st_act_row acts = st_acts_tile(&job->acts, tile);
+    size_t blocks = job->acts.width / ST_ACT_BLOCK, chosen = 0, least = 0;
+    float errors[REFINED_MAX];
+    for (size_t b = 0; b < blocks; b++) {
+        float error = 0;
+        for (size_t t = 0; t < tokens; t++) error += acts.scale[b * ST_ACT_TILE + t] * acts.scale[b * ST_ACT_TILE + t];
+        size_t place = chosen < job->refined ? chosen++ : error > errors[least] ? least : job->refined;
+        if (place == job->refined) continue;
+        errors[place] = error;
+        list[place] = (uint32_t)b;
+        if (chosen < job->refined) continue;
+        least = 0;
+        for (size_t i = 1; i < chosen; i++)
+            if (errors[i] < errors[least]) least = i;
+    }
+}
+
+/* A part is a tile of a batch. */
+static void quantise_tile(void *context, uint32_t worker, size_t tile)
+{
+    (void)worker;
+    const matmul_job *job = context;
+    const st_isa *isa = job->call->isa;
+    size_t first = tile * ST_ACT_TILE, rows = job->call->rows - first;
+    size_t tokens = rows < ST_ACT_TILE ? rows : ST_ACT_TILE;
+    uint32_t *list = list_of(job, tile);
+    for (size_t t = 0; t < tokens; t++) quantise_row(job, first + t);
+    choose_blocks(job, tile, tokens, list);
+    for (size_t t = 0; t < tokens; t++) {
+        st_act_row acts = st_acts_row(&job->acts, first + t, true), rest = st_acts_row(&job->rest, first + t, true);
+        for (size_t i = 0; i < job->refined; i++) {
+            float left[ST_ACT_BLOCK];
+            isa->residual(st_cpu_row(job->call->bound->in[0], first + t), &acts, list[i], left);
+            st_act_row out = {.q = rest.q + i * ST_ACT_TILE * ST_ACT_BLOCK, .scale = rest.scale + i * ST_ACT_TILE,
+                              .sum = rest.sum + i * ST_ACT_TILE, .total = rest.total + i * ST_ACT_TILE * 2, .stride = 1};
+            isa->quantise(left, ST_ACT_BLOCK, &out);
+        }
+    }
 }
 
 static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
@@ -139,16 +185,6 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
     add_bias(bound, first, count, job->call->rows);
 }
 
-static void add_rest(const matmul_job *job, const st_isa_type *type, const st_strip *strip, size_t tile, size_t tokens,
-                     size_t count, float *out, size_t stride)
-{
-    float sums[ST_ACT_TILE * ST_STRIP_ROWS];
-    st_act_row rest = st_acts_tile(&job->rest, tile);
-    job->call->isa->strip_times_tile(type, strip, &rest, job->rest.width, tokens, count, sums, ST_STRIP_ROWS);
-    for (size_t t = 0; t < tokens; t++)
-        for (size_t i = 0; i < count; i++) out[t * stride + i] += sums[t * ST_STRIP_ROWS + i];
-}
-
 /* `count` is at most a strip. */
 static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count, float *scratch)
 {
@@ -158,11 +194,11 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
     st_strip strip = st_strip_in(scratch, width);
     st_strip_fill(type, matrix->data, matrix->row_bytes, width, first, count, &strip);
     for (size_t row = 0; row < rows; row += ST_ACT_TILE) {
-        st_act_row tile = st_acts_tile(&job->acts, row / ST_ACT_TILE);
-        size_t tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
-        float *out = st_cpu_row(bound->out, row) + first;
-        job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, out, bound->out.width);
-        if (job->precise) add_rest(job, type, &strip, row / ST_ACT_TILE, tokens, count, out, bound->out.width);
+        size_t index = row / ST_ACT_TILE, tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
+        st_act_tile tile = {.acts = st_acts_tile(&job->acts, index), .rest = st_acts_tile(&job->rest, index),
+                            .list = list_of(job, index), .refined = job->refined};
+        job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, st_cpu_row(bound->out, row) + first,
+                                         bound->out.width);
     }
     add_bias(bound, first, count, rows);
 }
@@ -192,6 +228,17 @@ static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t column
     return (columns + parts - 1) / parts;
 }
 
+/* Where the activations of a batch, and what rounding left of them, lie in the shared scratch. */
+static void lay_out_batch(matmul_job *job)
+{
+    size_t blocks = job->acts.width / ST_ACT_BLOCK, rows = job->call->rows;
+    job->refined = (blocks + ST_REFINE - 1) / ST_REFINE;
+    if (job->refined > REFINED_MAX) job->refined = REFINED_MAX;
+    unsigned char *rest = job->acts.memory + st_acts_bytes(job->acts.width, rows);
+    job->rest = (st_acts){.memory = rest, .width = job->refined * ST_ACT_BLOCK};
+    job->lists = rest + st_acts_bytes(job->rest.width, rows);
+}
+
 static void int8_matmul(const st_cpu_call *call)
 {
     size_t columns = 0;
@@ -200,12 +247,13 @@ static void int8_matmul(const st_cpu_call *call)
     matmul_job job = {.call = call,
                       .acts = {.memory = call->shared, .width = call->bound->weight[0].ne[0]},
                       .batch = batch,
-                      .precise = batch && call->op->p.matmul.precise,
                       .columns_per_part = columns_of_part(call, batch, columns)};
-    job.rest = (st_acts){.memory = call->shared + st_acts_bytes(job.acts.width, call->rows), .width = job.acts.width};
-    if (batch) st_pool_run(call->pool, quantise_part, &job, call->rows);
-    else
-        for (size_t row = 0; row < call->rows; row++) quantise_part(&job, 0, row);
+    if (batch) {
+        lay_out_batch(&job);
+        st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);
+    } else {
+        for (size_t row = 0; row < call->rows; row++) quantise_row(&job, row);
+    }
     st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
 }
 

@@ -23,6 +23,13 @@ typedef struct st_act_row {
     size_t stride;
 } st_act_row;
 
+/* A tile of activations, and what rounding left of the blocks that round worst: block i of `rest` belongs to list[i]. */
+typedef struct st_act_tile {
+    st_act_row acts, rest;
+    const uint32_t *list; /* [refined] */
+    size_t refined;       /* 0: none */
+} st_act_tile;
+
 /* Rows of weights, unpacked for a batch: weight = scale × (byte − zero) + offset, scale and offset shared by
  * groups of 16 or 32. Four elements of a row are a lane, rows side by side: bytes[count / 4][ST_STRIP_ROWS][4]. */
 typedef struct st_strip {
@@ -44,10 +51,11 @@ typedef struct st_isa_type {
 typedef struct st_isa {
     const char *name;
     void (*quantise)(const float *x, size_t count, const st_act_row *out);
-    void (*residual)(const float *x, size_t count, const st_act_row *act, float *out); /* what act does not hold of x */
+    /* out[32] = what `block` of act does not hold of x */
+    void (*residual)(const float *x, const st_act_row *act, size_t block, float out[ST_ACT_BLOCK]);
     st_isa_type types[ST_ISA_TYPES];
     /* out[t × out_stride + lane] for the first `tokens` of a tile and the first `lanes` of a strip. */
-    void (*strip_times_tile)(const st_isa_type *type, const st_strip *strip, const st_act_row *tile, size_t count,
+    void (*strip_times_tile)(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
                              size_t tokens, size_t lanes, float *out, size_t out_stride);
     /* Nothing but int8 arithmetic in registers: what the strips could reach at best. The result means nothing. */
     uint64_t (*int8_work)(uint64_t rounds);
