@@ -1,6 +1,6 @@
 # strata: GNU make is the whole build system. `make help` lists the targets.
 #
-# A configuration (release, asan, fuzz) is a folder under build/ with objects of its own; the rules are the same.
+# A configuration (release, asan, tsan, fuzz) is a folder under build/ with objects of its own; the rules are the same.
 
 BUILD ?= build
 
@@ -10,6 +10,7 @@ CFLAGS_COMMON := -std=c11 -D_GNU_SOURCE -I. -Isrc -Itests -g -fno-omit-frame-poi
     -Wimplicit-fallthrough
 CFLAGS_release := -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+CFLAGS_tsan    := -O1 -fsanitize=thread
 CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 
 # One file per instruction set; which one runs is chosen at run time.
@@ -22,6 +23,7 @@ CLI_LIBS := -ledit
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
 CC_release := gcc
 CC_asan    := gcc
+CC_tsan    := gcc
 CC_fuzz    := clang
 
 LIB_SOURCES := $(sort $(wildcard src/*.c src/*/*.c src/*/*/*.c))
@@ -37,7 +39,7 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: all run test check asan fuzz bench install help clean deps-build deps-test deps-dev
+.PHONY: all run test check asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
@@ -79,6 +81,7 @@ $(BUILD)/$(1)/bench/%: $(BUILD)/$(1)/bench/%.o $(BUILD)/$(1)/libstrata.a
 endef
 $(eval $(call config_rules,release,))
 $(eval $(call config_rules,asan,))
+$(eval $(call config_rules,tsan,))
 $(eval $(call config_rules,fuzz,$(BUILD)/.deps-dev))
 .SECONDARY:
 
@@ -92,6 +95,7 @@ $(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/ma
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
+TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session conform/test_conform)
 CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
 FUZZ_TARGETS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzz/targets/%)
 
@@ -109,10 +113,19 @@ asan: deps-test
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(ASAN_TESTS) $(CORPUS_TESTS)
 
-## check: the tests, then clang-tidy, cppcheck and valgrind
-check: deps-dev test
+## tsan: what runs on several threads under the thread sanitizer
+tsan: deps-test
+	@$(MAKE) --no-print-directory -j2 $(TSAN_TESTS)
+	@tests/run $(TSAN_TESTS)
+
+## check: the tests, then the thread sanitizer, clang-tidy, cppcheck and valgrind
+check: deps-dev test tsan
 	@tools/lint
-	@tests/run --valgrind $(filter-out %/mutate %/bench,$(RELEASE_TESTS))
+	@tests/run --valgrind $(RELEASE_TESTS)
+
+# What a tool that parses FILE has to be told: the language, where headers are, the instruction set.
+flags:
+	@echo $(filter -std=% -D% -I% -m%,$(CFLAGS_COMMON) $(CFLAGS_EXTRA_$(basename $(notdir $(FILE)))))
 
 ## fuzz: libFuzzer with the sanitizers, FUZZ_SECONDS (60) for each target
 fuzz: deps-dev

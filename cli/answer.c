@@ -1,7 +1,6 @@
 /* One answer: the options as sampling, the prompt in, text out as it comes, and a line on how fast that was. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "cli.h"
 
@@ -146,18 +145,10 @@ static double rate(double count, double seconds)
     return seconds > 0.0 ? count / seconds : 0.0;
 }
 
-static uint64_t fact(const cli_engine *engine, const char *name)
-{
-    double value = json_number_value(json_object_get(engine->facts, name));
-    return value > 0.0 ? (uint64_t)value : 0;
-}
-
 static void say_timing(const cli_talk *talk, const timing *t)
 {
-    char weights[32], kv[32], peak[32], decode[96] = "";
+    char memory[128], peak[32], decode[96] = "";
     const cli_engine *engine = talk->engine;
-    struct rusage usage = {0};
-    getrusage(RUSAGE_SELF, &usage);
     /* The first token comes of the prompt: the others are what decoding is. */
     if (t->answer.tokens > 1) {
         double speed = rate((double)(t->answer.tokens - 1), t->answer.seconds - t->answer.first_seconds);
@@ -166,14 +157,12 @@ static void say_timing(const cli_talk *talk, const timing *t)
     }
     cli_style style = cli_style_of(talk->arguments, stderr);
     if (style.color) fputs("\033[2m", stderr);
-    cli_note("prompt: %llu token%s at %.1f t/s, first token after %.2f s; answer: %zu token%s%s; weights %s mapped, "
-             "KV %s, peak memory %s",
+    cli_note("prompt: %llu token%s at %.1f t/s, first token after %.2f s; answer: %zu token%s%s; %s, peak memory %s",
              (unsigned long long)t->prompt_tokens, t->prompt_tokens == 1 ? "" : "s",
              rate((double)t->prompt_tokens, t->prompt_seconds), t->prompt_seconds + t->answer.first_seconds,
              t->answer.tokens, t->answer.tokens == 1 ? "" : "s", decode,
-             cli_short_number(fact(engine, "weight_bytes"), "B", weights, sizeof weights),
-             cli_short_number(fact(engine, "kv_bytes") + fact(engine, "state_bytes"), "B", kv, sizeof kv),
-             cli_short_number((uint64_t)usage.ru_maxrss * 1024, "B", peak, sizeof peak));
+             cli_engine_memory(engine, memory, sizeof memory),
+             cli_short_number(cli_peak_bytes(), "B", peak, sizeof peak));
     if (style.color) fputs("\033[0m", stderr);
 }
 

@@ -145,6 +145,15 @@ static strata_status chat(run *r, cli_talk *talk, FILE *stream, strata_error *er
     return cli_chat(talk, r->chat_template, r->arguments->values[OPTION_SYSTEM].text, stream, error);
 }
 
+static strata_status say_profile(const run *r, strata_error *error)
+{
+    json_t *profile = NULL;
+    strata_status status = cli_profile_read(&r->engine, &profile, error);
+    if (status == STRATA_OK) cli_print_profile(stderr, profile);
+    json_decref(profile);
+    return status;
+}
+
 strata_status cli_cmd_run(const cli_arguments *arguments, strata_error *error)
 {
     run r = {.arguments = arguments};
@@ -156,6 +165,7 @@ strata_status cli_cmd_run(const cli_arguments *arguments, strata_error *error)
     if (status == STRATA_OK) status = cli_describe(r.engine.model, 0, &r.engine.card, error);
     if (status == STRATA_OK) status = choose_template(&r, error);
     if (status == STRATA_OK) status = stream ? chat(&r, &talk, stream, error) : answer_once(&r, &talk, error);
+    if (status == STRATA_OK && arguments->values[OPTION_PROFILE].set) status = say_profile(&r, error);
     free(r.text);
     strata_free(r.ids);
     strata_template_free(r.chat_template);

@@ -1,6 +1,4 @@
 /* From the options to a model that is ready to run. */
-#include <string.h>
-
 #include "cli.h"
 
 static strata_status make_engine(cli_engine *engine, strata_engine_options options, strata_error *error)
@@ -14,14 +12,22 @@ static strata_status make_engine(cli_engine *engine, strata_engine_options optio
     return status;
 }
 
-static strata_status learn_facts(cli_engine *engine, strata_error *error)
+uint64_t cli_engine_bytes(const cli_engine *engine, const char *name)
 {
-    char *text = NULL;
-    strata_status status = strata_engine_describe(engine->engine, &text, error);
-    if (status != STRATA_OK) return status;
-    status = cli_parse_json("the engine", text, strlen(text), &engine->facts, error);
-    strata_free(text);
-    return status;
+    double value = json_number_value(json_object_get(engine->facts, name));
+    return value > 0.0 ? (uint64_t)value : 0;
+}
+
+const char *cli_engine_memory(const cli_engine *engine, char *out, size_t size)
+{
+    char weights[32], kv[32], scratch[32];
+    uint64_t kept = cli_engine_bytes(engine, "kv_bytes") + cli_engine_bytes(engine, "state_bytes") +
+                    cli_engine_bytes(engine, "snapshot_bytes");
+    snprintf(out, size, "weights %s mapped, KV %s, scratch %s",
+             cli_short_number(cli_engine_bytes(engine, "weight_bytes"), "B", weights, sizeof weights),
+             cli_short_number(kept, "B", kv, sizeof kv),
+             cli_short_number(cli_engine_bytes(engine, "scratch_bytes"), "B", scratch, sizeof scratch));
+    return out;
 }
 
 static const char *fact_text(const json_t *facts, const char *name)
@@ -33,11 +39,13 @@ static const char *fact_text(const json_t *facts, const char *name)
 static void say_what_runs(const cli_engine *engine)
 {
     const json_t *facts = engine->facts;
-    cli_note("%s kernels \"%s\", %lld threads, context %lld, batch %lld, keys and values %s",
+    char memory[128];
+    cli_note("%s kernels \"%s\", %lld threads, context %lld, batch %lld, keys and values %s; %s",
              fact_text(facts, "backend"), fact_text(facts, "kernels"),
              (long long)json_integer_value(json_object_get(facts, "threads")),
              (long long)json_integer_value(json_object_get(facts, "context")),
-             (long long)json_integer_value(json_object_get(facts, "batch")), fact_text(facts, "kv_type"));
+             (long long)json_integer_value(json_object_get(facts, "batch")), fact_text(facts, "kv_type"),
+             cli_engine_memory(engine, memory, sizeof memory));
 }
 
 strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments, uint32_t context, bool nextn,
@@ -53,10 +61,11 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
                                      .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
                                      .cpu = arguments->values[OPTION_CPU].text,
                                      .kv_type = arguments->values[OPTION_KV_TYPE].text,
-                                     .nextn = nextn};
+                                     .nextn = nextn,
+                                     .profile = arguments->values[OPTION_PROFILE].set};
     if (status == STRATA_OK && !engine->card) status = cli_describe(engine->model, 0, &engine->card, error);
     if (status == STRATA_OK) status = make_engine(engine, options, error);
-    if (status == STRATA_OK) status = learn_facts(engine, error);
+    if (status == STRATA_OK) status = cli_engine_facts(engine, &engine->facts, error);
     if (status == STRATA_OK) status = strata_session_new(engine->engine, &engine->session, error);
     if (status != STRATA_OK) {
         cli_engine_close(engine);

@@ -134,25 +134,32 @@ static uint32_t attention_span(const st_op *op)
     return op->p.attention.window ? op->p.attention.window : op->p.attention.chunk;
 }
 
-/* What a token reads of keys and values for each position that it looks back at: a row for each reach. */
+/* The row of that reach; a new one if there is none yet. */
+static json_t *kv_read_row(json_t *rows, json_int_t span)
+{
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        json_t *row = json_array_get(rows, i);
+        if (json_integer_value(json_object_get(row, "span")) == span) return row;
+    }
+    json_t *row = json_pack("{s:I, s:I}", "span", span, "bytes_per_position", (json_int_t)0);
+    return json_array_append_new(rows, row) == 0 ? row : NULL;
+}
+
+/* What a token reads of keys and values for each position that it looks back at, by how far back that is at most. */
 static json_t *kv_read_rows(const strata_engine *engine)
 {
     const st_program *program = engine->program;
     json_t *rows = json_array();
-    for (uint32_t i = 0; rows && i < program->main.body.count; i++) {
+    for (uint32_t i = 0; i < program->main.body.count; i++) {
         const st_op *op = &program->ops[program->main.body.first + i];
         if (op->kind != ST_OP_ATTENTION) continue;
         const st_kv_layer *layer = &engine->layout->layers[op->p.attention.kv_layer];
-        json_int_t bytes = (json_int_t)(layer->key_row_bytes + layer->value_row_bytes), span = attention_span(op);
-        size_t k = 0;
-        while (k < json_array_size(rows) && json_integer_value(json_object_get(json_array_get(rows, k), "span")) != span) k++;
-        if (k == json_array_size(rows) &&
-            json_array_append_new(rows, json_pack("{s:I, s:I}", "span", span, "bytes_per_position", (json_int_t)0)) != 0) {
+        json_t *sum = json_object_get(kv_read_row(rows, attention_span(op)), "bytes_per_position");
+        size_t bytes = layer->key_row_bytes + layer->value_row_bytes;
+        if (json_integer_set(sum, json_integer_value(sum) + (json_int_t)bytes) != 0) {
             json_decref(rows);
             return NULL;
         }
-        json_t *sum = json_object_get(json_array_get(rows, k), "bytes_per_position");
-        json_integer_set(sum, json_integer_value(sum) + bytes);
     }
     return rows;
 }

@@ -63,11 +63,11 @@ static strata_status check_tokens(const strata_session *session, const strata_to
     return STRATA_OK;
 }
 
-/* Runs what the device has not seen of the sequence, a batch at most. Sessions take turns by the batch. */
-static strata_status run_batch(strata_session *session, strata_error *error)
+/* Runs what the device has not seen of the sequence before `end`, a batch at most. Sessions take turns by the batch. */
+static strata_status run_batch(strata_session *session, uint32_t end, strata_error *error)
 {
     strata_engine *engine = session->engine;
-    uint32_t count = session->count - session->done;
+    uint32_t count = end - session->done;
     if (count > engine->batch) count = engine->batch;
     pthread_mutex_lock(&engine->turn);
     strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
@@ -83,16 +83,31 @@ static strata_status run_batch(strata_session *session, strata_error *error)
     return STRATA_OK;
 }
 
-static strata_status run_rest(strata_session *session, strata_progress progress, void *context, strata_error *error)
+/* Runs the sequence as far as `end`; progress is told of all that is left of it, from `first` on. */
+static strata_status run_until(strata_session *session, uint32_t end, uint32_t first, strata_progress progress,
+                               void *context, strata_error *error)
 {
-    uint32_t first = session->done;
-    while (session->done < session->count) {
-        strata_status status = run_batch(session, error);
+    while (session->done < end) {
+        strata_status status = run_batch(session, end, error);
         if (status != STRATA_OK) return status;
         if (progress && !progress(context, session->done - first, session->count - first))
             return st_error_set(error, STRATA_INTERRUPTED, NULL, "stopped after %u of %u tokens", session->done, session->count);
     }
     return STRATA_OK;
+}
+
+/* Runs all of a new prompt. A model whose state cannot be rewound gets a snapshot one step before the end: the same
+ * prompt again, or another answer to it, runs its last token alone. Whoever goes on token by token leaves none: they
+ * would push out those worth having. */
+static strata_status run_prompt(strata_session *session, strata_progress progress, void *context, strata_error *error)
+{
+    uint32_t first = session->done, step = session->engine->nextn ? 2 : 1; /* NextN runs the token before the point again */
+    strata_status status = STRATA_OK;
+    if (session->engine->desc->recurrent && session->count > first + step) {
+        status = run_until(session, session->count - step, first, progress, context, error);
+        if (status == STRATA_OK) status = st_kv_snapshot(st_run_kv(session->run), error);
+    }
+    return status == STRATA_OK ? run_until(session, session->count, first, progress, context, error) : status;
 }
 
 /* Keeps the first `count` tokens and what the device remembers of them. */
@@ -120,16 +135,13 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
     if (status != STRATA_OK) return status;
     memcpy(session->tokens, tokens, count * sizeof *tokens);
     session->count = (uint32_t)count;
-    bool one_more = session->count - session->done == 1;
-    status = run_rest(session, progress, context, error);
-    /* Whoever goes on token by token must not push out the snapshots worth having. */
-    return status == STRATA_OK && !one_more ? st_kv_snapshot(st_run_kv(session->run), error) : status;
+    return run_prompt(session, progress, context, error);
 }
 
 strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error)
 {
     if (session->count == 0) return st_error_set(error, STRATA_INPUT, NULL, "the sequence is empty: it has no logits");
-    strata_status status = run_rest(session, NULL, NULL, error);
+    strata_status status = run_until(session, session->count, session->done, NULL, NULL, error);
     if (status != STRATA_OK) return status;
     pthread_mutex_lock(&session->engine->turn);
     status = st_run_logits(session->run, &session->last_row, 1, logits, error);
@@ -180,7 +192,7 @@ strata_status strata_session_score(strata_session *session, const strata_token *
     session->count = (uint32_t)count;
     scoring s = {.session = session, .nextn = nextn, .on_row = on_row, .context = context};
     while (session->done < session->count && status == STRATA_OK) {
-        status = run_batch(session, error);
+        status = run_batch(session, session->count, error);
         if (status == STRATA_OK)
             status = score_batch(&s, nextn ? st_run_nextn_rows(session->run) : session->last_row + 1, error);
     }

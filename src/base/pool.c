@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cores.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -107,9 +108,8 @@ static void wake_all(st_pool *pool)
 
 static uint32_t default_threads(void)
 {
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    if (online < 1) return 1;
-    return online > THREADS_MAX ? THREADS_MAX : (uint32_t)online;
+    uint32_t cores = st_cores_here();
+    return cores > THREADS_MAX ? THREADS_MAX : cores;
 }
 
 static strata_status start_workers(st_pool *pool, strata_error *error)

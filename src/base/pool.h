@@ -13,7 +13,7 @@ typedef struct st_pool st_pool;
 /* `worker` is below st_pool_threads: a place for scratch of its own. */
 typedef void (*st_pool_job)(void *context, uint32_t worker, size_t part);
 
-/* `threads` counts the caller; 0: as many as the machine has physical cores. */
+/* `threads` counts the caller; 0: as many as there are physical cores for us (cores.h). */
 strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error);
 void st_pool_free(st_pool *pool);
 uint32_t st_pool_threads(const st_pool *pool);

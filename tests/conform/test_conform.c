@@ -12,7 +12,7 @@
 #include "quant/row.h"
 #include "support/kit.h"
 
-enum { ROUNDS = 5, BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 22, WORKERS = 2 };
+enum { BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 22, WORKERS = 2 };
 
 /* --- random numbers --------------------------------------------------------------------------------------------------------- */
 
@@ -78,6 +78,7 @@ static st_device *device_of(const char *cpu)
 }
 
 static void *scratch;
+static uint32_t rounds; /* of random shapes; each kind of operation takes some multiple */
 
 static void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
 {
@@ -211,7 +212,7 @@ static void matmul(void **state)
     const level_case *c = *state;
     check_level(c);
     const st_type_info *info = st_type_find(c->type);
-    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+    for (uint64_t seed = 1; seed <= rounds; seed++) {
         random_state = seed * 77 + c->type;
         uint32_t rows = random_rows(), columns = between(1, 50);
         size_t width = is_float_type(c->type) ? between(1, 300) : (size_t)info->block * between(1, info->block == 32 ? 20 : 4);
@@ -239,7 +240,7 @@ static void experts(void **state)
     const level_case *c = *state;
     check_level(c);
     uint32_t block = st_type_find(c->type)->block, unit = block < 32 ? 32 : block;
-    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+    for (uint64_t seed = 1; seed <= rounds; seed++) {
         random_state = seed * 131 + c->type;
         uint32_t rows = random_rows(), count = between(2, 9), used = between(1, count), width = unit * between(1, 2);
         uint32_t embedding = unit * between(1, 2);
@@ -275,7 +276,7 @@ static void attention(void **state)
 {
     const level_case *c = *state;
     check_level(c);
-    for (uint64_t seed = 1; seed <= 4 * ROUNDS; seed++) {
+    for (uint64_t seed = 1; seed <= 4 * rounds; seed++) {
         random_state = seed * 991 + c->type;
         uint32_t rows = random_rows(), kv_heads = between(1, 3), heads = kv_heads * between(1, 4);
         uint32_t key = between(1, 5) * (seed % 3 ? 16 : 7), value = between(1, 5) * (seed % 3 ? 16 : 5);
@@ -326,7 +327,7 @@ static void rows_alone(void **state)
         {ST_OP_SIGMOID_GATE, "sigmoid_gate", true, false}, {ST_OP_SILU_GATE, "silu_gate", true, false},
         {ST_OP_SOFTCAP, "softcap", false, false},
     };
-    for (uint64_t seed = 1; seed <= 40 * ROUNDS; seed++) {
+    for (uint64_t seed = 1; seed <= 40 * rounds; seed++) {
         random_state = seed * 3 + 1;
         size_t k = seed % (sizeof kinds / sizeof *kinds);
         uint32_t rows = random_rows(), group = between(1, 90), width = group * between(1, 5);
@@ -357,7 +358,7 @@ static void rope(void **state)
 {
     const level_case *c = *state;
     check_level(c);
-    for (uint64_t seed = 1; seed <= ROUNDS; seed++) {
+    for (uint64_t seed = 1; seed <= rounds; seed++) {
         random_state = seed;
         uint32_t rows = random_rows(), heads = between(1, 5), pairs = between(1, 40), size = 2 * pairs + between(0, 9);
         st_op op = {.kind = ST_OP_ROPE};
@@ -389,7 +390,7 @@ static void recurrent(void **state)
 {
     const level_case *c = *state;
     check_level(c);
-    for (uint64_t seed = 1; seed <= 8 * ROUNDS; seed++) {
+    for (uint64_t seed = 1; seed <= 8 * rounds; seed++) {
         random_state = seed * 17;
         uint32_t rows = random_rows(), key_heads = between(1, 3), value_heads = key_heads * between(1, 3), size = seed % 4 < 2 ? between(3, 40) : 16 * between(1, 4);
         uint32_t taps = between(2, 5), channels = (2 * key_heads + value_heads) * size;
@@ -438,6 +439,7 @@ static void recurrent(void **state)
 static int open_kit(void **state)
 {
     (void)state;
+    rounds = kit_is_slow() ? 3 : 5;
     scratch = st_alloc_aligned((1 + WORKERS) * (size_t)SCRATCH_BYTES, 64);
     if (!scratch) return -1;
     return st_gguf_open(kit_path("quant/rows.gguf"), &kit_rows, NULL) == STRATA_OK ? 0 : -1;

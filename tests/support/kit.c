@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -23,6 +24,16 @@ const char *kit_path(const char *name)
     const char *path = kit_path_optional(name);
     if (!path) fail_msg("the kit's file %s is missing", name);
     return path;
+}
+
+bool kit_is_slow(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    const char *slow = getenv("STRATA_TEST_SLOW");
+    return slow && strcmp(slow, "1") == 0;
+#endif
 }
 
 void kit_read(const char *path, st_buf *out)

@@ -1,8 +1,10 @@
 /* src/base/pool.c: every part exactly once, by a worker that exists, however many threads there are. */
 #include "support/kit.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fault.h"
 #include "base/pool.h"
@@ -69,6 +71,80 @@ static void many_short_jobs(void **state)
     }
 }
 
+/* --- a million short jobs from two threads: none is lost, none hangs -------------------------------------- */
+
+enum { JOBS = 500000 }; /* of each caller */
+
+typedef struct caller {
+    st_pool *pool;
+    pthread_mutex_t *turn; /* whoever shares the pool takes turns; NULL: it is the caller's own */
+    pthread_t thread;
+    uint64_t wrong;
+} caller;
+
+static void *run_short_jobs(void *context)
+{
+    caller *c = context;
+    for (uint64_t round = 0; round < JOBS; round++) {
+        _Atomic uint64_t sum = 0;
+        uint64_t parts = 2 + round % 3;
+        if (c->turn) pthread_mutex_lock(c->turn);
+        st_pool_run(c->pool, add_part, &sum, parts);
+        if (c->turn) pthread_mutex_unlock(c->turn);
+        if (sum != parts * (parts + 1) / 2) c->wrong++;
+    }
+    return NULL;
+}
+
+static void run_two_callers(caller callers[2])
+{
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, run_short_jobs, &callers[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(callers[i].thread, NULL), 0);
+        assert_int_equal(callers[i].wrong, 0);
+    }
+}
+
+/* As sessions of one engine do. */
+static void two_callers_take_turns(void **state)
+{
+    (void)state;
+    st_pool *pool = NULL;
+    pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    assert_int_equal(st_pool_new(2, &pool, NULL), STRATA_OK);
+    caller callers[2] = {{.pool = pool, .turn = &turn}, {.pool = pool, .turn = &turn}};
+    run_two_callers(callers);
+    st_pool_free(pool);
+}
+
+/* As two engines do: more threads than the machine may have cores. */
+static void two_callers_with_a_pool_each(void **state)
+{
+    (void)state;
+    st_pool *pools[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) assert_int_equal(st_pool_new(2, &pools[i], NULL), STRATA_OK);
+    caller callers[2] = {{.pool = pools[0]}, {.pool = pools[1]}};
+    run_two_callers(callers);
+    for (int i = 0; i < 2; i++) st_pool_free(pools[i]);
+}
+
+/* Workers that fell asleep between jobs come back, and a pool can be let go of while they sleep. */
+static void jobs_after_a_sleep(void **state)
+{
+    (void)state;
+    st_pool *pool = NULL;
+    assert_int_equal(st_pool_new(4, &pool, NULL), STRATA_OK);
+    for (int round = 0; round < 200; round++) {
+        _Atomic uint64_t sum = 0;
+        usleep(round % 4 * 50); /* around the time that a worker spins */
+        st_pool_run(pool, add_part, &sum, 8);
+        assert_int_equal(sum, 36);
+    }
+    usleep(2000);
+    st_pool_free(pool);
+}
+
 static void nothing_is_allocated_to_run(void **state)
 {
     (void)state;
@@ -116,6 +192,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_runs_once),        cmocka_unit_test(many_short_jobs),
+        cmocka_unit_test(two_callers_take_turns),      cmocka_unit_test(two_callers_with_a_pool_each),
+        cmocka_unit_test(jobs_after_a_sleep),
         cmocka_unit_test(nothing_is_allocated_to_run), cmocka_unit_test(sizes_of_a_pool),
         cmocka_unit_test(memory_that_is_not_there),
     };

@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "support/gguf_writer.h"
+
 static const char *const families[] = {"llama",    "mixtral",      "qwen2",      "qwen3",  "qwen2moe",
                                        "qwen3moe", "olmoe",        "llama4",     "gemma4-e", "gemma4-dense",
                                        "gemma4-moe", "qwen35",     "qwen35moe"};
@@ -369,6 +371,57 @@ static void a_token_reads_the_model_once(void **state)
     golden_close(&g);
 }
 
+/* ---- depth ------------------------------------------------------------------------------------------------------- */
+
+/* A llama of `layers` layers that are as small as can be. */
+static void write_deep(gguf_writer *w, uint32_t layers)
+{
+    static const struct { const char *name; uint32_t dims; } tensors[] = {
+        {"attn_norm", 1}, {"ffn_norm", 1}, {"attn_q", 2}, {"attn_k", 2}, {"attn_v", 2}, {"attn_output", 2},
+        {"ffn_gate", 2},  {"ffn_up", 2},   {"ffn_down", 2}};
+    static const uint64_t ne[2] = {4, 4};
+    gguf_writer_begin(w, 3);
+    gguf_write_key_string(w, "general.architecture", "llama");
+    gguf_write_key_u32(w, "llama.block_count", layers);
+    gguf_write_key_u32(w, "llama.embedding_length", 4);
+    gguf_write_key_u32(w, "llama.feed_forward_length", 4);
+    gguf_write_key_u32(w, "llama.context_length", 64);
+    gguf_write_key_u32(w, "llama.attention.head_count", 1);
+    gguf_write_key_u32(w, "llama.vocab_size", 4);
+    gguf_write_key_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_write_tensor(w, "token_embd.weight", ST_TYPE_F32, 2, ne);
+    gguf_write_tensor(w, "output_norm.weight", ST_TYPE_F32, 1, ne);
+    for (uint32_t i = 0; i < layers; i++)
+        for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%u.%s.weight", i, tensors[t].name);
+            gguf_write_tensor(w, name, ST_TYPE_F32, tensors[t].dims, ne);
+        }
+    gguf_writer_finish(w);
+    assert_false(w->out.failed);
+}
+
+/* Its rows need no more room than those of two layers; and it is built at once, or the whole run is stopped. */
+static void the_deepest_model(void **state)
+{
+    (void)state;
+    static const uint32_t layers[] = {2, 4096};
+    golden g[2], nothing = {0};
+    gguf_writer w[2] = {{.key_count = 0}};
+    for (int i = 0; i < 2; i++) {
+        write_deep(&w[i], layers[i]);
+        golden_open_bytes(&g[i], &nothing, w[i].out.data, w[i].out.length);
+        assert_int_equal(g[i].desc->layer_count, layers[i]);
+    }
+    assert_true(g[1].program->op_count > 4096 * 10);
+    for (int rows = 0; rows < 2; rows++)
+        assert_int_equal(g[1].program->row_bytes[rows], g[0].program->row_bytes[rows]);
+    for (int i = 0; i < 2; i++) {
+        golden_close(&g[i]);
+        gguf_writer_free(&w[i]);
+    }
+}
+
 int main(void)
 {
     static const struct { const char *name; CMUnitTestFunction run; } kinds[] = {
@@ -380,7 +433,7 @@ int main(void)
     };
     enum { KINDS = sizeof kinds / sizeof *kinds };
     static char names[FAMILIES * KINDS + PRINTS][64];
-    static struct CMUnitTest tests[FAMILIES * KINDS + PRINTS + 2];
+    static struct CMUnitTest tests[FAMILIES * KINDS + PRINTS + 3];
     size_t n = 0;
     for (size_t f = 0; f < FAMILIES; f++)
         for (size_t k = 0; k < KINDS; k++, n++) {
@@ -395,5 +448,6 @@ int main(void)
     }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_kinds_are_reached);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_token_reads_the_model_once);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_deepest_model);
     return _cmocka_run_group_tests("program", tests, n, NULL, NULL);
 }

@@ -239,6 +239,8 @@ static void every_byte_is_known(void **state)
         open_rig(&r, names[i], &backend);
         assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
         assert_int_equal(fake.alloc_bytes, st_run_scratch_bytes(r.run) + r.layout->total_bytes);
+        st_run_options options = {.batch = 16, .out_rows = 4};
+        assert_int_equal(st_run_price(&r.source, &options), st_run_scratch_bytes(r.run));
         close_rig(&r);
     }
 }

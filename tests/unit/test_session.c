@@ -178,6 +178,17 @@ static void an_engine_describes_itself(void **state)
     assert_int_equal(json_integer_value(json_object_get(json, "snapshot_bytes")), 4 * state_bytes);
     assert_int_equal(json_integer_value(json_object_get(json, "weight_bytes")),
                      st_gguf_tensor_bytes(st_model_gguf(r.model)));
+    json_int_t scratch_bytes = json_integer_value(json_object_get(json, "scratch_bytes"));
+    assert_true(scratch_bytes > 10 * 64 * 4 && scratch_bytes < 64 << 20);
+    double ops = json_number_value(json_object_get(json, "ops_per_token"));
+    double prompt_ops = json_number_value(json_object_get(json, "prompt_ops_per_token"));
+    assert_true(prompt_ops > 0 && ops >= prompt_ops + 2.0 * 64 * VOCAB); /* a prompt's tokens have no logits, but the last */
+    json_t *reads = json_object_get(json, "kv_reads");
+    assert_int_equal(json_array_size(reads), 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(reads, 0), "span")), 0);
+    assert_true(json_integer_value(json_object_get(json_array_get(reads, 0), "bytes_per_position")) * 100 <=
+                json_integer_value(json_object_get(json, "kv_bytes")));
+    assert_int_equal(json_array_size(json_object_get(json, "profile")), 0);
     json_decref(json);
     strata_free(text);
     close_rig(&r);
@@ -210,14 +221,15 @@ static void a_prefix_is_not_run_again(void **state)
     close_rig(&r);
 }
 
-/* State cannot be rewound: the way back is where a prompt or an answer ended. */
+/* State cannot be rewound: the way back is the last token of a prompt, or where an answer ended. */
 static void recurrent_models_go_back_to_snapshots(void **state)
 {
     (void)state;
     static const char *const names[] = {"qwen35", "qwen35moe"};
     for (int n = 0; n < 4; n++) {
         rig r;
-        bool nextn = n >= 2; /* the token before the point is run again */
+        bool nextn = n >= 2;
+        uint32_t step = nextn ? 2 : 1; /* back from the end: with NextN the token before the point is run again */
         open_rig(&r, names[n % 2], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .nextn = nextn});
         strata_token other[64];
         memcpy(other, ids, sizeof other);
@@ -225,10 +237,10 @@ static void recurrent_models_go_back_to_snapshots(void **state)
         assert_int_equal(prompt(r.session, ids, 30), 10); /* nothing to go back for */
         check_against_fresh(&r, ids, 30);
         other[25] = 300;
-        assert_int_equal(prompt(r.session, other, 40), 20); /* back to 20 */
+        assert_int_equal(prompt(r.session, other, 40), 20 + step); /* back to the first prompt's last token */
         check_against_fresh(&r, other, 40);
         other[22] = 301;
-        assert_int_equal(prompt(r.session, other, 40), 20);
+        assert_int_equal(prompt(r.session, other, 40), 20 + step);
         check_against_fresh(&r, other, 40);
         other[10] = 302;
         assert_int_equal(prompt(r.session, other, 40), 40); /* before all of them */
@@ -662,6 +674,31 @@ static void tokens_allocate_nothing(void **state)
     }
 }
 
+/* The same prompt again, and again after an answer to it: the last token alone is run, for its logits. */
+static void a_repeated_prompt_is_not_run_again(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "qwen35", "qwen35"};
+    for (int n = 0; n < 3; n++) {
+        rig r;
+        uint32_t step = n == 2 ? 2 : 1;
+        open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .nextn = n == 2});
+        assert_int_equal(prompt(r.session, ids, 40), 40);
+        for (int round = 0; round < 6; round++) { /* more often than there are snapshots */
+            assert_int_equal(prompt(r.session, ids, 40), step);
+            check_against_fresh(&r, ids, 40);
+            listener l = {0};
+            strata_generation generation = greedy(&l, 12);
+            if (round % 2 == 0) (void)generate(r.session, &generation);
+            st_buf_free(&l.text);
+        }
+        for (size_t count = 41; count < 60; count++) assert_int_equal(prompt(r.session, ids, count), 1); /* one by one */
+        assert_int_equal(prompt(r.session, ids, 40), step);
+        check_against_fresh(&r, ids, 40);
+        close_rig(&r);
+    }
+}
+
 /* ---- side by side ------------------------------------------------------------------------------------------------ */
 
 typedef struct talker {
@@ -735,6 +772,7 @@ int main(void)
         cmocka_unit_test(an_engine_describes_itself),
         cmocka_unit_test(a_prefix_is_not_run_again),
         cmocka_unit_test(recurrent_models_go_back_to_snapshots),
+        cmocka_unit_test(a_repeated_prompt_is_not_run_again),
         cmocka_unit_test(rings_limit_the_way_back),
         cmocka_unit_test(prompts_that_are_refused),
         cmocka_unit_test(a_prompt_can_be_stopped),

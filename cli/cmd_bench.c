@@ -1,0 +1,426 @@
+/* strata bench: how fast a model runs, and how much of what the machine can do that is. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { PROMPT_DEFAULT = 512, DECODE_DEFAULT = 64, REPETITIONS_DEFAULT = 5, TESTS = 2 };
+
+/* A number below zero is one that makes no sense here: null in JSON, a dash in the table. */
+typedef struct bench_row {
+    char name[48];
+    uint32_t tokens;
+    double speed, slowest, fastest; /* tokens per second */
+    double read_bytes, ops;         /* of a token */
+    double gb_per_s, gop_per_s, read_share, int8_share;
+    json_t *profile; /* NULL: not asked for */
+} bench_row;
+
+typedef struct bench {
+    const cli_arguments *arguments;
+    cli_engine engine;
+    uint32_t depth, repetitions;
+    uint32_t counts[TESTS]; /* tokens of each test; 0: left out */
+    uint32_t vocab;
+    strata_token *ids;      /* [context] */
+    uint64_t random;
+    double load_seconds, first_seconds;
+    uint64_t peak_bytes;
+    json_t *machine;        /* of strata_engine_measure */
+    bench_row rows[TESTS];
+    size_t row_count;
+} bench;
+
+/* ---- running tokens -------------------------------------------------------------------------------------------- */
+
+/* New ids from `first` on; at the start of a sequence one that differs from the last, so that nothing is reused. */
+static void draw_ids(bench *b, size_t first, size_t count)
+{
+    strata_token last = b->ids[0];
+    for (size_t i = first; i < first + count; i++) {
+        b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+        b->ids[i] = (strata_token)((b->random >> 33) % b->vocab);
+    }
+    if (first == 0 && b->ids[0] == last) b->ids[0] = (strata_token)(((uint32_t)last + 1) % b->vocab);
+}
+
+/* Makes the sequence the first `count` ids. */
+static strata_status run_ids(bench *b, size_t count, strata_error *error)
+{
+    return strata_session_prompt(b->engine.session, b->ids, count, NULL, NULL, error);
+}
+
+static strata_status run_ids_to_logits(bench *b, size_t count, strata_error *error)
+{
+    const float *logits;
+    size_t vocab = 0;
+    strata_status status = run_ids(b, count, error);
+    if (status == STRATA_OK) status = strata_session_logits(b->engine.session, &logits, &vocab, error);
+    if (status == STRATA_OK) b->vocab = (uint32_t)vocab;
+    return status;
+}
+
+/* A sequence of `base` tokens (those of the depth always the same, so that they are run once where they can be kept),
+ * and ids for `count` more. */
+static strata_status begin_sequence(bench *b, size_t base, uint32_t count, strata_error *error)
+{
+    draw_ids(b, b->depth, base - b->depth + count);
+    return base > 0 ? run_ids(b, base, error) : STRATA_OK;
+}
+
+static strata_status run_prompt(bench *b, size_t base, uint32_t count, strata_error *error)
+{
+    return run_ids_to_logits(b, base + count, error);
+}
+
+static strata_status run_decode(bench *b, size_t base, uint32_t count, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 1; status == STRATA_OK && i <= count; i++) status = run_ids_to_logits(b, base + i, error);
+    return status;
+}
+
+/* ---- what a token costs ---------------------------------------------------------------------------------------- */
+
+static double fact(const bench *b, const char *name)
+{
+    return json_number_value(json_object_get(b->engine.facts, name));
+}
+
+/* What decoding a token reads on average: weights, recurrent state there and back, keys and values that it sees. */
+static double decode_bytes(const bench *b, uint32_t count)
+{
+    double bytes = fact(b, "bytes_per_token") + 2.0 * fact(b, "state_bytes");
+    double seen = b->depth + (count + 1) / 2.0;
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(b->engine.facts, "kv_reads"), i, row) {
+        double span = json_number_value(json_object_get(row, "span"));
+        bytes += (span > 0.0 && span < seen ? span : seen) *
+                 json_number_value(json_object_get(row, "bytes_per_position"));
+    }
+    return bytes;
+}
+
+static double decode_ops(const bench *b, uint32_t count)
+{
+    (void)count;
+    return fact(b, "ops_per_token");
+}
+
+/* A prompt's weights are read once for many tokens: what one reads says nothing. */
+static double prompt_bytes(const bench *b, uint32_t count)
+{
+    (void)b;
+    (void)count;
+    return -1.0;
+}
+
+static double prompt_ops(const bench *b, uint32_t count)
+{
+    (void)count;
+    return fact(b, "prompt_ops_per_token");
+}
+
+/* ---- tests ----------------------------------------------------------------------------------------------------- */
+
+typedef struct bench_test {
+    const char *name;
+    cli_option_id option;
+    uint32_t count; /* by default */
+    uint32_t warm;  /* tokens of the warm-up, at most */
+    uint32_t least; /* tokens there must be to go on from */
+    strata_status (*run)(bench *b, size_t base, uint32_t count, strata_error *error);
+    double (*bytes)(const bench *b, uint32_t count);
+    double (*ops)(const bench *b, uint32_t count);
+} bench_test;
+
+static const bench_test tests[TESTS] = {
+    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, run_prompt, prompt_bytes, prompt_ops},
+    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, run_decode, decode_bytes, decode_ops},
+};
+
+/* The tokens that a test goes on from. */
+static uint32_t base_of(const bench *b, const bench_test *test)
+{
+    return b->depth > test->least ? b->depth : test->least;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void sum_up(bench_row *row, double *speeds, size_t count)
+{
+    qsort(speeds, count, sizeof *speeds, compare_numbers);
+    row->slowest = speeds[0];
+    row->fastest = speeds[count - 1];
+    row->speed = (speeds[(count - 1) / 2] + speeds[count / 2]) / 2.0;
+}
+
+/* One repetition; its operations are added to `profile` if there is one. */
+static strata_status time_once(bench *b, const bench_test *test, uint32_t count, json_t *profile, double *speed,
+                               strata_error *error)
+{
+    json_t *before = NULL, *after = NULL;
+    uint32_t base = base_of(b, test);
+    strata_status status = begin_sequence(b, base, count, error);
+    if (status == STRATA_OK && profile) status = cli_profile_read(&b->engine, &before, error);
+    double start = cli_now_seconds();
+    if (status == STRATA_OK) status = test->run(b, base, count, error);
+    double seconds = cli_now_seconds() - start;
+    if (status == STRATA_OK && profile) status = cli_profile_read(&b->engine, &after, error);
+    if (status == STRATA_OK && profile) status = cli_profile_add(profile, before, after, error);
+    json_decref(before);
+    json_decref(after);
+    *speed = seconds > 0.0 ? count / seconds : 0.0;
+    return status;
+}
+
+static strata_status run_test(bench *b, const bench_test *test, bench_row *row, strata_error *error)
+{
+    cli_progress progress;
+    void *speeds = NULL;
+    double unused;
+    bool profile = b->arguments->values[OPTION_PROFILE].set;
+    row->profile = profile ? json_array() : NULL;
+    if (profile && !row->profile) return cli_fail(error, STRATA_MEMORY, NULL, "no memory for the profile");
+    strata_status status = cli_allocate(b->repetitions, sizeof(double), "the repetitions", &speeds, error);
+    if (status != STRATA_OK) return status;
+    cli_progress_begin(&progress, b->arguments, row->name, "repetitions", b->repetitions);
+    status = time_once(b, test, row->tokens < test->warm ? row->tokens : test->warm, NULL, &unused, error);
+    for (uint32_t i = 0; status == STRATA_OK && i < b->repetitions; i++) {
+        status = time_once(b, test, row->tokens, row->profile, (double *)speeds + i, error);
+        cli_progress_step(&progress, i + 1, b->repetitions);
+    }
+    cli_progress_end(&progress);
+    if (status == STRATA_OK) sum_up(row, speeds, b->repetitions);
+    free(speeds);
+    row->read_bytes = test->bytes(b, row->tokens);
+    row->ops = test->ops(b, row->tokens);
+    return status;
+}
+
+static strata_status run_tests(bench *b, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; status == STRATA_OK && i < TESTS; i++) {
+        if (b->counts[i] == 0) continue;
+        bench_row *row = &b->rows[b->row_count++];
+        row->tokens = b->counts[i];
+        if (b->depth) snprintf(row->name, sizeof row->name, "%s%u @ d%u", tests[i].name, row->tokens, b->depth);
+        else snprintf(row->name, sizeof row->name, "%s%u", tests[i].name, row->tokens);
+        status = run_test(b, &tests[i], row, error);
+    }
+    return status;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------------------------- */
+
+static strata_status measure_machine(bench *b, bool operations, strata_error *error)
+{
+    char *text = NULL;
+    strata_status status = strata_engine_measure(b->engine.engine, operations, &text, error);
+    if (status != STRATA_OK) return status;
+    status = cli_parse_json("the machine", text, strlen(text), &b->machine, error);
+    strata_free(text);
+    return status;
+}
+
+static double machine_rate(const bench *b, const char *name)
+{
+    return json_number_value(json_object_get(b->machine, name));
+}
+
+static double share_of(double part, double whole)
+{
+    return part >= 0.0 && whole > 0.0 ? part / whole : -1.0;
+}
+
+static void find_shares(bench *b)
+{
+    for (size_t i = 0; i < b->row_count; i++) {
+        bench_row *row = &b->rows[i];
+        row->gb_per_s = row->read_bytes >= 0.0 ? row->read_bytes * row->speed * 1e-9 : -1.0;
+        row->gop_per_s = row->ops * row->speed * 1e-9;
+        row->read_share = share_of(row->gb_per_s * 1e9, machine_rate(b, "read_bytes_per_s"));
+        row->int8_share = share_of(row->gop_per_s * 1e9, machine_rate(b, "int8_ops_per_s"));
+    }
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------- */
+
+static json_t *number_or_null(double number)
+{
+    return number >= 0.0 ? json_real(number) : json_null();
+}
+
+static json_t *row_json(const bench *b, const bench_row *row)
+{
+    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "test", row->name, "tokens",
+                               (int)row->tokens, "depth", (int)b->depth, "repetitions", (int)b->repetitions, "tps",
+                               row->speed, "tps_min", row->slowest, "tps_max", row->fastest, "gb_per_s",
+                               number_or_null(row->gb_per_s), "gop_per_s", number_or_null(row->gop_per_s), "read_share",
+                               number_or_null(row->read_share), "int8_share", number_or_null(row->int8_share));
+    if (object && row->profile && json_object_set(object, "profile", row->profile) == 0) return object;
+    if (object && !row->profile) return object;
+    json_decref(object);
+    return NULL;
+}
+
+static strata_status print_json(const bench *b, strata_error *error)
+{
+    json_t *rows = json_array(), *machine = json_copy(b->machine), *engine = json_copy(b->engine.facts);
+    json_t *operations = json_incref(json_object_get(machine, "operations"));
+    json_object_del(machine, "operations");
+    json_object_del(engine, "profile");
+    bool whole = true;
+    for (size_t i = 0; i < b->row_count; i++)
+        if (json_array_append_new(rows, row_json(b, &b->rows[i])) != 0) whole = false;
+    bool ops = b->arguments->values[OPTION_OPS].set;
+    json_t *root = json_pack("{s:o, s:o, s:o}", ops ? "operations" : "rows", json_incref(ops ? operations : rows),
+                             "machine", machine, "engine", engine);
+    if (!ops)
+        whole = json_object_set_new(root, "load_seconds", json_real(b->load_seconds)) == 0 &&
+                json_object_set_new(root, "first_token_seconds", json_real(b->first_seconds)) == 0 &&
+                json_object_set_new(root, "peak_bytes", json_integer((json_int_t)b->peak_bytes)) == 0 && whole;
+    strata_status status = root && whole ? cli_print_json(root, JSON_INDENT(2), error)
+                                         : cli_fail(error, STRATA_MEMORY, NULL, "no memory to write JSON");
+    json_decref(rows);
+    json_decref(operations);
+    json_decref(root);
+    return status;
+}
+
+static void print_number(double number, int width, int digits, const char *unit)
+{
+    if (number >= 0.0) printf("%*.*f%s", width, digits, number, unit);
+    else printf("%*s%*s", width, "-", (int)strlen(unit), "");
+}
+
+static void print_machine(const bench *b)
+{
+    const json_t *facts = b->engine.facts;
+    double int8 = machine_rate(b, "int8_ops_per_s");
+    printf("\nthe machine: reads %.1f GB/s", machine_rate(b, "read_bytes_per_s") * 1e-9);
+    if (int8 > 0.0) printf(", int8 %.0f Gop/s", int8 * 1e-9);
+    printf("; kernels \"%s\", %lld threads\n", json_string_value(json_object_get(facts, "kernels")),
+           (long long)json_integer_value(json_object_get(facts, "threads")));
+}
+
+static void print_table(const bench *b)
+{
+    char spread[64], memory[128], peak[32];
+    printf("%-18s %9s  %-25s%8s %9s %9s %9s\n", "test", "t/s", "(min – max)", "GB/s", "of reads", "Gop/s", "of int8");
+    for (size_t i = 0; i < b->row_count; i++) {
+        const bench_row *row = &b->rows[i];
+        snprintf(spread, sizeof spread, "(%.1f – %.1f)", row->slowest, row->fastest);
+        printf("%-18s %9.1f  %-25s", row->name, row->speed, spread);
+        print_number(row->gb_per_s, 8, 2, "");
+        print_number(row->read_share * 100.0, 8, 0, " %");
+        print_number(row->gop_per_s, 10, 1, "");
+        print_number(row->int8_share * 100.0, 8, 0, " %");
+        putchar('\n');
+    }
+    print_machine(b);
+    printf("memory: %s, peak %s; loaded in %.3f s, the first token %.3f s later\n",
+           cli_engine_memory(&b->engine, memory, sizeof memory),
+           cli_short_number(b->peak_bytes, "B", peak, sizeof peak), b->load_seconds, b->first_seconds);
+    for (size_t i = 0; i < b->row_count; i++) {
+        if (!b->rows[i].profile) continue;
+        printf("\n%s, %u repetition%s:\n", b->rows[i].name, b->repetitions, b->repetitions == 1 ? "" : "s");
+        cli_print_profile(stdout, b->rows[i].profile);
+    }
+}
+
+static double row_number(const json_t *row, const char *field)
+{
+    return json_number_value(json_object_get(row, field));
+}
+
+static void print_operations(const bench *b)
+{
+    size_t i;
+    json_t *row;
+    printf("%-14s %-8s %6s %12s %9s %9s\n", "operation", "type", "rows", "µs", "GB/s", "Gop/s");
+    json_array_foreach(json_object_get(b->machine, "operations"), i, row) {
+        printf("%-14s %-8s %6lld %11.1f %9.2f %9.2f\n", json_string_value(json_object_get(row, "op")),
+               json_string_value(json_object_get(row, "type")),
+               (long long)json_integer_value(json_object_get(row, "rows")), row_number(row, "seconds") * 1e6,
+               row_number(row, "gb_per_s"), row_number(row, "gop_per_s"));
+    }
+    print_machine(b);
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------- */
+
+static strata_status take_options(bench *b, uint32_t *context, strata_error *error)
+{
+    const cli_arguments *arguments = b->arguments;
+    bool ops = arguments->values[OPTION_OPS].set;
+    b->depth = (uint32_t)cli_integer(arguments, OPTION_DEPTH, 0);
+    *context = 1;
+    for (size_t i = 0; i < TESTS && !ops; i++) {
+        b->counts[i] = (uint32_t)cli_integer(arguments, tests[i].option, tests[i].count);
+        uint32_t needed = base_of(b, &tests[i]) + b->counts[i];
+        if (b->counts[i] > 0 && needed > *context) *context = needed;
+    }
+    b->repetitions = (uint32_t)cli_integer(arguments, OPTION_REPETITIONS, REPETITIONS_DEFAULT);
+    if (!ops && b->counts[0] == 0 && b->counts[1] == 0)
+        return cli_fail(error, STRATA_USAGE, NULL, "bench: expected tokens to time, found -p 0 and -n 0");
+    return cli_need(arguments, OPTION_MODEL, error);
+}
+
+static strata_status load(bench *b, uint32_t context, strata_error *error)
+{
+    double start = cli_now_seconds();
+    strata_status status = cli_engine_open(&b->engine, b->arguments, context, false, error);
+    if (status != STRATA_OK) return status;
+    b->load_seconds = cli_now_seconds() - start;
+    uint32_t got = strata_engine_context(b->engine.engine);
+    if (got < context)
+        return cli_fail(error, STRATA_LIMIT, "use fewer tokens (-p, -n, -d)",
+                        "bench: expected a context of %u tokens, the model has %u", context, got);
+    void *ids = NULL;
+    status = cli_allocate(context, sizeof *b->ids, "the tokens", &ids, error);
+    b->ids = ids;
+    return status;
+}
+
+static strata_status run_bench(bench *b, strata_error *error)
+{
+    double start = cli_now_seconds();
+    strata_status status = run_ids_to_logits(b, 1, error); /* the first token: from here on the vocabulary is known */
+    b->first_seconds = cli_now_seconds() - start;
+    if (status != STRATA_OK) return status;
+    if (b->depth) draw_ids(b, 0, b->depth);
+    status = run_tests(b, error);
+    b->peak_bytes = cli_peak_bytes(); /* what measuring the machine takes is not the model's */
+    if (status == STRATA_OK) status = measure_machine(b, false, error);
+    if (status != STRATA_OK) return status;
+    find_shares(b);
+    return STRATA_OK;
+}
+
+strata_status cli_cmd_bench(const cli_arguments *arguments, strata_error *error)
+{
+    const cli_value *values = arguments->values;
+    bench b = {.arguments = arguments};
+    uint32_t context = 0;
+    strata_status status = take_options(&b, &context, error);
+    if (status == STRATA_OK) status = load(&b, context, error);
+    if (status == STRATA_OK) status = values[OPTION_OPS].set ? measure_machine(&b, true, error) : run_bench(&b, error);
+    if (status == STRATA_OK && values[OPTION_JSON].set) status = print_json(&b, error);
+    else if (status == STRATA_OK) {
+        if (values[OPTION_OPS].set) print_operations(&b);
+        else print_table(&b);
+        status = cli_flush(error);
+    }
+    for (size_t i = 0; i < TESTS; i++) json_decref(b.rows[i].profile);
+    free(b.ids);
+    json_decref(b.machine);
+    cli_engine_close(&b.engine);
+    return status;
+}

@@ -1,0 +1,88 @@
+#!/bin/bash
+# strata bench: rows and their fields, what 0 and -d do, operations, profiles, and what cannot be done. Speeds are not judged.
+. "$(dirname "$0")/tap"
+few="-p 8 -n 4 -r 3"
+sane() { json 'all(r["tps_min"] <= r["tps"] <= r["tps_max"] and r["tps_min"] > 0 and r["gop_per_s"] > 0 for r in d["rows"])'; }
+
+# --- rows
+for family in llama qwen35 gemma4-e olmoe; do
+    run bench -m "$kit/$family.gguf" $few --json
+    check "$family: exit code 0, nothing said" eval '[ "$code" = 0 ] && err_empty'
+    check "$family: a prompt and tokens one by one" json '[r["test"] for r in d["rows"]] == ["pp8", "tg4"]'
+    check "$family: medians within their spread" sane
+done
+check "a row's fields" json 'all(set(r) == {"test", "tokens", "depth", "repetitions", "tps", "tps_min", "tps_max", "gb_per_s",
+    "gop_per_s", "read_share", "int8_share"} for r in d["rows"])'
+check "tokens, depth and repetitions" json '[(r["tokens"], r["depth"], r["repetitions"]) for r in d["rows"]] == [(8, 0, 3), (4, 0, 3)]'
+check "the machine's rates" json 'd["machine"]["read_bytes_per_s"] > 0 and set(d["machine"]) == {"read_bytes_per_s", "int8_ops_per_s"}'
+check "shares are of the machine's rates" json 'd["rows"][0]["read_share"] is None and
+    abs(d["rows"][1]["read_share"] / (d["rows"][1]["gb_per_s"] * 1e9 / d["machine"]["read_bytes_per_s"]) - 1) < 1e-9'
+check "a token reads at least its weights" json 'd["rows"][1]["gb_per_s"] * 1e9 >= d["rows"][1]["tps"] * d["engine"]["bytes_per_token"]'
+check "the engine, its memory and the load" json 'd["engine"]["scratch_bytes"] > 0 and "profile" not in d["engine"] and
+    d["load_seconds"] > 0 and d["first_token_seconds"] > 0 and d["peak_bytes"] > d["engine"]["weight_bytes"]'
+check "the context is as long as it must be" json 'd["engine"]["context"] == 8'
+run bench -m "$kit/llama.gguf" $few --cpu ref --json
+check "--cpu ref: no int8 to have a share of" json 'd["engine"]["kernels"] == "ref" and d["rows"][0]["int8_share"] is None'
+run bench -m "$kit/llama.gguf" $few -t 1 -b 3 --kv-type q8_0 --json
+check "-t, -b and --kv-type" json '(d["engine"]["threads"], d["engine"]["batch"], d["engine"]["kv_type"]) == (1, 3, "Q8_0")'
+
+# --- 0 leaves a row out
+run bench -m "$kit/llama.gguf" -p 0 -n 3 -r 1 --json
+check "-p 0" json '[r["test"] for r in d["rows"]] == ["tg3"]'
+run bench -m "$kit/llama.gguf" -p 3 -n 0 -r 2 --json
+check "-n 0" json '[r["test"] for r in d["rows"]] == ["pp3"]'
+check "the median of two lies between them" json 'abs(d["rows"][0]["tps"] * 2 / (d["rows"][0]["tps_min"] + d["rows"][0]["tps_max"]) - 1) < 1e-9'
+run bench -m "$kit/llama.gguf" -p 1 -n 1 -r 1 --json
+check "one token" json 'len(d["rows"]) == 2'
+
+# --- at a depth
+for family in llama qwen35 gemma4-e llama4; do
+    run bench -m "$kit/$family.gguf" $few -d 40 --json
+    check "$family: -d" json '[(r["test"], r["depth"]) for r in d["rows"]] == [("pp8 @ d40", 40), ("tg4 @ d40", 40)]'
+done
+# --profile counts operations: the depth's own, and the warm-up's, are not among them
+run bench -m "$kit/llama.gguf" $few -d 40 -b 4 --profile --json
+check "what came before is not timed" json '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
+check "logits once a prompt, and once a token" json '[[o["calls"] for o in r["profile"] if o["op"] == "gather"] for r in d["rows"]] == [[3], [4 * 3]]'
+run bench -m "$kit/qwen35.gguf" $few -d 40 --profile --json
+# a model with a state runs the last token of a prompt by itself
+check "a state that cannot be rewound is not timed either" json \
+    '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
+run bench -m "$kit/llama.gguf" $few -d 504 --json
+check "to the end of the model's context" json 'd["engine"]["context"] == 512'
+
+# --- for people
+run bench -m "$kit/llama.gguf" $few -d 40
+check "a table" grep -qE '^pp8 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +- +- +[0-9.]+ ' "$work/out"
+check "and one for tokens" grep -qE '^tg4 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9]+ % +[0-9.]+ ' "$work/out"
+check "the machine" grep -qE '^the machine: reads [0-9.]+ GB/s.*; kernels "[a-z0-9]+", [0-9]+ threads$' "$work/out"
+check "the memory" grep -qE '^memory: weights .* mapped, KV .*, scratch .*, peak .*; loaded in [0-9.]+ s' "$work/out"
+run bench -m "$kit/llama.gguf" $few --profile
+check "--profile: a table for each test" eval '[ "$(grep -cE "^matmul +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/out")" = 2 ]'
+run run -m "$kit/llama.gguf" -p hello -n 4 --profile -v
+check "run --profile: on standard error" eval 'grep -qE "^attention +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/err" && err_has "scratch"'
+
+# --- operations
+run bench -m "$kit/llama.gguf" --ops --json
+check "--ops --json" json 'set(d) == {"operations", "machine", "engine"}'
+check "every operation at one row and at many" json 'all({o["rows"] for o in d["operations"] if (o["op"], o["type"]) == k} == {1, 256}
+    for k in {(o["op"], o["type"]) for o in d["operations"]})'
+check "matmul with every type" json '{"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"} ==
+    {o["type"] for o in d["operations"] if o["op"] == "matmul"}'
+check "experts, attention, DeltaNet and rows" json '{"experts", "attention", "deltanet", "rms_norm", "rope", "add", "gated_act",
+    "sigmoid_gate", "silu_gate", "softcap", "conv"} <= {o["op"] for o in d["operations"]}'
+check "each took time" json 'all(o["seconds"] > 0 and o["gb_per_s"] > 0 and o["gop_per_s"] > 0 for o in d["operations"])'
+
+# --- what cannot be done
+fails "no model" 2 "expected --model" bench
+fails "nothing to time" 2 "expected tokens to time" bench -m "$kit/llama.gguf" -p 0 -n 0
+fails "no repetitions" 2 "--repetitions: expected a whole number from 1" bench -m "$kit/llama.gguf" -r 0
+fails "a prompt below zero" 2 "--prompt-tokens: expected" bench -m "$kit/llama.gguf" -p -1
+fails "tokens that are no number" 2 "--decode-tokens: expected" bench -m "$kit/llama.gguf" -n few
+fails "a depth that is none" 2 "--depth: expected" bench -m "$kit/llama.gguf" -d 1e3
+fails "no kernels of that name" 2 "--cpu: expected" bench -m "$kit/llama.gguf" --cpu nothing
+fails "more than the model's context: both numbers" 1 "expected a context of 600 tokens, the model has 512" bench -m "$kit/llama.gguf" \
+    -p 100 -n 0 -d 500
+fails "no such file" 3 "none.gguf" bench -m "$work/none.gguf"
+finish
