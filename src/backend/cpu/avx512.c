@@ -90,8 +90,8 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
         else tile_kernel(strip, tile, count, token, type->zero, 32, false, total);
         for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++)
             for (size_t v = 0; v < VECTORS && 16 * v < lanes; v++) {
-                __mmask16 mask = lanes - 16 * v >= 16 ? 0xFFFF : (__mmask16)((1u << (lanes - 16 * v)) - 1);
-                _mm512_mask_storeu_ps(out + (token + t) * out_stride + 16 * v, mask, total[t][v]);
+                uint32_t last = lanes - 16 * v >= 16 ? 0xFFFFu : (1u << (lanes - 16 * v)) - 1;
+                _mm512_mask_storeu_ps(out + (token + t) * out_stride + 16 * v, (__mmask16)last, total[t][v]);
             }
     }
 }
