@@ -126,12 +126,6 @@ static inline void dot_words(__m256i sums[HALF_TILE], const uint8_t *bytes, cons
     }
 }
 
-/* What the zero point takes away from a group's sum. */
-static inline __m256i start_sum(const int32_t totals[2], int32_t zero, int group, int g)
-{
-    return _mm256_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
-}
-
 /* Adds block `at` of the activations × eight rows of block `b` of the strip, for four tokens. */
 static inline __attribute__((always_inline)) void add_block(const st_strip *strip, size_t b, size_t row, const st_act_row *acts,
                                                             size_t at, int32_t zero, int group, bool has_offset,
@@ -142,7 +136,7 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
     const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS + row * 4;
     for (int g = 0; g < 32 / group; g++) {
         __m256i sums[HALF_TILE];
-        for (int t = 0; t < HALF_TILE; t++) sums[t] = start_sum(acts->total + 2 * (at + (size_t)t), zero, group, g);
+        for (int t = 0; t < HALF_TILE; t++) sums[t] = _mm256_set1_epi32(start_of(acts->total + 2 * (at + (size_t)t), zero, group, g));
         dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, g * group / 4, (g + 1) * group / 4, minus_128);
         __m256 scale = _mm256_loadu_ps(strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
         for (int t = 0; t < HALF_TILE; t++)

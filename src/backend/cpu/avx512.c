@@ -47,8 +47,7 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
     for (int g = 0; g < 32 / group; g++) {
         __m512i sums[HALF_TILE][VECTORS];
         for (int t = 0; t < HALF_TILE; t++) {
-            const int32_t *totals = acts->total + 2 * (at + (size_t)t);
-            __m512i start = _mm512_set1_epi32(-zero * (group == 16 ? totals[g] : totals[0] + totals[1]));
+            __m512i start = _mm512_set1_epi32(start_of(acts->total + 2 * (at + (size_t)t), zero, group, g));
             for (int v = 0; v < VECTORS; v++) sums[t][v] = zero ? start : _mm512_setzero_si512();
         }
         dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, g * group / 4, (g + 1) * group / 4);
