@@ -136,7 +136,8 @@ static size_t experts_shared_bytes(const op_view *v)
 static size_t experts_worker_bytes(const op_view *v)
 {
     size_t hidden = v->op->p.experts.width, embedding = v->program->values[v->op->in[0]].width;
-    size_t batch = (size_t)v->rows * ST_STRIP_ROWS * sizeof(float) + strip_bytes(larger(hidden, embedding));
+    size_t columns = larger((size_t)v->rows * ST_STRIP_ROWS, (ST_FEW_ROWS - 1) * ST_FEW_COLUMNS);
+    size_t batch = columns * sizeof(float) + strip_bytes(larger(hidden, embedding));
     return larger(batch, (2 * embedding + 3 * hidden) * sizeof(float));
 }
 

@@ -14,6 +14,7 @@ enum {
     ST_KEY_TILE = 64,       /* positions that attention takes at a time */
     ST_QUERY_BLOCK = 64,    /* queries of a block of rows, unless one row has more */
     ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
+    ST_FEW_COLUMNS = 256,   /* columns of an expert at a time for a few rows */
     ST_STRETCHES = 32,      /* into which a row's positions are split, at most */
     ST_CONV_CHANNELS = 256, /* of a convolution at a time */
     ST_DELTA_CHUNK = 64,    /* tokens of the delta rule at a time */

@@ -5,7 +5,7 @@
 
 #include "backend/cpu/fast.h"
 
-enum { BATCH_TOKENS = ST_FEW_ROWS, ALIGN = ST_SCRATCH_ALIGN };
+enum { BATCH_TOKENS = ST_FEW_ROWS, FEW_COLUMNS = ST_FEW_COLUMNS, ALIGN = ST_SCRATCH_ALIGN };
 
 typedef struct pair_list {
     uint32_t *first;  /* [experts + 1]: an expert's pairs are first[e] … first[e + 1] − 1 */
@@ -20,6 +20,7 @@ typedef struct experts_job {
     const st_bound_weight *gate, *up, *down;
     size_t up_first;       /* the row of `up` where it begins: behind gate if they are fused */
     size_t width, embedding;
+    size_t columns;        /* of a part: a strip; for a few tokens more, so that the memory can stream */
     pair_list list;
     st_acts inputs, hidden_acts;
     float *hidden;         /* [places, width] */
@@ -160,17 +161,17 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
     const st_cpu_call *call = job->call;
-    size_t strips = (job->width + ST_STRIP_ROWS - 1) / ST_STRIP_ROWS;
+    size_t strips = (job->width + job->columns - 1) / job->columns;
     uint32_t e = job->list.active[part / strips], count = tokens_of(job, e);
-    size_t first = part % strips * ST_STRIP_ROWS;
-    size_t columns = job->width - first < ST_STRIP_ROWS ? job->width - first : ST_STRIP_ROWS;
-    float *ups = st_cpu_scratch(call, worker); /* [rows, ST_STRIP_ROWS] */
-    float *rest = ups + (size_t)call->rows * ST_STRIP_ROWS;
+    size_t first = part % strips * job->columns;
+    size_t columns = job->width - first < job->columns ? job->width - first : job->columns;
+    float *ups = st_cpu_scratch(call, worker); /* [rows, columns] */
+    float *rest = ups + (size_t)call->rows * job->columns;
     float *gates = job->hidden + job->list.places[e] * job->width + first;
     hidden_columns(job, job->gate, e, first, columns, rest, gates, job->width);
-    hidden_columns(job, job->up, e, job->up_first + first, columns, rest, ups, ST_STRIP_ROWS);
+    hidden_columns(job, job->up, e, job->up_first + first, columns, rest, ups, job->columns);
     for (uint32_t t = 0; t < count; t++)
-        call->isa->gated(call->op->p.experts.activation, gates + t * job->width, ups + t * ST_STRIP_ROWS,
+        call->isa->gated(call->op->p.experts.activation, gates + t * job->width, ups + t * job->columns,
                          gates + t * job->width, columns);
 }
 
@@ -181,22 +182,22 @@ static void output_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
     const st_cpu_call *call = job->call;
-    size_t first = part * ST_STRIP_ROWS;
-    size_t columns = job->embedding - first < ST_STRIP_ROWS ? job->embedding - first : ST_STRIP_ROWS;
-    float *products = st_cpu_scratch(call, worker); /* [rows, ST_STRIP_ROWS] */
-    float *rest = products + (size_t)call->rows * ST_STRIP_ROWS;
+    size_t first = part * job->columns;
+    size_t columns = job->embedding - first < job->columns ? job->embedding - first : job->columns;
+    float *products = st_cpu_scratch(call, worker); /* [rows, columns] */
+    float *rest = products + (size_t)call->rows * job->columns;
     for (size_t row = 0; row < call->rows; row++) memset(st_cpu_row(call->bound->out, row) + first, 0, columns * sizeof(float));
     for (uint32_t a = 0; a < job->list.active_count; a++) {
         uint32_t e = job->list.active[a], count = tokens_of(job, e);
-        if (job->int8_out) int8_columns(job, job->down, e, first, columns, &job->hidden_acts, rest, products, ST_STRIP_ROWS);
-        else float_columns(job, job->down, e, first, columns, true, rest, products, ST_STRIP_ROWS);
+        if (job->int8_out) int8_columns(job, job->down, e, first, columns, &job->hidden_acts, rest, products, job->columns);
+        else float_columns(job, job->down, e, first, columns, true, rest, products, job->columns);
         const st_bound_weight *factors = &call->bound->weight[3];
         float factor = factors->data ? st_cpu_element(factors, e) : 1;
         for (uint32_t t = 0; t < count; t++) {
             uint32_t pair = job->list.pair[job->list.first[e] + t];
             float weight = factor * (call->op->p.experts.weight_on_input ? 1 : pair_weight(call, pair));
             float *out = st_cpu_row(call->bound->out, pair / call->op->p.experts.used) + first;
-            for (size_t i = 0; i < columns; i++) out[i] += weight * products[t * ST_STRIP_ROWS + i];
+            for (size_t i = 0; i < columns; i++) out[i] += weight * products[t * job->columns + i];
         }
     }
 }
@@ -223,6 +224,7 @@ static void set_up(experts_job *job, const st_cpu_call *call)
     *job = (experts_job){.call = call, .gate = &bound->weight[0], .up = fused ? &bound->weight[0] : &bound->weight[1],
                          .down = &bound->weight[2], .up_first = fused ? call->op->p.experts.width : 0,
                          .width = call->op->p.experts.width, .embedding = bound->in[0].width};
+    job->columns = call->rows < ST_FEW_ROWS ? FEW_COLUMNS : ST_STRIP_ROWS;
     job->int8_in = is_int8(call->isa, job->gate) && is_int8(call->isa, job->up);
     job->int8_out = is_int8(call->isa, job->down);
     size_t places = places_max(pairs, experts);
@@ -243,7 +245,7 @@ void st_cpu_fast_experts(const st_cpu_call *call)
     list_pairs(&job);
     size_t active = job.list.active_count;
     if (job.int8_in) st_pool_run(call->pool, quantise_inputs, &job, active);
-    st_pool_run(call->pool, hidden_part, &job, active * ((job.width + ST_STRIP_ROWS - 1) / ST_STRIP_ROWS));
+    st_pool_run(call->pool, hidden_part, &job, active * ((job.width + job.columns - 1) / job.columns));
     if (job.int8_out) st_pool_run(call->pool, quantise_hidden, &job, active);
-    st_pool_run(call->pool, output_part, &job, (job.embedding + ST_STRIP_ROWS - 1) / ST_STRIP_ROWS);
+    st_pool_run(call->pool, output_part, &job, (job.embedding + job.columns - 1) / job.columns);
 }

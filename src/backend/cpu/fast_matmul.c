@@ -8,7 +8,7 @@
 #include "backend/cpu/fast.h"
 
 enum {
-    PIECE_BYTES = 48 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
+    PIECE_BYTES = 384 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
     PIECE_COLUMNS = 32,     /* the same for floats */
     ALIGN = ST_SCRATCH_ALIGN,
     REFINED_MAX = 1024, /* blocks of a tile that are refined: an eighth of 262,144 elements */
