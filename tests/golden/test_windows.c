@@ -93,7 +93,7 @@ static void compare(const char *cpu, uint32_t tokens, uint32_t batch, uint32_t e
 static void three_thousand_tokens(void **state)
 {
     (void)state;
-    compare(NULL, kit_is_slow() ? 1280 : 3008, 64, 1);
+    compare(NULL, 3008, 64, 1);
 }
 
 static void token_by_token(void **state)
