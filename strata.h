@@ -151,17 +151,48 @@ typedef bool (*strata_progress)(void *context, uint64_t done, uint64_t total);
 
 typedef struct strata_engine strata_engine;
 
+/* Where a model may live. Start from STRATA_PLACEMENT_DEFAULT: everything is chosen. */
+typedef struct strata_placement {
+    const char *device;       /* "cpu": no card; "sim": the simulated one; NULL: what is here */
+    const char *profile;      /* the devices as data: a name (strata_devices lists them) or a JSON file */
+    uint64_t vram_bytes;      /* a card of that many bytes in all; 0: the profile's, or what is here */
+    uint64_t ram_bytes;
+    uint64_t vram_margin_bytes, ram_margin_bytes; /* kept free; UINT64_MAX: by the device */
+    uint64_t overhead_bytes;  /* what a driver takes of the card; UINT64_MAX: the profile's */
+    int32_t layers;           /* on the card, from the first; −1: all; −2: as many as pay */
+    const char *moe;          /* routed experts: "resident", "cache" or "cpu"; NULL: the fastest */
+    int32_t expert_slots;     /* per layer; −1: what is left */
+    uint32_t cpu_moe_layers, cpu_ffn_layers; /* whose routed experts, or dense feed-forward parts, stay on the CPU */
+    bool disk;                /* weights may stay in the file and be read when they are needed */
+} strata_placement;
+
+#define STRATA_PLACEMENT_DEFAULT                                                                                  \
+    {.vram_margin_bytes = UINT64_MAX, .ram_margin_bytes = UINT64_MAX, .overhead_bytes = UINT64_MAX, .layers = -2,  \
+     .expert_slots = -1}
+
 typedef struct strata_engine_options {
-    uint32_t context;    /* positions of a session; 0: the model's maximum, at most 8192 */
-    uint32_t batch;      /* tokens of a prompt at a time; 0: 512 */
+    uint32_t context;    /* positions of a session; 0: as many as fit, at most the model's maximum */
+    uint32_t batch;      /* tokens of a prompt at a time; 0: 512, or 2048 with experts in RAM */
+    uint32_t sessions;   /* at a time; their memory is taken at load. 0: 1 */
+    const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: as many as pay */
     const char *cpu;     /* the CPU's kernels: "ref"; NULL: the best there is */
     const char *kv_type; /* "f32", "bf16" or "q8_0"; NULL: by the model */
     bool nextn;          /* run the model's NextN block along */
     bool profile;        /* add up the time of every kind of operation, for strata_engine_describe */
     strata_progress progress; /* bytes of weights at hand; may be NULL */
-    void *progress_context;
+    /* A line for each moment of loading: bytes used and free on a device (may be NULL). */
+    void (*trace_memory)(void *context, const char *moment, const char *device, uint64_t used, uint64_t free);
+    void *progress_context;   /* of both */
 } strata_engine_options;
+
+/* What strata_engine_new would do, without doing it, as a JSON object (strata_free): docs/json.md. Reads the file's
+ * directory alone; the devices need not be here. */
+strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error);
+
+/* The devices that are here, or that a placement describes, and the names of all profiles, as a JSON object
+ * (strata_free). With `probe`, their rates are measured anew; else the measurement that was kept is used. */
+strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error);
 
 /* Makes a model ready: describes it, binds its tensors, lowers its program and brings its weights to hand. `model` must
  * outlive the engine; `options` may be NULL. Immutable; sessions of one engine take turns. */

@@ -20,6 +20,7 @@ typedef struct st_device_options {
     const char *cpu;  /* "ref": the reference operations. NULL: the best there is */
     uint32_t threads; /* 0: as many as pay */
     bool profile;     /* add up the time of every kind of operation */
+    void *world;      /* of a simulated device: its st_sim_world */
 } st_device_options;
 
 typedef struct st_device_info {

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "kv/kv.h"
+#include "kv/layout.h"
 #include "quant/row.h"
 
 enum { ALIGNMENT = 256 };
@@ -58,18 +58,24 @@ static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *o
     return take(end, 1, out->conv_bytes, &out->conv_offset) && take(end, 1, out->delta_bytes, &out->delta_offset);
 }
 
+static bool takes_part(const st_kv_options *options, uint32_t layer)
+{
+    return !options->layer_device || options->layer_device[layer] == options->device;
+}
+
 static bool lay_out(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
 {
     size_t end = 0;
     for (uint32_t i = 0; i < layout->layer_count; i++)
-        if (desc->layers[i].kind == ST_LAYER_ATTENTION &&
+        if (desc->layers[i].kind == ST_LAYER_ATTENTION && takes_part(&layout->options, i) &&
             !lay_out_attention(&desc->layers[i].attention, i, &layout->options, &end, &layers[i]))
             return false;
     layout->cache_bytes = end;
     if (!st_align_size(end, ALIGNMENT, &layout->state_offset)) return false;
     end = layout->state_offset;
     for (uint32_t i = 0; i < layout->layer_count; i++)
-        if (desc->layers[i].kind == ST_LAYER_DELTANET && !lay_out_state(&desc->layers[i].deltanet, &end, &layers[i]))
+        if (desc->layers[i].kind == ST_LAYER_DELTANET && takes_part(&layout->options, i) &&
+            !lay_out_state(&desc->layers[i].deltanet, &end, &layers[i]))
             return false;
     layout->state_bytes = end - layout->state_offset;
     return st_mul_size(layout->state_bytes, layout->options.snapshots, &layout->snapshot_bytes) &&

@@ -15,6 +15,7 @@ typedef struct builder {
     st_value *values;
     uint32_t value_count, value_max;
     int32_t layer;     /* of the operations now emitted; −1: none */
+    st_block block;    /* of the operations now emitted */
     uint32_t part_first; /* the part's first operation: angles are shared within a part */
     bool overflow;     /* more than the bound: a mistake of ours, reported and not run */
 } builder;
@@ -48,7 +49,7 @@ static st_op *emit(builder *b, st_op_kind kind, int32_t in0, int32_t in1, int32_
         b->op_count--;
     }
     st_op *op = &b->ops[b->op_count++];
-    *op = (st_op){.kind = kind, .layer = b->layer, .out = out, .out2 = ST_NO_VALUE};
+    *op = (st_op){.kind = kind, .layer = b->layer, .block = b->block, .out = out, .out2 = ST_NO_VALUE};
     for (int i = 0; i < ST_OP_INPUTS; i++) op->in[i] = ST_NO_VALUE;
     for (int i = 0; i < ST_OP_WEIGHTS; i++) op->weight[i] = ST_NO_WEIGHT;
     op->in[0] = in0;
@@ -271,6 +272,17 @@ static int32_t gated_ffn(builder *b, const char *name, st_role gate_role, st_rol
     return matmul(b, name, weight(b, down_role), gate);
 }
 
+static int32_t shared_expert(builder *b, int32_t h)
+{
+    int32_t shared = gated_ffn(b, "shared_expert", ST_ROLE_FFN_GATE_SHEXP, ST_ROLE_FFN_UP_SHEXP, ST_ROLE_FFN_DOWN_SHEXP, h);
+    if (b->desc->arch->shared_expert == ST_SHARED_GATED) {
+        int32_t gate = matmul(b, "shared_gate", weight(b, ST_ROLE_FFN_GATE_INP_SHEXP), h);
+        emit(b, ST_OP_SIGMOID_GATE, shared, gate, shared);
+    }
+    return shared;
+}
+
+/* The shared expert stands between the router and the experts: where they run apart, it fills the time. */
 static int32_t routed_experts(builder *b, const st_ffn_desc *f, int32_t router_input, int32_t h)
 {
     const st_arch *arch = b->desc->arch;
@@ -284,8 +296,11 @@ static int32_t routed_experts(builder *b, const st_ffn_desc *f, int32_t router_i
     route->p.route.router = arch->router;
     route->p.route.renormalise = arch->renormalise;
 
+    int32_t shared = f->shared_width ? shared_expert(b, h) : ST_NO_VALUE;
     int32_t out = new_value(b, "experts", b->desc->embedding, ST_ROWS_ALL);
+    b->block = ST_BLOCK_EXPERTS;
     st_op *op = emit(b, ST_OP_EXPERTS, h, ids, out);
+    b->block = ST_BLOCK_FFN;
     op->in[2] = weights;
     bool fused = weight(b, ST_ROLE_FFN_GATE_UP_EXPS) != ST_NO_WEIGHT;
     op->weight[0] = weight(b, fused ? ST_ROLE_FFN_GATE_UP_EXPS : ST_ROLE_FFN_GATE_EXPS);
@@ -298,6 +313,7 @@ static int32_t routed_experts(builder *b, const st_ffn_desc *f, int32_t router_i
     op->p.experts.activation = arch->activation;
     op->p.experts.fused = fused;
     op->p.experts.weight_on_input = arch->weight_on_input;
+    if (shared != ST_NO_VALUE) add_to(b, out, shared);
     return out;
 }
 
@@ -315,16 +331,6 @@ static int32_t ffn_beside_experts(builder *b, const st_ffn_desc *f, int32_t x, i
     return dense;
 }
 
-static void add_shared_expert(builder *b, int32_t h, int32_t routed)
-{
-    int32_t shared = gated_ffn(b, "shared_expert", ST_ROLE_FFN_GATE_SHEXP, ST_ROLE_FFN_UP_SHEXP, ST_ROLE_FFN_DOWN_SHEXP, h);
-    if (b->desc->arch->shared_expert == ST_SHARED_GATED) {
-        int32_t gate = matmul(b, "shared_gate", weight(b, ST_ROLE_FFN_GATE_INP_SHEXP), h);
-        emit(b, ST_OP_SIGMOID_GATE, shared, gate, shared);
-    }
-    add_to(b, routed, shared);
-}
-
 static int32_t feed_forward(builder *b, const st_ffn_desc *f, int32_t x)
 {
     st_role norm_role = b->desc->arch->ffn_norm_is_post_attention ? ST_ROLE_POST_ATTENTION_NORM : ST_ROLE_FFN_NORM;
@@ -332,9 +338,7 @@ static int32_t feed_forward(builder *b, const st_ffn_desc *f, int32_t x)
     int32_t out = ST_NO_VALUE;
     if (f->dense_width) out = gated_ffn(b, "ffn_out", ST_ROLE_FFN_GATE, ST_ROLE_FFN_UP, ST_ROLE_FFN_DOWN, h);
     if (f->experts && f->dense_width) return ffn_beside_experts(b, f, x, out);
-    if (f->experts) out = routed_experts(b, f, h, h);
-    if (f->shared_width) add_shared_expert(b, h, out);
-    return out;
+    return f->experts ? routed_experts(b, f, h, h) : out;
 }
 
 /* --- layers ------------------------------------------------------------------------------------------------------------------- */
@@ -368,11 +372,13 @@ static void layer(builder *b, uint32_t index, int32_t x, int32_t inputs)
 {
     const st_layer_desc *l = &b->desc->layers[index];
     b->layer = (int32_t)index;
+    b->block = ST_BLOCK_ATTENTION;
     int32_t h = norm(b, "attn_in", weight(b, ST_ROLE_ATTN_NORM), x);
     int32_t mixed = l->kind == ST_LAYER_ATTENTION ? attention(b, &l->attention, h) : deltanet(b, &l->deltanet, h);
     bool post_norms = b->desc->arch->post_norms;
     if (post_norms) norm_in_place(b, weight(b, ST_ROLE_POST_ATTENTION_NORM), width_of(b, mixed), mixed);
     add_to(b, x, mixed);
+    b->block = ST_BLOCK_FFN;
     int32_t fed = feed_forward(b, &l->ffn, x);
     if (post_norms) norm_in_place(b, weight(b, ST_ROLE_POST_FFW_NORM), width_of(b, fed), fed);
     add_to(b, x, fed);
@@ -396,6 +402,7 @@ static void head(builder *b, int32_t hidden, int32_t norm_weight, int32_t matrix
     part->body.count = b->op_count - part->body.first;
     part->hidden = hidden;
     part->head.first = b->op_count;
+    b->block = ST_BLOCK_OUTPUT;
     int32_t chosen = new_value(b, "out_rows", width_of(b, hidden), ST_ROWS_OUT);
     emit(b, ST_OP_GATHER, hidden, ST_NO_VALUE, chosen);
     norm_in_place(b, norm_weight, width_of(b, chosen), chosen);
@@ -409,6 +416,7 @@ static void lower_main(builder *b, st_part *part)
 {
     *part = (st_part){.body.first = b->op_count, .input = ST_NO_VALUE};
     b->part_first = b->op_count;
+    b->block = ST_BLOCK_INPUT;
     int32_t x = embed(b, "x", model_weight(b, ST_ROLE_TOKEN_EMBD), b->desc->embedding_scale);
     int32_t inputs = per_layer_inputs(b, x);
     for (uint32_t i = 0; i < b->desc->layer_count; i++) layer(b, i, x, inputs);
@@ -422,10 +430,12 @@ static void lower_nextn(builder *b, st_part *part)
     b->layer = (int32_t)index;
     *part = (st_part){.body.first = b->op_count};
     b->part_first = b->op_count;
+    b->block = ST_BLOCK_INPUT;
     part->input = new_value(b, "hidden_in", b->desc->embedding, ST_ROWS_ALL);
     int32_t own_table = weight(b, ST_ROLE_NEXTN_EMBED_TOKENS);
     int32_t e = embed(b, "next_token", own_table != ST_NO_WEIGHT ? own_table : model_weight(b, ST_ROLE_TOKEN_EMBD),
                       b->desc->embedding_scale);
+    b->block = ST_BLOCK_ATTENTION;
     norm_in_place(b, weight(b, ST_ROLE_NEXTN_ENORM), width_of(b, e), e);
     int32_t h = norm(b, "hidden", model_weight(b, ST_ROLE_OUTPUT_NORM), part->input);
     norm_in_place(b, weight(b, ST_ROLE_NEXTN_HNORM), width_of(b, h), h);

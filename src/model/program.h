@@ -23,6 +23,15 @@ typedef enum st_rows {
     ST_ROWS_OUT, /* one per row whose logits are asked for */
 } st_rows;
 
+/* Which part of a layer, or of the model, an operation belongs to: what is placed together. */
+typedef enum st_block {
+    ST_BLOCK_INPUT,     /* embeddings and what is made of them before the first layer */
+    ST_BLOCK_ATTENTION, /* attention or DeltaNet, with its norms; of the NextN block, also what comes before */
+    ST_BLOCK_FFN,       /* the feed-forward part but for routed experts: dense, shared expert, router, norms */
+    ST_BLOCK_EXPERTS,   /* routed experts alone */
+    ST_BLOCK_OUTPUT,    /* the head */
+} st_block;
+
 typedef struct st_value {
     const char *name;    /* for people: "q", "ffn_up" */
     uint32_t width;      /* elements per row: float32, or int32 for expert ids */
@@ -33,6 +42,7 @@ typedef struct st_value {
 typedef struct st_op {
     st_op_kind kind;
     int32_t layer;                     /* −1: none */
+    st_block block;
     int32_t in[ST_OP_INPUTS];          /* values, ST_NO_VALUE beyond the kind's */
     int32_t out;                       /* a value; ST_NO_VALUE for an operation on state alone. May be an input: in place */
     int32_t out2;                      /* the router's second output */

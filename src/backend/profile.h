@@ -1,0 +1,54 @@
+/* A device as data: what it holds and how fast it is, whether or not it is here. The planner prices with it and the
+ * simulated device keeps time by it, so both must ask the same functions. Pure; knows no placement and no model. */
+#ifndef ST_BACKEND_PROFILE_H
+#define ST_BACKEND_PROFILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/program.h"
+#include "quant/quant.h"
+
+typedef enum st_device_kind { ST_DEVICE_HOST, ST_DEVICE_CARD } st_device_kind;
+
+enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
+
+typedef struct st_profile {
+    char name[64];
+    st_device_kind kind;
+    bool estimate;             /* from a data sheet; the rates below are already the share that counts */
+    bool display;              /* a screen hangs on it: a larger margin */
+    uint64_t total_bytes, free_bytes;
+    double memory_rate;        /* bytes per second: a card's memory; a host's DRAM with all cores, shared with copies */
+    double type_share[ST_PROFILE_TYPES]; /* of memory_rate reached with weights of a type; 0: 1 */
+    double op_rate;            /* multiplications and additions per second in batches */
+    double link_up, link_down; /* bytes per second of pinned copies; of a card */
+    double disk_rate;          /* bytes per second of reading the model's file; of a host */
+    double handover_seconds;   /* from the card's end of work to the host going on */
+    double launch_seconds;     /* of a segment */
+    uint32_t cores;            /* of a host */
+    uint32_t alignment;        /* of a range */
+    uint64_t granularity;      /* of an allocation */
+    uint64_t overhead_bytes;   /* a driver's context and modules */
+    uint64_t types[ST_OP_COUNT]; /* bit t: runs the operation with weights of type t; bit 0 where it has none */
+} st_profile;
+
+/* The work of one operation for rows that see `depth` earlier positions, in bytes of the device's memory and in
+ * operations. Keys and values are counted at their own type. */
+typedef struct st_work {
+    double bytes, ops;
+    uint32_t type; /* of the weights that most bytes are; ST_TYPE_F32 without any */
+} st_work;
+
+st_work st_work_of(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows, uint32_t depth,
+                   st_type kv_type);
+
+/* How long the device takes for it when nothing else runs: the slower of memory and arithmetic. */
+double st_profile_seconds(const st_profile *profile, const st_work *work);
+
+bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op);
+
+/* A card and a host with nothing known but what every device has: the rest is filled in by whoever has it. */
+st_profile st_profile_default(st_device_kind kind);
+
+#endif

@@ -1,0 +1,50 @@
+/* Which bytes every layer of a sequence takes, as a pure function of description and options: the planner prices it, kv.h
+ * lives in it. */
+#ifndef ST_KV_LAYOUT_H
+#define ST_KV_LAYOUT_H
+
+#include "base/arena.h"
+#include "model/desc.h"
+#include "quant/quant.h"
+
+typedef struct st_kv_options {
+    st_type type;       /* of keys and values */
+    uint32_t context;   /* positions */
+    uint32_t batch;     /* the most tokens stored before one of them looks back */
+    uint32_t snapshots; /* kept at a time, for models whose state cannot be rewound */
+    bool no_rings;      /* window layers keep every position: for tests */
+    const uint8_t *layer_device; /* [layers]: only those of `device` take part; NULL: all */
+    uint8_t device;
+} st_kv_options;
+
+/* The type when nobody asks for one. */
+st_type st_kv_default_type(const st_desc *desc);
+
+/* One layer's place in the one block of memory. */
+typedef struct st_kv_layer {
+    uint32_t capacity;       /* rows; 0: no keys and values of its own */
+    uint32_t span;           /* how far back a position sees; 0: everything */
+    size_t key_row_bytes, value_row_bytes;
+    size_t keys_offset, values_offset;
+    size_t conv_offset, delta_offset; /* recurrent layers; in the state's range */
+    size_t conv_bytes, delta_bytes;
+} st_kv_layer;
+
+/* The layout is a pure function of description and options: the planner prices it, st_kv allocates it. */
+typedef struct st_kv_layout {
+    st_kv_options options;
+    uint32_t layer_count;
+    const st_kv_layer *layers;
+    size_t cache_bytes;    /* keys and values of all layers, at the block's start */
+    size_t state_offset, state_bytes; /* recurrent state of all layers, behind it */
+    size_t snapshot_bytes; /* of all snapshots, behind that */
+    size_t total_bytes;
+} st_kv_layout;
+
+strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
+                                 const st_kv_layout **out, strata_error *error);
+
+/* Bytes of one layer's keys and values. */
+size_t st_kv_layer_bytes(const st_kv_layer *layer);
+
+#endif

@@ -1,0 +1,55 @@
+/* The ledger: device × owner, to the byte. A range is reserved by the plan, committed by whoever takes it, released when
+ * it is given back; after loading the ledger is locked, and committing is a mistake. Owns the numbers and the one
+ * allocation per device; knows no model and decides nothing. */
+#ifndef ST_MEMORY_LEDGER_H
+#define ST_MEMORY_LEDGER_H
+
+#include "backend/backend.h"
+#include "base/buf.h"
+#include "plan/plan.h"
+
+typedef struct st_ledger st_ledger;
+
+/* A line of the trace: free and used bytes at a named moment (R3). */
+typedef void (*st_ledger_trace)(void *context, const char *moment, const char *device, uint64_t used_bytes,
+                                uint64_t free_bytes);
+
+/* Empty; nothing is reserved. `trace` may be NULL. */
+strata_status st_ledger_new(uint32_t device_count, st_ledger_trace trace, void *context, st_ledger **out,
+                            strata_error *error);
+/* Gives every block back. */
+void st_ledger_free(st_ledger *ledger);
+
+void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64_t capacity_bytes);
+
+/* What the plan says an owner may take. */
+void st_ledger_reserve(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
+
+/* The device's one block. Released by st_ledger_free. A block of no bytes is fine. */
+strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_backend *backend, st_device *handle,
+                                 uint64_t bytes, bool host_memory, strata_error *error);
+unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device);
+
+/* Somebody takes bytes: a range of the block, or memory that lies elsewhere (mapped). */
+void st_ledger_commit(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
+void st_ledger_release(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
+
+/* No more commits. Those that come are counted as mistakes and told by st_ledger_check. */
+void st_ledger_lock(st_ledger *ledger);
+
+void st_ledger_mark(st_ledger *ledger, const char *moment); /* calls trace for every device */
+
+typedef struct st_ledger_line {
+    uint64_t reserved, committed;
+} st_ledger_line;
+
+st_ledger_line st_ledger_at(const st_ledger *ledger, uint32_t device, st_owner owner);
+
+/* STRATA_MEMORY with device, owner and both numbers at the first difference between reserved and committed, or if
+ * something was committed after the lock. Runtime is charged to the margin and not compared. */
+strata_status st_ledger_check(const st_ledger *ledger, strata_error *error);
+
+/* The table for people: a line per owner with bytes, and the sums. */
+bool st_ledger_print(const st_ledger *ledger, st_buf *out);
+
+#endif

@@ -1,0 +1,23 @@
+/* What the user said about devices → device profiles and the planner's options: one place for plan, engine and bench. Knows
+ * option texts, profiles and the machine; knows no model beyond what the options say. */
+#ifndef ST_PLACEMENT_H
+#define ST_PLACEMENT_H
+
+#include "plan/plan.h"
+#include "strata.h"
+
+typedef struct st_placement {
+    st_profile devices[ST_DEVICES_MAX]; /* the host, then the card */
+    uint32_t device_count;
+    bool sim;                           /* runs on the simulated devices */
+    st_plan_options options;
+} st_placement;
+
+/* `threads`: workers of the CPU as it will be opened. Rates of the host come from the kept measurement if there is one
+ * and from a profile else; nothing is measured here. */
+strata_status st_placement_of(const strata_engine_options *options, uint32_t threads, st_placement *out, strata_error *error);
+
+/* Bytes of RAM that are available now (not what is installed). */
+uint64_t st_host_available_bytes(void);
+
+#endif

@@ -1,0 +1,157 @@
+/* The plan: where every tensor, every layer's KV and every expert lives, how long the context is, what every byte is
+ * for, how fast it should go, and why. A pure function of description, program, devices and options: it allocates
+ * nothing but the plan itself, touches no device and no tensor data, and runs for a card that is not there.
+ * Knows bytes and rates; must not know a family, a backend's functions or an address. */
+#ifndef ST_PLAN_PLAN_H
+#define ST_PLAN_PLAN_H
+
+#include "backend/profile.h"
+#include "base/arena.h"
+#include "kv/layout.h"
+#include "plan/schedule.h"
+#include "plan/working.h"
+
+/* Whose a byte is. The ledger has the same list. */
+#define ST_OWNER_TABLE(X)                                                                                  \
+    X(RUNTIME, "runtime")         /* a driver's context, modules and graphs */                             \
+    X(WEIGHTS, "weights")         /* at their exact size; on the host: mapped from the file */             \
+    X(EXPERTS, "experts")         /* routed experts: resident, or the host's copy (mapped, pinned by a cache) */ \
+    X(SLOTS, "expert slots")                                                                               \
+    X(KV, "kv")                                                                                            \
+    X(STATE, "recurrent state")                                                                            \
+    X(SNAPSHOTS, "snapshots")                                                                              \
+    X(SCRATCH, "scratch")         /* values, step blocks, what operations work in */                       \
+    X(STAGING, "staging")         /* what copies pass through, and logits on their way to the caller */    \
+    X(PADDING, "padding")         /* up to the alignment of a range */                                     \
+    X(GRANULARITY, "granularity") /* up to the size in which the device allocates */
+
+typedef enum st_owner {
+#define X(id, name) ST_OWNER_##id,
+    ST_OWNER_TABLE(X)
+#undef X
+        ST_OWNER_COUNT
+} st_owner;
+
+const char *st_owner_name(st_owner owner);
+
+typedef enum st_moe_mode { ST_MOE_AUTO, ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE } st_moe_mode;
+
+const char *st_moe_mode_name(st_moe_mode mode);
+
+enum {
+    ST_LAYERS_AUTO = -2, /* as many as pay */
+    ST_LAYERS_ALL = -1,
+    ST_RANGE_ALIGN = 256, /* where tensors and ranges begin */
+    ST_SEQUENCES_MAX = 64,
+};
+#define ST_BYTES_AUTO UINT64_MAX
+
+typedef struct st_plan_options {
+    int32_t layers;          /* on the card (-g): ST_LAYERS_AUTO, ST_LAYERS_ALL or so many, from the first */
+    uint32_t context;        /* 0: chosen */
+    int32_t kv_type;         /* an st_type; −1: chosen */
+    uint32_t batch;          /* 0: 512, or 2048 with experts in RAM */
+    uint32_t out_rows;       /* rows of logits at a time */
+    uint32_t sequences;      /* 0: 1 */
+    uint32_t snapshots;      /* of models whose state cannot be rewound */
+    uint32_t workers[ST_DEVICES_MAX]; /* scratch is wanted once per worker */
+    bool nextn;
+    st_moe_mode moe;
+    int32_t expert_slots;    /* per layer; −1: chosen */
+    uint32_t cpu_moe_layers; /* the routed experts of so many layers, from the first, stay in RAM and on the CPU */
+    uint32_t cpu_ffn_layers; /* the same of dense feed-forward parts */
+    uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: by the device */
+    bool disk;               /* weights may stay in the file, unpinned, and be read when they are needed */
+    bool no_cache;           /* the executor has no expert cache */
+    double hit_rate;         /* of the expert cache, recorded; negative: the table's */
+    uint32_t depth;          /* at which decoding is predicted; 0: 4096, at most the context */
+} st_plan_options;
+
+typedef struct st_plan_device {
+    const st_profile *profile;
+    uint64_t capacity_bytes; /* what may be used in all, the margin included */
+    uint64_t margin_bytes;
+    uint64_t owners[ST_OWNER_COUNT];
+    uint64_t planned_bytes;  /* the sum of the owners; + margin ≤ capacity */
+    uint64_t block_bytes;    /* of the one allocation: what is neither mapped nor the runtime's */
+} st_plan_device;
+
+/* One sequence's memory on a device: its KV (layout.h), the working set, and on the host beside a card what is on its way:
+ * two step blocks, and out_rows rows of logits if the output matrix is on the card. Each begins at a multiple of 256,
+ * in a part of the block that is sequence_bytes long, one for each sequence. */
+typedef struct st_plan_sequence {
+    const st_kv_layout *kv;  /* of the layers on this device */
+    size_t kv_offset, working_offset, staging_offset;
+    st_working_set working;
+    size_t staging_steps[2], staging_logits; /* offsets in the staging */
+    size_t staging_bytes;
+    size_t sequence_bytes;
+} st_plan_sequence;
+
+typedef struct st_plan_speed {
+    double decode_tps, prefill_tps;
+    const char *limit; /* what decoding waits for most: "memory of the card", "DRAM", "link", "disk", "arithmetic" */
+    uint32_t depth;    /* positions before the decoded token */
+    uint32_t prefill;  /* tokens of the prompt that prefill_tps is for */
+    bool estimate;
+} st_plan_speed;
+
+typedef struct st_plan_experts {
+    st_moe_mode mode;          /* ST_MOE_AUTO: the model has none */
+    uint64_t budget_bytes;     /* what the card has left for routed experts */
+    const uint32_t *slots;     /* [layers]: how many of a layer's experts the card holds */
+    const uint64_t *slot_bytes; /* [layers]: of one expert: gate, up and down, each at a multiple of 256 */
+    double slots_per_layer;    /* mean over the layers with experts */
+    double resident_share;
+    double hit_rate;           /* assumed */
+    const char *hit_source;    /* "table", "slots / experts", "recorded" */
+} st_plan_experts;
+
+typedef struct st_plan {
+    uint32_t context, batch, out_rows, sequences;
+    bool nextn;
+    st_type kv_type;
+    uint32_t device_count; /* 1: no card takes part */
+    st_plan_device devices[ST_DEVICES_MAX];
+    st_plan_sequence sequence[ST_DEVICES_MAX];
+    const uint8_t *op_device;     /* [operations] */
+    const uint8_t *weight_devices; /* [weights]: bit d: device d reads it */
+    const size_t *weight_offset[ST_DEVICES_MAX]; /* [weights]: in the device's block; SIZE_MAX: not in it */
+    size_t slots_offset, expert_staging_offset; /* in the card's block: the slots of layer 0, 1, …; experts in transit */
+    size_t expert_staging_bytes;
+    size_t sequences_offset[ST_DEVICES_MAX];     /* in the device's block, behind all weights and slots */
+    const uint8_t *kv_device;     /* [layers]: of its keys, values and state */
+    uint32_t layers_total, layers_on_card; /* whose attention part (and shared expert) is on the card */
+    uint32_t ffn_on_card;         /* dense feed-forward parts */
+    bool output_on_card, on_disk;
+    st_plan_experts experts;
+    st_plan_speed speed;
+    const char *const *why;       /* lines */
+    uint32_t why_count;
+    const char *const *lacking;   /* lines: what did not fit and what would change it */
+    uint32_t lacking_count;
+} st_plan;
+
+typedef struct st_plan_source {
+    const st_desc *desc;
+    const st_binding *binding;
+    const st_program *program;
+    const st_profile *devices; /* [device_count]: the host, then the card */
+    uint32_t device_count;
+} st_plan_source;
+
+/* Everything lives in `arena`; the source must outlive it. A refusal is STRATA_MEMORY with the device, what is there,
+ * what is asked for and how many bytes are missing, or STRATA_USAGE for options that contradict each other. */
+strata_status st_plan_build(const st_plan_source *source, const st_plan_options *options, st_arena *arena,
+                            const st_plan **out, strata_error *error);
+
+st_plan_options st_plan_options_default(void);
+
+/* The prediction for any depth and prompt, of a plan that stands; with another hit rate if it is not negative. */
+st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
+                              double hit_rate);
+
+/* The hit rate assumed when `share` of `experts` experts are resident. */
+double st_hit_rate_assumed(uint32_t experts, double share);
+
+#endif

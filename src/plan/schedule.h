@@ -1,0 +1,34 @@
+/* Where operations run → the order of work: runs of operations on one device, and the values that cross between them.
+ * The executor walks it and the cost model prices it. Pure; knows no address and no time. */
+#ifndef ST_PLAN_SCHEDULE_H
+#define ST_PLAN_SCHEDULE_H
+
+#include "base/arena.h"
+#include "model/program.h"
+
+enum { ST_DEVICES_MAX = 2, ST_HOST = 0, ST_CARD = 1 }; /* the host is always the first device */
+
+typedef enum st_stage_kind {
+    ST_STAGE_RUN,  /* `ops` on `device` */
+    ST_STAGE_MOVE, /* `value` from `from` to `device` */
+} st_stage_kind;
+
+typedef struct st_stage {
+    st_stage_kind kind;
+    uint8_t device, from;
+    st_op_range ops;
+    int32_t value;
+} st_stage;
+
+typedef struct st_stages {
+    const st_stage *stages;
+    uint32_t count;
+} st_stages;
+
+/* One of the program's ranges in order. `op_device` is of the whole program; `valid` says for each value on which
+ * devices (bit d) it is at hand, before and after: a head starts from what its body left. A value that an operation
+ * reads on a device where it is not moves there once. */
+strata_status st_schedule_build(const st_program *program, const uint8_t *op_device, st_op_range range, uint8_t *valid,
+                                st_arena *arena, st_stages *out, strata_error *error);
+
+#endif

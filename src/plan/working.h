@@ -1,0 +1,29 @@
+/* The working set of one sequence on one device: values, step blocks, scratch, the carried state. A pure function of
+ * shape and batch, so that the planner prices what the executor lays out. */
+#ifndef ST_PLAN_WORKING_H
+#define ST_PLAN_WORKING_H
+
+#include "model/desc.h"
+#include "model/program.h"
+
+typedef struct st_working_options {
+    const uint8_t *op_device; /* of every operation; NULL: all on `device` */
+    uint8_t device;
+    uint32_t batch, out_rows;
+    uint32_t workers;         /* scratch is wanted once per worker */
+    bool nextn;               /* operations of the NextN block count */
+} st_working_options;
+
+typedef struct st_working_set {
+    size_t values[2];        /* offsets by st_rows */
+    size_t steps[2];         /* offsets: main, NextN */
+    size_t scratch, carry;   /* offsets */
+    size_t shared_bytes, worker_bytes; /* of scratch: once, then for each worker */
+    size_t bytes;            /* in all: a multiple of 256; 0: the device runs nothing */
+} st_working_set;
+
+/* False when it does not fit a size. */
+bool st_working_set_of(const st_desc *desc, const st_program *program, const st_binding *binding,
+                       const st_working_options *options, st_working_set *out);
+
+#endif
