@@ -201,6 +201,8 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
 void strata_engine_free(strata_engine *engine);
 
 uint32_t strata_engine_context(const strata_engine *engine);
+/* Seconds on the clock of its devices: real time, or virtual time where they are simulated. */
+double strata_engine_clock(const strata_engine *engine);
 
 /* What the engine runs and what it takes, as a JSON object (strata_free). */
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error);

@@ -172,9 +172,10 @@ static strata_status run_prompt(cli_talk *talk, const strata_token *ids, size_t 
 {
     cli_progress progress;
     cli_progress_begin(&progress, talk->arguments, "reading", "tokens", count);
+    double start = strata_engine_clock(talk->engine->engine);
     strata_status status =
         strata_session_prompt(talk->engine->session, ids, count, cli_progress_step, &progress, error);
-    t->prompt_seconds = cli_now_seconds() - progress.start_seconds;
+    t->prompt_seconds = strata_engine_clock(talk->engine->engine) - start;
     t->prompt_tokens = progress.done;
     cli_progress_end(&progress);
     return status;

@@ -32,6 +32,7 @@ typedef enum cli_kind {
     KIND_WORD, /* one of some words: its value is the word's place among them */
     KIND_INTEGER,
     KIND_REAL,
+    KIND_SIZE, /* bytes, with a unit or without: its value is their number */
 } cli_kind;
 
 enum { CLI_WHEN_AUTO, CLI_WHEN_ALWAYS, CLI_WHEN_NEVER }; /* the words of --color */
@@ -119,6 +120,9 @@ bool cli_parse_integer(const char *text, size_t length, int64_t minimum, int64_t
 bool cli_parse_date(const char *text, int64_t *out);
 /* The whole of `text` must be a decimal number, finite and within the range. */
 bool cli_parse_real(const char *text, double low, double high, double *out);
+
+/* "12GiB", "1.5 GB", or plain bytes; at most 2^62. */
+bool cli_parse_size(const char *text, int64_t minimum, int64_t *out);
 
 /* A growing list of ids. Zero-initialise to create; free(ids) to destroy. */
 typedef struct cli_ids {
@@ -235,6 +239,15 @@ void cli_line_close(cli_line *line);
 /* The next line without its newline, good until the next call; NULL at the end. */
 const char *cli_line_read(cli_line *line, const char *prompt);
 
+/* ---- where a model may live (placement.c) ------------------------------------------------------------------------ */
+
+/* What the placement options say; the texts are the command line's. */
+strata_placement cli_placement_of(const cli_arguments *arguments);
+/* What the options of every command that plans or loads say. `context` is the default (0: the library's); `placement`
+ * must outlive the result. */
+strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
+                                         uint32_t context);
+
 /* ---- talking to a model (engine.c, answer.c, chat.c) ----------------------------------------------------------- */
 
 /* A model ready to run, and how it is asked for. */
@@ -321,6 +334,8 @@ void cli_print_man(void);
 strata_status cli_print_completion(const char *shell, strata_error *error);
 
 cli_command_function cli_cmd_info;
+cli_command_function cli_cmd_plan;
+cli_command_function cli_cmd_devices;
 cli_command_function cli_cmd_run;
 cli_command_function cli_cmd_logits;
 cli_command_function cli_cmd_perplexity;

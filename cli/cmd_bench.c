@@ -168,9 +168,9 @@ static strata_status time_once(bench *b, const bench_test *test, uint32_t count,
     uint32_t base = base_of(b, test);
     strata_status status = begin_sequence(b, base, count, error);
     if (status == STRATA_OK && profile) status = cli_profile_read(&b->engine, &before, error);
-    double start = cli_now_seconds();
+    double start = strata_engine_clock(b->engine.engine);
     if (status == STRATA_OK) status = test->run(b, base, count, error);
-    double seconds = cli_now_seconds() - start;
+    double seconds = strata_engine_clock(b->engine.engine) - start;
     if (status == STRATA_OK && profile) status = cli_profile_read(&b->engine, &after, error);
     if (status == STRATA_OK && profile) status = cli_profile_add(profile, before, after, error);
     json_decref(before);
@@ -391,9 +391,9 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
 
 static strata_status run_bench(bench *b, strata_error *error)
 {
-    double start = cli_now_seconds();
+    double start = strata_engine_clock(b->engine.engine);
     strata_status status = run_ids_to_logits(b, 1, error); /* the first token: from here on the vocabulary is known */
-    b->first_seconds = cli_now_seconds() - start;
+    b->first_seconds = strata_engine_clock(b->engine.engine) - start;
     if (status != STRATA_OK) return status;
     if (b->depth) draw_ids(b, 0, b->depth);
     status = run_tests(b, error);

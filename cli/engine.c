@@ -1,12 +1,22 @@
 /* From the options to a model that is ready to run. */
 #include "cli.h"
 
+/* A line for each moment of loading and each device; the bar makes way for it. */
+static void say_memory(void *context, const char *moment, const char *device, uint64_t used, uint64_t left)
+{
+    char used_text[32], left_text[32];
+    cli_progress_end(context);
+    cli_note("memory: %-20s %-12s %18s bytes used %18s free", moment, device,
+             cli_group_digits(used, used_text, sizeof used_text), cli_group_digits(left, left_text, sizeof left_text));
+}
+
 static strata_status make_engine(cli_engine *engine, strata_engine_options options, strata_error *error)
 {
     cli_progress progress;
     cli_progress_begin(&progress, engine->arguments, "loading", "B", 0);
     options.progress = cli_progress_step;
     options.progress_context = &progress;
+    if (engine->arguments->values[OPTION_TRACE_MEMORY].set) options.trace_memory = say_memory;
     strata_status status = strata_engine_new(engine->model, &options, &engine->engine, error);
     cli_progress_end(&progress);
     return status;
@@ -51,18 +61,11 @@ static void say_what_runs(const cli_engine *engine)
 strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments, uint32_t context, bool nextn,
                               strata_error *error)
 {
-    const uint32_t model_maximum = UINT32_MAX; /* the library takes what is more for the model's own */
-    uint32_t wanted = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, context);
-    if (arguments->values[OPTION_CONTEXT].set && wanted == 0) wanted = model_maximum;
+    strata_placement placement = cli_placement_of(arguments);
+    strata_engine_options options = cli_engine_options(arguments, &placement, context);
+    options.nextn = nextn;
     engine->arguments = arguments;
     strata_status status = engine->model ? STRATA_OK : cli_open_model(arguments, &engine->model, error);
-    strata_engine_options options = {.context = wanted,
-                                     .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
-                                     .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
-                                     .cpu = arguments->values[OPTION_CPU].text,
-                                     .kv_type = arguments->values[OPTION_KV_TYPE].text,
-                                     .nextn = nextn,
-                                     .profile = arguments->values[OPTION_PROFILE].set};
     if (status == STRATA_OK && !engine->card) status = cli_describe(engine->model, 0, &engine->card, error);
     if (status == STRATA_OK) status = make_engine(engine, options, error);
     if (status == STRATA_OK) status = cli_engine_facts(engine, &engine->facts, error);
@@ -72,8 +75,8 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
         return status;
     }
     uint32_t got = strata_engine_context(engine->engine);
-    if (arguments->values[OPTION_CONTEXT].set && wanted != model_maximum && got < wanted)
-        cli_note("the context is %u tokens, the model's maximum, instead of %u", got, wanted);
+    if (cli_integer(arguments, OPTION_CONTEXT, 0) > (int64_t)got)
+        cli_note("the context is %u tokens, the model's maximum, instead of %u", got, options.context);
     if (arguments->values[OPTION_VERBOSE].set) say_what_runs(engine);
     return STRATA_OK;
 }

@@ -85,12 +85,16 @@ void cli_print_man(void)
         print_paragraph(cli_exit_codes[i].meaning);
     }
     printf(".SH FILES\n.TP\n\\fI$XDG_STATE_HOME/strata/history\\fR\n"
-           "The lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n");
+           "The lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n"
+           ".TP\n\\fI$XDG_CACHE_HOME/strata/devices.json\\fR\n"
+           "How fast this machine was measured to be; \\fI~/.cache\\fR if the variable is not set.\n");
     printf(".SH EXAMPLES\n.nf\n");
     print_paragraph("strata run -m model.gguf");
     print_paragraph("strata run -m model.gguf -p 'Why is the sky blue?' --temp 0 -n 200");
     print_paragraph("strata perplexity -m model.gguf -f text.txt");
     print_paragraph("strata info model.gguf");
+    print_paragraph("strata plan model.gguf --vram 12GiB --ram 64GiB");
+    print_paragraph("strata plan model.gguf --device-profile rtx-4070-ti+ddr5-5600 -c 32768 --explain");
     print_paragraph("strata tokenize -m model.gguf -p 'Hello world' | strata detokenize -m model.gguf -f -");
     print_paragraph("echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}' |");
     print_paragraph("    strata template -m model.gguf --args -");

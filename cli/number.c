@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "cli.h"
@@ -48,6 +49,30 @@ bool cli_parse_real(const char *text, double low, double high, double *out)
     double value = strtod(text, &end);
     if (end != text + length || !(value >= low && value <= high)) return false;
     *out = value;
+    return true;
+}
+
+bool cli_parse_size(const char *text, int64_t minimum, int64_t *out)
+{
+    static const struct { const char *name; double bytes; } units[] = {
+        {"", 1},       {"B", 1},         {"kB", 1e3},       {"MB", 1e6},       {"GB", 1e9},
+        {"TB", 1e12},  {"KiB", 1 << 10}, {"MiB", 1 << 20},  {"GiB", 1 << 30},  {"TiB", 1099511627776.0}};
+    const double most = 4611686018427387904.0; /* 2^62 */
+    size_t digits = strspn(text, "0123456789."), place = 0;
+    char number[64];
+    double value;
+    if (digits >= sizeof number) return false;
+    memcpy(number, text, digits);
+    number[digits] = '\0';
+    text += digits + strspn(text + digits, " ");
+    while (place < sizeof units / sizeof *units && strcasecmp(text, units[place].name) != 0) place++;
+    if (place == sizeof units / sizeof *units) return false;
+    /* A whole number of bytes may be longer than a double is exact. */
+    if (units[place].bytes == 1) return cli_parse_integer(number, digits, minimum, (int64_t)1 << 62, out);
+    if (!cli_parse_real(number, 0, most / units[place].bytes, &value)) return false;
+    int64_t bytes = (int64_t)(value * units[place].bytes);
+    if (bytes < minimum) return false;
+    *out = bytes;
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include "cli.h"
 
 #define FOR(id) (1u << COMMAND_##id)
+#define RUNS (FOR(RUN) | FOR(LOGITS) | FOR(PERPLEXITY) | FOR(BENCH))
 #define TYPE_FLAG {.kind = KIND_FLAG}
 #define TYPE_TEXT {.kind = KIND_TEXT}
 #define TYPE_REPEATED {.kind = KIND_TEXT, .repeats = true}
@@ -13,11 +14,13 @@
 #define TYPE_WORD(list) {.kind = KIND_WORD, .words = (list)}
 #define TYPE_INTEGER(from, to) {.kind = KIND_INTEGER, .minimum = (from), .maximum = (to)}
 #define TYPE_REAL(from, to) {.kind = KIND_REAL, .low = (from), .high = (to)}
+#define TYPE_SIZE(from) {.kind = KIND_SIZE, .minimum = (from)}
 const cli_option cli_options[OPTION_COUNT] = {
 #define OPTION(id, name, short_name, also, argument, type, commands, mirror, help) \
     {name, short_name, also, argument, TYPE_##type, commands, mirror, help},
 #include "options.def"
 };
+#undef RUNS
 #undef FOR
 
 const cli_command cli_commands[COMMAND_COUNT] = {
@@ -148,6 +151,7 @@ static bool parse_value(const cli_type *type, const char *text, cli_value *out)
     case KIND_WORD: return (out->number = word_index(type->words, text, strlen(text))) >= 0;
     case KIND_INTEGER: return cli_parse_integer(text, strlen(text), type->minimum, type->maximum, &out->number);
     case KIND_REAL: return cli_parse_real(text, type->low, type->high, &out->real);
+    case KIND_SIZE: return cli_parse_size(text, type->minimum, &out->number);
     default: return true;
     }
 }
@@ -164,6 +168,7 @@ static strata_status fail_value(const char *command, const char *from, const cli
         return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a number from %g to %g, found \"%s\"", command,
                         from, type->low, type->high, text);
     if (type->kind == KIND_DATE) snprintf(hint, sizeof hint, "a day from 1970-01-02 to 9999-12-31");
+    if (type->kind == KIND_SIZE) snprintf(hint, sizeof hint, "a size is like 12GiB, 500MiB, 64GB, or a number of bytes");
     if (type->kind == KIND_WORD) snprintf(hint, sizeof hint, "one of: %s", type->words);
     return cli_fail(error, STRATA_USAGE, hint, "%s: %s: expected %s, found \"%s\"", command, from, option->argument,
                     text);

@@ -1,30 +1,14 @@
-/* Loading: file → description → binding → program → layout → device → weights at hand. */
+/* Loading: file → description → binding → program → plan → devices → weights at hand. */
 #include "engine.h"
 
 #include <jansson.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "plan/explain.h"
 #include "run/measure.h"
-
-enum { CONTEXT_DEFAULT_MAX = 8192, BATCH_DEFAULT = 512, BATCH_MAX = 1 << 16, SNAPSHOTS = 4 };
-
-static strata_status parse_kv_type(const char *name, const st_desc *desc, st_type *out, strata_error *error)
-{
-    static const struct { const char *name; st_type type; } types[] = {
-        {"f32", ST_TYPE_F32}, {"bf16", ST_TYPE_BF16}, {"q8_0", ST_TYPE_Q8_0}};
-    if (!name) {
-        *out = st_kv_default_type(desc);
-        return STRATA_OK;
-    }
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(name, types[i].name) == 0) {
-            *out = types[i].type;
-            return STRATA_OK;
-        }
-    return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0, found %s", name);
-}
 
 static strata_status describe_model(strata_engine *engine, strata_error *error)
 {
@@ -36,52 +20,57 @@ static strata_status describe_model(strata_engine *engine, strata_error *error)
     return status;
 }
 
-static strata_status choose_sizes(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+/* The real devices are the CPU alone so far: a card is planned for, or simulated. */
+static strata_status refuse_absent_card(const strata_engine *engine, strata_error *error)
 {
-    const st_desc *desc = engine->desc;
-    st_kv_options kv = {.snapshots = desc->recurrent ? SNAPSHOTS : 0};
-    strata_status status = parse_kv_type(options->kv_type, desc, &kv.type, error);
-    if (status != STRATA_OK) return status;
-    kv.context = options->context ? options->context : CONTEXT_DEFAULT_MAX;
-    if (kv.context > desc->context_max) kv.context = desc->context_max;
-    engine->batch = options->batch ? options->batch : BATCH_DEFAULT;
-    if (engine->batch > BATCH_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "batch: expected at most %d, found %u", BATCH_MAX, engine->batch);
-    if (engine->batch > kv.context) engine->batch = kv.context;
-    kv.batch = engine->batch;
-    engine->nextn = options->nextn;
-    if (engine->nextn && desc->nextn_count == 0)
-        return st_error_set(error, STRATA_USAGE, NULL, "%s: the model has no NextN block",
-                            st_gguf_path(st_model_gguf(engine->model)));
-    return st_kv_layout_build(desc, &kv, &engine->arena, &engine->layout, error);
+    if (engine->placement.device_count < 2 || engine->placement.sim) return STRATA_OK;
+    return st_error_set(error, STRATA_UNSUPPORTED, "use strata plan to see what it would do, --device sim to simulate it, or "
+                        "--device cpu", "the card %s is not here", engine->placement.devices[ST_CARD].name);
 }
 
-/* Brings every weight into memory, in the file's order, with the bytes done so far. */
-static strata_status fetch_weights(const strata_engine *engine, const strata_engine_options *options, strata_error *error)
+static strata_status make_plan(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
-    const st_gguf *gguf = st_model_gguf(engine->model);
-    uint64_t done = 0, total = st_gguf_tensor_bytes(gguf);
-    st_device_info info;
-    engine->backend->info(engine->device, &info);
-    bool fits = total < info.total_bytes / 2; /* more than that is better read when it is needed */
-    for (size_t i = 0; i < st_gguf_tensor_count(gguf); i++) {
-        const st_gguf_tensor *tensor = st_gguf_tensor_at(gguf, i);
-        if (fits) st_file_populate(tensor->data, tensor->bytes);
-        done += tensor->bytes;
-        if (options->progress && !options->progress(options->progress_context, done, total))
-            return st_error_set(error, STRATA_INTERRUPTED, NULL, "loading was stopped");
+    uint32_t threads = options->threads ? options->threads : st_cores_here();
+    strata_status status = st_placement_of(options, threads, &engine->placement, error);
+    if (status == STRATA_OK) status = refuse_absent_card(engine, error);
+    if (status != STRATA_OK) return status;
+    engine->source = (st_plan_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
+                                      .devices = engine->placement.devices,
+                                      .device_count = engine->placement.device_count};
+    engine->placement.options.no_cache = true; /* the executor has no expert cache yet */
+    return st_plan_build(&engine->source, &engine->placement.options, &engine->arena, &engine->plan, error);
+}
+
+static strata_status open_devices(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    st_device_options device = {.cpu = options->cpu, .threads = options->threads, .profile = options->profile};
+    engine->devices[ST_HOST].backend = st_backend_cpu();
+    strata_status status = STRATA_OK;
+    if (engine->placement.sim) {
+        st_sim_options sim = {.host = engine->placement.devices[ST_HOST], .card = engine->placement.devices[ST_CARD],
+                              .program = engine->program, .binding = engine->binding};
+        status = st_sim_world_new(&sim, &engine->world, error);
+        device.world = engine->world;
+        engine->devices[ST_HOST].backend = st_backend_sim_host();
+        engine->devices[ST_CARD].backend = st_backend_sim_card();
     }
-    return STRATA_OK;
+    for (uint32_t d = 0; d < engine->plan->device_count && status == STRATA_OK; d++)
+        status = engine->devices[d].backend->open(&device, &engine->devices[d].device, error);
+    return status;
 }
 
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     strata_status status = describe_model(engine, error);
-    if (status == STRATA_OK) status = choose_sizes(engine, options, error);
+    if (status == STRATA_OK && options->nextn && engine->desc->nextn_count == 0)
+        return st_error_set(error, STRATA_USAGE, NULL, "%s: the model has no NextN block",
+                            st_gguf_path(st_model_gguf(engine->model)));
+    if (status == STRATA_OK) status = make_plan(engine, options, error);
+    if (status == STRATA_OK) status = open_devices(engine, options, error);
     if (status != STRATA_OK) return status;
-    st_device_options device = {.cpu = options->cpu, .threads = options->threads, .profile = options->profile};
-    status = engine->backend->open(&device, &engine->device, error);
-    return status == STRATA_OK ? fetch_weights(engine, options, error) : status;
+    st_load_options landing = {.progress = options->progress, .trace = options->trace_memory,
+                               .context = options->progress_context};
+    return st_load_new(&engine->source, engine->plan, engine->devices, &landing, &engine->load, error);
 }
 
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
@@ -91,7 +80,6 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
     strata_engine *engine = st_alloc_zero(1, sizeof *engine);
     if (!engine) return st_error_memory(error, sizeof *engine, "the engine");
     engine->model = model;
-    engine->backend = st_backend_cpu();
     pthread_mutex_init(&engine->turn, NULL);
     strata_status status = load(engine, options ? options : &defaults, error);
     if (status != STRATA_OK) {
@@ -105,7 +93,10 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
 void strata_engine_free(strata_engine *engine)
 {
     if (!engine) return;
-    if (engine->device) engine->backend->close(engine->device);
+    st_load_free(engine->load);
+    for (uint32_t d = ST_DEVICES_MAX; d-- > 0;)
+        if (engine->devices[d].device) engine->devices[d].backend->close(engine->devices[d].device);
+    st_sim_world_free(engine->world);
     pthread_mutex_destroy(&engine->turn);
     st_arena_free(&engine->arena);
     st_free(engine);
@@ -113,7 +104,17 @@ void strata_engine_free(strata_engine *engine)
 
 uint32_t strata_engine_context(const strata_engine *engine)
 {
-    return engine->layout->options.context;
+    return engine->plan->context;
+}
+
+double st_engine_seconds(const strata_engine *engine)
+{
+    return engine->world ? st_sim_world_seconds(engine->world) : st_clock_seconds();
+}
+
+double strata_engine_clock(const strata_engine *engine)
+{
+    return st_engine_seconds(engine);
 }
 
 /* What a range of operations costs one token: the weights it reads, and its multiplications and additions. */
@@ -153,7 +154,8 @@ static json_t *kv_read_rows(const strata_engine *engine)
     for (uint32_t i = 0; i < program->main.body.count; i++) {
         const st_op *op = &program->ops[program->main.body.first + i];
         if (op->kind != ST_OP_ATTENTION) continue;
-        const st_kv_layer *layer = &engine->layout->layers[op->p.attention.kv_layer];
+        uint32_t kv_layer = op->p.attention.kv_layer;
+        const st_kv_layer *layer = &engine->plan->sequence[engine->plan->kv_device[kv_layer]].kv->layers[kv_layer];
         json_t *sum = json_object_get(kv_read_row(rows, attention_span(op)), "bytes_per_position");
         size_t bytes = layer->key_row_bytes + layer->value_row_bytes;
         if (json_integer_set(sum, json_integer_value(sum) + (json_int_t)bytes) != 0) {
@@ -168,7 +170,7 @@ static json_t *kv_read_rows(const strata_engine *engine)
 static json_t *profile_rows(const strata_engine *engine)
 {
     st_op_time times[ST_OP_COUNT];
-    engine->backend->times(engine->device, times);
+    engine->devices[ST_HOST].backend->times(engine->devices[ST_HOST].device, times);
     json_t *rows = json_array();
     for (int i = 0; i < ST_OP_COUNT; i++)
         if (times[i].calls && json_array_append_new(rows, json_pack("{s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "calls",
@@ -195,27 +197,34 @@ static json_t *cost_facts(const strata_engine *engine)
                      body.flops + head.flops, "prompt_ops_per_token", body.flops, "kv_reads", kv_read_rows(engine));
 }
 
+static json_int_t owned(const strata_engine *engine, st_owner owner)
+{
+    uint64_t bytes = 0;
+    for (uint32_t d = 0; d < engine->plan->device_count; d++) bytes += engine->plan->devices[d].owners[owner];
+    return (json_int_t)bytes;
+}
+
 static json_t *memory_facts(const strata_engine *engine)
 {
-    const st_kv_layout *layout = engine->layout;
-    st_run_source source = st_engine_source(engine);
-    st_run_options options = st_engine_run_options(engine);
     return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
-                     (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes",
-                     (json_int_t)layout->cache_bytes, "state_bytes", (json_int_t)layout->state_bytes, "snapshot_bytes",
-                     (json_int_t)layout->snapshot_bytes, "scratch_bytes", (json_int_t)st_run_price(&source, &options));
+                     (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes", owned(engine, ST_OWNER_KV),
+                     "state_bytes", owned(engine, ST_OWNER_STATE), "snapshot_bytes", owned(engine, ST_OWNER_SNAPSHOTS),
+                     "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
 }
 
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error)
 {
+    const st_load_device *host = &engine->devices[ST_HOST];
+    const st_plan *plan = engine->plan;
     st_device_info info;
-    engine->backend->info(engine->device, &info);
+    host->backend->info(host->device, &info);
     json_t *memory = memory_facts(engine), *cost = cost_facts(engine);
-    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s}", "backend", engine->backend->name, "kernels", info.name,
-                             "threads", (int)info.workers, "context", (json_int_t)engine->layout->options.context, "batch",
-                             (json_int_t)engine->batch, "kv_type", st_type_find(engine->layout->options.type)->name);
+    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s}", "backend", host->backend->name, "kernels", info.name,
+                             "threads", (int)info.workers, "context", (json_int_t)plan->context, "batch",
+                             (json_int_t)plan->batch, "kv_type", st_type_find(plan->kv_type)->name);
     bool whole = json_object_update(root, memory) == 0 && json_object_update(root, cost) == 0 &&
-                 json_object_set_new(root, "profile", profile_rows(engine)) == 0;
+                 json_object_set_new(root, "profile", profile_rows(engine)) == 0 &&
+                 json_object_set_new(root, "plan", st_plan_json(&engine->source, plan)) == 0;
     json_decref(memory);
     json_decref(cost);
     if (!whole) {
@@ -238,9 +247,9 @@ strata_status strata_engine_measure(strata_engine *engine, bool operations, char
     st_device_rates rates = {0};
     json_t *rows = json_array();
     pthread_mutex_lock(&engine->turn);
-    strata_status status = engine->backend->probe(engine->device, &rates, error);
-    if (status == STRATA_OK && operations)
-        status = st_measure_ops(engine->backend, engine->device, add_measure, rows, error);
+    const st_load_device *host = &engine->devices[ST_HOST];
+    strata_status status = host->backend->probe(host->device, &rates, error);
+    if (status == STRATA_OK && operations) status = st_measure_ops(host->backend, host->device, add_measure, rows, error);
     pthread_mutex_unlock(&engine->turn);
     if (status != STRATA_OK) {
         json_decref(rows);

@@ -4,9 +4,10 @@
 
 #include <pthread.h>
 
-#include "kv/kv.h"
+#include "backend/sim/sim.h"
 #include "model.h"
-#include "run/run.h"
+#include "placement.h"
+#include "run/load.h"
 #include "strata.h"
 
 struct strata_engine {
@@ -15,26 +16,19 @@ struct strata_engine {
     const st_desc *desc;
     const st_binding *binding;
     const st_program *program;
-    const st_kv_layout *layout;
-    const st_backend *backend;
-    st_device *device;
-    uint32_t batch;
-    bool nextn;
+    st_placement placement; /* the devices as data, and what was asked for */
+    st_plan_source source;
+    const st_plan *plan;
+    st_sim_world *world; /* of simulated devices; NULL: real ones */
+    st_load_device devices[ST_DEVICES_MAX];
+    st_load *load;
     pthread_mutex_t turn; /* sessions run one at a time: the device has one pool */
+    bool taken[ST_SEQUENCES_MAX]; /* which of the plan's sequences have a session; under `turn` */
 };
 
 enum { ST_SESSION_OUT_ROWS = 16 }; /* rows of logits at a time */
 
-/* What a session's executor is made of. */
-static inline st_run_source st_engine_source(const strata_engine *engine)
-{
-    return (st_run_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
-                           .layout = engine->layout, .backend = engine->backend, .device = engine->device};
-}
-
-static inline st_run_options st_engine_run_options(const strata_engine *engine)
-{
-    return (st_run_options){.batch = engine->batch, .out_rows = ST_SESSION_OUT_ROWS, .nextn = engine->nextn};
-}
+/* Seconds on the clock of the engine's devices. */
+double st_engine_seconds(const strata_engine *engine);
 
 #endif

@@ -6,6 +6,8 @@
 #include "plan/plan.h"
 #include "strata.h"
 
+enum { ST_SNAPSHOTS = 4 }; /* kept of a model whose state cannot be rewound */
+
 typedef struct st_placement {
     st_profile devices[ST_DEVICES_MAX]; /* the host, then the card */
     uint32_t device_count;
@@ -16,6 +18,10 @@ typedef struct st_placement {
 /* `threads`: workers of the CPU as it will be opened. Rates of the host come from the kept measurement if there is one
  * and from a profile else; nothing is measured here. */
 strata_status st_placement_of(const strata_engine_options *options, uint32_t threads, st_placement *out, strata_error *error);
+
+/* The devices alone (`options` is left as it is). `placement` may be NULL. */
+strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
+                                   strata_error *error);
 
 /* Bytes of RAM that are available now (not what is installed). */
 uint64_t st_host_available_bytes(void);

@@ -1,7 +1,6 @@
 /* A conversation: a sequence of tokens, what the device remembers of it, and the loop that continues it. */
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "engine.h"
 #include "sampler/sampler.h"
@@ -11,6 +10,7 @@ enum { TEXT_RESERVE = 4096 };
 
 struct strata_session {
     strata_engine *engine;
+    uint32_t sequence;    /* which of the plan's it has; ST_SEQUENCES_MAX: none */
     st_run *run;
     strata_token *tokens; /* [context]: the sequence */
     uint32_t count;       /* of the sequence */
@@ -20,16 +20,43 @@ struct strata_session {
 
 /* --- life --------------------------------------------------------------------------------------------------------------------- */
 
+/* The memory of sessions is taken when the engine loads: a session gets one of its places. */
+static strata_status take_sequence(strata_session *session, strata_error *error)
+{
+    strata_engine *engine = session->engine;
+    uint32_t i = 0;
+    pthread_mutex_lock(&engine->turn);
+    while (i < engine->plan->sequences && engine->taken[i]) i++;
+    if (i < engine->plan->sequences) {
+        engine->taken[i] = true;
+        session->sequence = i;
+    }
+    pthread_mutex_unlock(&engine->turn);
+    if (session->sequence != ST_SEQUENCES_MAX) return STRATA_OK;
+    return st_error_set(error, STRATA_LIMIT, "free one, or load the engine for more (options.sessions)",
+                        "the engine has memory for %u sessions at a time, and as many are open", engine->plan->sequences);
+}
+
+static strata_status open_session(strata_session *session, strata_error *error)
+{
+    strata_status status = take_sequence(session, error);
+    if (status != STRATA_OK) return status;
+    session->tokens = st_alloc_array(strata_engine_context(session->engine), sizeof *session->tokens);
+    if (!session->tokens) return st_error_memory(error, sizeof *session->tokens, "the session");
+    st_run_source source = st_load_sequence(session->engine->load, session->sequence);
+    pthread_mutex_lock(&session->engine->turn);
+    status = st_run_new(&source, &session->run, error);
+    pthread_mutex_unlock(&session->engine->turn);
+    return status;
+}
+
 strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error)
 {
     strata_session *session = st_alloc_zero(1, sizeof *session);
     if (!session) return st_error_memory(error, sizeof *session, "the session");
     session->engine = engine;
-    session->tokens = st_alloc_array(strata_engine_context(engine), sizeof *session->tokens);
-    strata_status status = session->tokens ? STRATA_OK : st_error_memory(error, sizeof *session->tokens, "the session");
-    st_run_source source = st_engine_source(engine);
-    st_run_options options = st_engine_run_options(engine);
-    if (status == STRATA_OK) status = st_run_new(&source, &options, &session->run, error);
+    session->sequence = ST_SEQUENCES_MAX;
+    strata_status status = open_session(session, error);
     if (status != STRATA_OK) {
         strata_session_free(session);
         return status;
@@ -41,7 +68,11 @@ strata_status strata_session_new(strata_engine *engine, strata_session **out, st
 void strata_session_free(strata_session *session)
 {
     if (!session) return;
+    strata_engine *engine = session->engine;
+    pthread_mutex_lock(&engine->turn);
     st_run_free(session->run);
+    if (session->sequence != ST_SEQUENCES_MAX) engine->taken[session->sequence] = false;
+    pthread_mutex_unlock(&engine->turn);
     st_free(session->tokens);
     st_free(session);
 }
@@ -68,7 +99,7 @@ static strata_status run_batch(strata_session *session, uint32_t end, strata_err
 {
     strata_engine *engine = session->engine;
     uint32_t count = end - session->done;
-    if (count > engine->batch) count = engine->batch;
+    if (count > engine->plan->batch) count = engine->plan->batch;
     pthread_mutex_lock(&engine->turn);
     strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
     pthread_mutex_unlock(&engine->turn);
@@ -101,7 +132,7 @@ static strata_status run_until(strata_session *session, uint32_t end, uint32_t f
  * would push out those worth having. */
 static strata_status run_prompt(strata_session *session, strata_progress progress, void *context, strata_error *error)
 {
-    uint32_t first = session->done, step = session->engine->nextn ? 2 : 1; /* NextN runs the token before the point again */
+    uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1; /* NextN runs the token before the point again */
     strata_status status = STRATA_OK;
     if (session->engine->desc->recurrent && session->count > first + step) {
         status = run_until(session, session->count - step, first, progress, context, error);
@@ -183,7 +214,7 @@ static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *
 strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
                                    strata_on_row on_row, void *context, strata_error *error)
 {
-    if (nextn && !session->engine->nextn)
+    if (nextn && !session->engine->plan->nextn)
         return st_error_set(error, STRATA_USAGE, NULL, "the engine was made without the NextN block");
     strata_status status = check_tokens(session, tokens, count, error);
     if (status == STRATA_OK) status = rewind_to(session, 0, error);
@@ -283,14 +314,14 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
 {
     strata_session *session = g->session;
     uint32_t context = strata_engine_context(session->engine);
-    double start = st_clock_seconds();
+    double start = st_engine_seconds(session->engine);
     bool finished = false, text_over = false;
     answer->finish = STRATA_FINISH_LENGTH;
     while (!finished && (g->options->max_tokens == 0 || answer->tokens < g->options->max_tokens)) {
         strata_token token;
         strata_status status = pick_next(g, &token, error);
         if (status != STRATA_OK) return status;
-        if (answer->tokens == 0) answer->first_seconds = st_clock_seconds() - start;
+        if (answer->tokens == 0) answer->first_seconds = st_engine_seconds(session->engine) - start;
         if (!g->options->ignore_end && st_tokenizer_is_end(g->tokenizer, token)) {
             answer->finish = STRATA_FINISH_END;
             break;
@@ -310,7 +341,7 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
         }
     }
     strata_status status = text_over ? STRATA_OK : show_end(g, error);
-    answer->seconds = st_clock_seconds() - start;
+    answer->seconds = st_engine_seconds(session->engine) - start;
     return status;
 }
 

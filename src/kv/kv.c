@@ -10,34 +10,39 @@ typedef struct snapshot {
 } snapshot;
 
 struct st_kv {
-    const st_kv_layout *layout;
-    const st_backend *backend;
-    st_device *device;
-    st_queue *queue;
-    unsigned char *block;
+    st_kv_share shares[ST_KV_SHARES_MAX];
+    uint32_t share_count;
+    uint32_t snapshot_count;
+    bool has_state;
     uint32_t position;
     uint32_t highest;    /* one past the highest position ever stored: what rings have overwritten */
-    snapshot *snapshots; /* [layout->options.snapshots] */
+    snapshot *snapshots; /* [snapshot_count] */
     uint64_t clock;
 };
 
 static strata_status clear_state(st_kv *kv, strata_error *error)
 {
-    return kv->backend->zero(kv->queue, kv->block + kv->layout->state_offset, kv->layout->state_bytes, error);
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < kv->share_count && status == STRATA_OK; i++) {
+        const st_kv_share *s = &kv->shares[i];
+        status = s->backend->zero(s->queue, s->memory + s->layout->state_offset, s->layout->state_bytes, error);
+    }
+    return status;
 }
 
-strata_status st_kv_new(const st_kv_layout *layout, const st_backend *backend, st_device *device, st_queue *queue,
-                        st_kv **out, strata_error *error)
+strata_status st_kv_new(const st_kv_share *shares, uint32_t count, st_kv **out, strata_error *error)
 {
     st_kv *kv = st_alloc_zero(1, sizeof *kv);
     if (!kv) return st_error_memory(error, sizeof *kv, "the KV cache");
-    *kv = (st_kv){.layout = layout, .backend = backend, .device = device, .queue = queue};
-    kv->snapshots = st_alloc_zero(layout->options.snapshots, sizeof *kv->snapshots);
-    void *block = NULL;
-    strata_status status = kv->snapshots ? STRATA_OK : st_error_memory(error, sizeof *kv->snapshots, "the KV cache");
-    if (status == STRATA_OK) status = backend->alloc(device, layout->total_bytes, &block, error);
-    kv->block = block;
-    if (status == STRATA_OK) status = clear_state(kv, error);
+    kv->share_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        kv->shares[i] = shares[i];
+        kv->snapshot_count = shares[i].layout->options.snapshots;
+        kv->has_state = kv->has_state || shares[i].layout->state_bytes > 0;
+    }
+    kv->snapshots = st_alloc_zero(kv->snapshot_count, sizeof *kv->snapshots);
+    strata_status status =
+        kv->snapshots ? clear_state(kv, error) : st_error_memory(error, sizeof *kv->snapshots, "the KV cache");
     if (status != STRATA_OK) {
         st_kv_free(kv);
         return status;
@@ -49,27 +54,38 @@ strata_status st_kv_new(const st_kv_layout *layout, const st_backend *backend, s
 void st_kv_free(st_kv *kv)
 {
     if (!kv) return;
-    if (kv->block) kv->backend->free(kv->device, kv->block);
     st_free(kv->snapshots);
     st_free(kv);
 }
 
+/* The share that a layer is in. */
+static const st_kv_share *share_of(const st_kv *kv, uint32_t layer)
+{
+    for (uint32_t i = 1; i < kv->share_count; i++) {
+        const st_kv_options *options = &kv->shares[i].layout->options;
+        if (options->layer_device && options->layer_device[layer] == options->device) return &kv->shares[i];
+    }
+    return &kv->shares[0];
+}
+
 st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer)
 {
-    const st_kv_layer *l = &kv->layout->layers[layer];
-    return (st_kv_view){.keys = kv->block + l->keys_offset,
-                        .values = kv->block + l->values_offset,
+    const st_kv_share *s = share_of(kv, layer);
+    const st_kv_layer *l = &s->layout->layers[layer];
+    return (st_kv_view){.keys = s->memory + l->keys_offset,
+                        .values = s->memory + l->values_offset,
                         .key_row_bytes = l->key_row_bytes,
                         .value_row_bytes = l->value_row_bytes,
                         .capacity = l->capacity,
-                        .type = kv->layout->options.type};
+                        .type = s->layout->options.type};
 }
 
 st_state_view st_kv_state_of(const st_kv *kv, uint32_t layer)
 {
-    const st_kv_layer *l = &kv->layout->layers[layer];
-    return (st_state_view){.conv = (float *)(void *)(kv->block + l->conv_offset),
-                           .delta = (float *)(void *)(kv->block + l->delta_offset)};
+    const st_kv_share *s = share_of(kv, layer);
+    const st_kv_layer *l = &s->layout->layers[layer];
+    return (st_state_view){.conv = (float *)(void *)(s->memory + l->conv_offset),
+                           .delta = (float *)(void *)(s->memory + l->delta_offset)};
 }
 
 uint32_t st_kv_position(const st_kv *kv)
@@ -86,8 +102,8 @@ void st_kv_advance(st_kv *kv, uint32_t count)
 /* Whether every ring still holds what the token at `position` would look back at. */
 static bool rings_reach(const st_kv *kv, uint32_t position)
 {
-    for (uint32_t i = 0; i < kv->layout->layer_count; i++) {
-        const st_kv_layer *l = &kv->layout->layers[i];
+    for (uint32_t i = 0; i < kv->shares[0].layout->layer_count; i++) {
+        const st_kv_layer *l = &share_of(kv, i)->layout->layers[i];
         if (l->span == 0 || l->capacity == 0 || kv->highest <= l->capacity) continue;
         uint32_t oldest_kept = kv->highest - l->capacity;
         uint32_t oldest_seen = position + 1 > l->span ? position + 1 - l->span : 0;
@@ -99,17 +115,25 @@ static bool rings_reach(const st_kv *kv, uint32_t position)
 static const snapshot *nearest_snapshot(const st_kv *kv, uint32_t position)
 {
     const snapshot *best = NULL;
-    for (uint32_t i = 0; i < kv->layout->options.snapshots; i++) {
+    for (uint32_t i = 0; i < kv->snapshot_count; i++) {
         const snapshot *s = &kv->snapshots[i];
         if (s->age && s->position <= position && (!best || s->position > best->position)) best = s;
     }
     return best;
 }
 
-static unsigned char *snapshot_bytes(const st_kv *kv, const snapshot *s)
+/* Every device's state to or from a snapshot. */
+static strata_status copy_state(st_kv *kv, const snapshot *kept_at, bool restore, strata_error *error)
 {
-    const st_kv_layout *layout = kv->layout;
-    return kv->block + layout->state_offset + layout->state_bytes * (1 + (size_t)(s - kv->snapshots));
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < kv->share_count && status == STRATA_OK; i++) {
+        const st_kv_share *s = &kv->shares[i];
+        unsigned char *state = s->memory + s->layout->state_offset;
+        unsigned char *kept = state + s->layout->state_bytes * (1 + (size_t)(kept_at - kv->snapshots));
+        status = s->backend->copy(s->queue, ST_COPY_WITHIN, restore ? state : kept, restore ? kept : state,
+                                  s->layout->state_bytes, error);
+    }
+    return status;
 }
 
 static strata_status start_again(st_kv *kv, uint32_t *reached, strata_error *error)
@@ -117,7 +141,7 @@ static strata_status start_again(st_kv *kv, uint32_t *reached, strata_error *err
     strata_status status = clear_state(kv, error);
     if (status != STRATA_OK) return status;
     kv->position = kv->highest = 0;
-    for (uint32_t i = 0; i < kv->layout->options.snapshots; i++) kv->snapshots[i].age = 0;
+    for (uint32_t i = 0; i < kv->snapshot_count; i++) kv->snapshots[i].age = 0;
     *reached = 0;
     return STRATA_OK;
 }
@@ -125,7 +149,7 @@ static strata_status start_again(st_kv *kv, uint32_t *reached, strata_error *err
 /* Snapshots past the point belong to a future that will not be. */
 static void forget_snapshots_after(st_kv *kv, uint32_t position)
 {
-    for (uint32_t i = 0; i < kv->layout->options.snapshots; i++)
+    for (uint32_t i = 0; i < kv->snapshot_count; i++)
         if (kv->snapshots[i].position > position) kv->snapshots[i].age = 0;
 }
 
@@ -138,12 +162,10 @@ strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, stra
         return STRATA_OK;
     }
     if (!rings_reach(kv, position)) return start_again(kv, reached, error);
-    if (kv->layout->state_bytes) {
+    if (kv->has_state) {
         const snapshot *s = nearest_snapshot(kv, position);
         if (!s || !rings_reach(kv, s->position)) return start_again(kv, reached, error);
-        strata_status status =
-            kv->backend->copy(kv->queue, ST_COPY_WITHIN, kv->block + kv->layout->state_offset, snapshot_bytes(kv, s),
-                              kv->layout->state_bytes, error);
+        strata_status status = copy_state(kv, s, true, error);
         if (status != STRATA_OK) return status;
         position = s->position;
     }
@@ -155,15 +177,14 @@ strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, stra
 
 strata_status st_kv_snapshot(st_kv *kv, strata_error *error)
 {
-    if (kv->layout->state_bytes == 0 || kv->layout->options.snapshots == 0) return STRATA_OK;
+    if (!kv->has_state || kv->snapshot_count == 0) return STRATA_OK;
     snapshot *place = &kv->snapshots[0];
-    for (uint32_t i = 0; i < kv->layout->options.snapshots; i++) {
+    for (uint32_t i = 0; i < kv->snapshot_count; i++) {
         snapshot *s = &kv->snapshots[i];
         if (s->age && s->position == kv->position) return STRATA_OK;
         if (s->age < place->age) place = s;
     }
-    strata_status status = kv->backend->copy(kv->queue, ST_COPY_WITHIN, snapshot_bytes(kv, place),
-                                             kv->block + kv->layout->state_offset, kv->layout->state_bytes, error);
+    strata_status status = copy_state(kv, place, false, error);
     if (status != STRATA_OK) return status;
     *place = (snapshot){.position = kv->position, .age = ++kv->clock};
     return STRATA_OK;

@@ -7,11 +7,21 @@
 #include "backend/backend.h"
 #include "kv/layout.h"
 
+enum { ST_KV_SHARES_MAX = 2 };
+
 typedef struct st_kv st_kv;
 
-/* `layout` must outlive it. The sequence is empty. State is copied and cleared on `queue`, in order with what runs there. */
-strata_status st_kv_new(const st_kv_layout *layout, const st_backend *backend, st_device *device, st_queue *queue,
-                        st_kv **out, strata_error *error);
+/* A device's share of a sequence: the layers of its layout, in memory that somebody else owns. State is copied and
+ * cleared on `queue`, in order with what runs there. */
+typedef struct st_kv_share {
+    const st_kv_layout *layout;
+    const st_backend *backend;
+    st_queue *queue;
+    unsigned char *memory; /* layout->total_bytes */
+} st_kv_share;
+
+/* The sequence is empty. Every layer is in one of the shares; the layouts and the memory must outlive it. */
+strata_status st_kv_new(const st_kv_share *shares, uint32_t count, st_kv **out, strata_error *error);
 void st_kv_free(st_kv *kv);
 
 st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer);

@@ -63,23 +63,53 @@ static bool takes_part(const st_kv_options *options, uint32_t layer)
     return !options->layer_device || options->layer_device[layer] == options->device;
 }
 
-static bool lay_out(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
+/* Where the layers' own places are not wanted (NULL), they are laid out all the same and forgotten. */
+static st_kv_layer *layer_at(st_kv_layer *layers, uint32_t index, st_kv_layer *forgotten)
+{
+    *forgotten = (st_kv_layer){0};
+    return layers ? &layers[index] : forgotten;
+}
+
+static bool lay_out_caches(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
 {
     size_t end = 0;
-    for (uint32_t i = 0; i < layout->layer_count; i++)
-        if (desc->layers[i].kind == ST_LAYER_ATTENTION && takes_part(&layout->options, i) &&
-            !lay_out_attention(&desc->layers[i].attention, i, &layout->options, &end, &layers[i]))
-            return false;
+    for (uint32_t i = 0; i < layout->layer_count; i++) {
+        st_kv_layer forgotten, *layer = layer_at(layers, i, &forgotten);
+        if (desc->layers[i].kind != ST_LAYER_ATTENTION || !takes_part(&layout->options, i)) continue;
+        if (!lay_out_attention(&desc->layers[i].attention, i, &layout->options, &end, layer)) return false;
+        layout->exact.kv += st_kv_layer_bytes(layer);
+    }
     layout->cache_bytes = end;
-    if (!st_align_size(end, ALIGNMENT, &layout->state_offset)) return false;
-    end = layout->state_offset;
-    for (uint32_t i = 0; i < layout->layer_count; i++)
-        if (desc->layers[i].kind == ST_LAYER_DELTANET && takes_part(&layout->options, i) &&
-            !lay_out_state(&desc->layers[i].deltanet, &end, &layers[i]))
-            return false;
+    return st_align_size(end, ALIGNMENT, &layout->state_offset);
+}
+
+static bool lay_out_states(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
+{
+    size_t end = layout->state_offset;
+    for (uint32_t i = 0; i < layout->layer_count; i++) {
+        st_kv_layer forgotten, *layer = layer_at(layers, i, &forgotten);
+        if (desc->layers[i].kind != ST_LAYER_DELTANET || !takes_part(&layout->options, i)) continue;
+        if (!lay_out_state(&desc->layers[i].deltanet, &end, layer)) return false;
+        layout->exact.state += layer->conv_bytes + layer->delta_bytes;
+    }
     layout->state_bytes = end - layout->state_offset;
     return st_mul_size(layout->state_bytes, layout->options.snapshots, &layout->snapshot_bytes) &&
            st_add_size(end, layout->snapshot_bytes, &layout->total_bytes);
+}
+
+static bool lay_out(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
+{
+    if (!lay_out_caches(desc, layers, layout) || !lay_out_states(desc, layers, layout)) return false;
+    /* The sums are parts of total_bytes, which fits a size. */
+    layout->exact.snapshots = layout->exact.state * layout->options.snapshots;
+    layout->exact.padding = layout->total_bytes - layout->exact.kv - layout->exact.state - layout->exact.snapshots;
+    return true;
+}
+
+bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv_layout *out)
+{
+    *out = (st_kv_layout){.options = *options, .layer_count = desc->layer_count + desc->nextn_count};
+    return lay_out(desc, NULL, out);
 }
 
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,

@@ -39,10 +39,17 @@ typedef struct st_kv_layout {
     size_t state_offset, state_bytes; /* recurrent state of all layers, behind it */
     size_t snapshot_bytes; /* of all snapshots, behind that */
     size_t total_bytes;
+    struct {
+        size_t kv, state, snapshots, padding;
+    } exact; /* total_bytes by what they hold: the ranges above without the gaps between layers, and those gaps */
 } st_kv_layout;
 
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
                                  const st_kv_layout **out, strata_error *error);
+
+/* The same numbers without the layers (layout->layers is NULL), for whoever only prices. False: larger than a size. The
+ * options are not checked. */
+bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv_layout *out);
 
 /* Bytes of one layer's keys and values. */
 size_t st_kv_layer_bytes(const st_kv_layer *layer);

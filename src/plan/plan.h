@@ -43,6 +43,7 @@ enum {
     ST_LAYERS_ALL = -1,
     ST_RANGE_ALIGN = 256, /* where tensors and ranges begin */
     ST_SEQUENCES_MAX = 64,
+    ST_NO_DEVICE = 255, /* of a NextN block's KV where the block is not run */
 };
 #define ST_BYTES_AUTO UINT64_MAX
 
@@ -65,6 +66,7 @@ typedef struct st_plan_options {
     bool no_cache;           /* the executor has no expert cache */
     double hit_rate;         /* of the expert cache, recorded; negative: the table's */
     uint32_t depth;          /* at which decoding is predicted; 0: 4096, at most the context */
+    bool no_rings;           /* window layers keep every position: for tests */
 } st_plan_options;
 
 typedef struct st_plan_device {
@@ -76,9 +78,9 @@ typedef struct st_plan_device {
     uint64_t block_bytes;    /* of the one allocation: what is neither mapped nor the runtime's */
 } st_plan_device;
 
-/* One sequence's memory on a device: its KV (layout.h), the working set, and on the host beside a card what is on its way:
- * two step blocks, and out_rows rows of logits if the output matrix is on the card. Each begins at a multiple of 256,
- * in a part of the block that is sequence_bytes long, one for each sequence. */
+/* One sequence's memory on a device: its KV (layout.h), the working set, and on the host beside a card what is on its
+ * way: two step blocks, and out_rows rows of logits if the output matrix is on the card. Each begins at a multiple of
+ * 256, in a part of the block that is sequence_bytes long, one for each sequence. */
 typedef struct st_plan_sequence {
     const st_kv_layout *kv;  /* of the layers on this device */
     size_t kv_offset, working_offset, staging_offset;
@@ -90,7 +92,7 @@ typedef struct st_plan_sequence {
 
 typedef struct st_plan_speed {
     double decode_tps, prefill_tps;
-    const char *limit; /* what decoding waits for most: "memory of the card", "DRAM", "link", "disk", "arithmetic" */
+    const char *limit; /* what decoding waits for most: "the card's memory", "RAM", "the link", "the disk", … */
     uint32_t depth;    /* positions before the decoded token */
     uint32_t prefill;  /* tokens of the prompt that prefill_tps is for */
     bool estimate;
@@ -99,12 +101,12 @@ typedef struct st_plan_speed {
 typedef struct st_plan_experts {
     st_moe_mode mode;          /* ST_MOE_AUTO: the model has none */
     uint64_t budget_bytes;     /* what the card has left for routed experts */
-    const uint32_t *slots;     /* [layers]: how many of a layer's experts the card holds */
-    const uint64_t *slot_bytes; /* [layers]: of one expert: gate, up and down, each at a multiple of 256 */
+    const uint32_t *slots;     /* [layers, NextN]: how many of its experts the card holds, in slots or as a whole */
+    const uint64_t *slot_bytes; /* [layers, NextN]: of one expert: gate, up and down, each at a multiple of 256 */
     double slots_per_layer;    /* mean over the layers with experts */
     double resident_share;
     double hit_rate;           /* assumed */
-    const char *hit_source;    /* "table", "slots / experts", "recorded" */
+    const char *hit_source;    /* "table", "slots / experts", "recorded"; "all or none" without a cache */
 } st_plan_experts;
 
 typedef struct st_plan {
@@ -115,12 +117,13 @@ typedef struct st_plan {
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_sequence sequence[ST_DEVICES_MAX];
     const uint8_t *op_device;     /* [operations] */
-    const uint8_t *weight_devices; /* [weights]: bit d: device d reads it */
+    const uint8_t *weight_devices; /* [weights]: bit d: an operation on device d reads it. Routed experts in a cache are
+                                      read on the host, where all are; the card has slots */
     const size_t *weight_offset[ST_DEVICES_MAX]; /* [weights]: in the device's block; SIZE_MAX: not in it */
-    size_t slots_offset, expert_staging_offset; /* in the card's block: the slots of layer 0, 1, …; experts in transit */
+    size_t slots_offset, expert_staging_offset; /* in the card's block: slots of layer 0, 1, …; what is in transit */
     size_t expert_staging_bytes;
     size_t sequences_offset[ST_DEVICES_MAX];     /* in the device's block, behind all weights and slots */
-    const uint8_t *kv_device;     /* [layers]: of its keys, values and state */
+    const uint8_t *kv_device;     /* [layers, NextN]: of its keys, values and state, or of those it reads */
     uint32_t layers_total, layers_on_card; /* whose attention part (and shared expert) is on the card */
     uint32_t ffn_on_card;         /* dense feed-forward parts */
     bool output_on_card, on_disk;

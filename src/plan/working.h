@@ -6,12 +6,22 @@
 #include "model/desc.h"
 #include "model/program.h"
 
+/* What an operation wants of scratch, in multiples of the alignment. */
+typedef struct st_scratch_need {
+    size_t shared_bytes, worker_bytes;
+} st_scratch_need;
+
+st_scratch_need st_scratch_need_of(const st_program *program, const st_binding *binding, const st_op *op,
+                                   uint32_t batch);
+
 typedef struct st_working_options {
     const uint8_t *op_device; /* of every operation; NULL: all on `device` */
     uint8_t device;
     uint32_t batch, out_rows;
     uint32_t workers;         /* scratch is wanted once per worker */
     bool nextn;               /* operations of the NextN block count */
+    bool expert_cache;        /* routed experts on the card are computed on the host too, where the card has them not */
+    const st_scratch_need *needs; /* [operations], of this batch, from who tries many placements; NULL: asked here */
 } st_working_options;
 
 typedef struct st_working_set {

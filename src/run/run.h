@@ -6,38 +6,36 @@
 #include "backend/backend.h"
 #include "kv/kv.h"
 #include "model/program.h"
+#include "plan/plan.h"
 
 typedef struct st_run st_run;
 
-typedef struct st_run_options {
-    uint32_t batch;    /* the most tokens at a time */
-    uint32_t out_rows; /* the most rows of logits at a time */
-    bool nextn;        /* run the NextN block along: its cache follows the tokens */
-} st_run_options;
+/* A device with this sequence's part of its block and the weights that lie on it. */
+typedef struct st_run_device {
+    const st_backend *backend;  /* NULL: takes no part */
+    st_device *device;
+    unsigned char *memory;      /* plan->sequence[d].sequence_bytes */
+    const void *const *weights; /* [weights]: NULL where a weight is elsewhere */
+} st_run_device;
 
 typedef struct st_run_source {
     const st_desc *desc;
     const st_binding *binding;
     const st_program *program;
-    const st_kv_layout *layout;
-    const st_backend *backend;
-    st_device *device;
+    const st_plan *plan; /* where everything runs and lies */
+    st_run_device devices[ST_DEVICES_MAX];
 } st_run_source;
 
-/* What st_run_scratch_bytes of such a run will be; SIZE_MAX: more than fits a size. */
-size_t st_run_price(const st_run_source *source, const st_run_options *options);
-
 /* The source's parts must outlive it. */
-strata_status st_run_new(const st_run_source *source, const st_run_options *options, st_run **out, strata_error *error);
+strata_status st_run_new(const st_run_source *source, st_run **out, strata_error *error);
 void st_run_free(st_run *run);
 
 st_kv *st_run_kv(st_run *run);
-size_t st_run_scratch_bytes(const st_run *run); /* values, the step block and the backend's scratch */
 
 /* Runs `count` tokens (at most a batch, ids checked by the caller, room in the context) at the sequence's position. */
 strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count, strata_error *error);
 
-/* Logits of some rows of the last batch (at most out_rows, each below its count): [count, vocab], good until the next
+/* Logits of some rows of the last batch (at most the plan's out_rows, each below its count): [count, vocab], good until the next
  * call. */
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "run/run.h"
+#include "run/load.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -41,20 +41,19 @@ static void check_program(const st_program *program, const st_binding *binding)
     }
 }
 
-static bool is_small(const st_program *program, const st_binding *binding, const st_kv_layout *layout)
+static bool is_small(const st_plan_source *source, const st_plan *plan)
 {
     double flops = 0;
-    for (uint32_t i = 0; i < program->op_count; i++)
-        flops += st_op_estimate(program, binding, &program->ops[i], BATCH, CONTEXT).flops;
-    return flops < 3e7 && layout->total_bytes < 16 << 20 && program->row_bytes[0] + program->row_bytes[1] < 1 << 20;
+    for (uint32_t i = 0; i < source->program->op_count; i++)
+        flops += st_op_estimate(source->program, source->binding, &source->program->ops[i], BATCH, CONTEXT).flops;
+    return flops < 3e7 && plan->devices[ST_HOST].block_bytes < 32 << 20;
 }
 
 static void run_some(const st_run_source *source)
 {
     strata_token ids[BATCH] = {0, (strata_token)source->desc->vocab - 1, 0, 0};
-    st_run_options options = {.batch = BATCH, .out_rows = 1, .nextn = source->desc->nextn_count > 0};
     st_run *run = NULL;
-    must(st_run_new(source, &options, &run, NULL) == STRATA_OK);
+    must(st_run_new(source, &run, NULL) == STRATA_OK);
     static const uint32_t counts[] = {BATCH, 1, BATCH, 3};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         uint32_t row = counts[i] - 1, reached;
@@ -66,26 +65,49 @@ static void run_some(const st_run_source *source)
     st_run_free(run);
 }
 
+static st_plan_options plan_options(const st_desc *desc)
+{
+    st_plan_options options = st_plan_options_default();
+    options.context = CONTEXT;
+    options.kv_type = ST_TYPE_F32;
+    options.batch = BATCH;
+    options.out_rows = 1;
+    options.snapshots = 1;
+    options.nextn = desc->nextn_count > 0;
+    options.workers[ST_HOST] = 1;
+    return options;
+}
+
 static void check_model(const st_gguf *gguf, st_arena *arena)
 {
     static st_device *device;
     strata_error error = {0};
-    st_run_source source = {.backend = st_backend_cpu()};
+    st_profile host = st_profile_default(ST_DEVICE_HOST);
+    host.total_bytes = host.free_bytes = (uint64_t)1 << 40;
+    st_plan_source source = {.devices = &host, .device_count = 1};
+    const st_plan *plan = NULL;
     strata_status status = st_desc_build(gguf, arena, &source.desc, &error);
     if (status == STRATA_OK) status = st_binding_build(source.desc, gguf, arena, &source.binding, &error);
     if (status == STRATA_OK) status = st_program_build(source.desc, source.binding, arena, &source.program, &error);
+    if (status == STRATA_OK) {
+        check_program(source.program, source.binding);
+        st_plan_options options = plan_options(source.desc);
+        status = st_plan_build(&source, &options, arena, &plan, &error);
+    }
     if (status != STRATA_OK) {
         check_error(status, &error);
         return;
     }
-    check_program(source.program, source.binding);
-    st_kv_options kv = {.type = ST_TYPE_F32, .context = CONTEXT, .batch = BATCH, .snapshots = 1};
-    must(st_kv_layout_build(source.desc, &kv, arena, &source.layout, &error) == STRATA_OK);
-    if (!is_small(source.program, source.binding, source.layout)) return;
+    if (!is_small(&source, plan)) return;
     const st_device_options options = {.cpu = "ref", .threads = 1};
-    if (!device) must(source.backend->open(&options, &device, NULL) == STRATA_OK);
-    source.device = device;
-    run_some(&source);
+    if (!device) must(st_backend_cpu()->open(&options, &device, NULL) == STRATA_OK);
+    st_load_device devices[ST_DEVICES_MAX] = {{.backend = st_backend_cpu(), .device = device}};
+    st_load *load = NULL;
+    must(st_load_new(&source, plan, devices, &(st_load_options){0}, &load, &error) == STRATA_OK);
+    must(st_ledger_check(st_load_ledger(load), &error) == STRATA_OK);
+    st_run_source run = st_load_sequence(load, 0);
+    run_some(&run);
+    st_load_free(load);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cores.h"
+
 static const void *data_of(const st_gguf *gguf, const char *name, uint64_t *ne0, uint64_t *ne1)
 {
     const st_gguf_tensor *tensor = st_gguf_tensor_find(gguf, name);
@@ -79,29 +81,85 @@ void golden_close(golden *g)
     st_gguf_close(g->expect);
 }
 
-void golden_run_open(golden_run *r, const golden *g, const golden_options *options)
+static void describe_devices(golden_run *r, const golden_options *options)
+{
+    r->profiles[ST_HOST] = options->profiles ? options->profiles[ST_HOST] : st_profile_default(ST_DEVICE_HOST);
+    r->profiles[ST_CARD] = options->profiles ? options->profiles[ST_CARD] : st_profile_default(ST_DEVICE_CARD);
+    r->profiles[ST_HOST].total_bytes = r->profiles[ST_HOST].free_bytes = (uint64_t)16 << 30;
+    uint64_t card = options->card_bytes ? options->card_bytes : (uint64_t)1 << 30;
+    r->profiles[ST_CARD].total_bytes = r->profiles[ST_CARD].free_bytes = card;
+    const golden *g = r->g;
+    r->source = (st_plan_source){.desc = g->desc, .binding = g->binding, .program = g->program, .devices = r->profiles,
+                                 .device_count = options->placed ? 2 : 1};
+}
+
+static strata_status plan_run(golden_run *r, const golden_options *options, strata_error *error)
+{
+    const golden *g = r->g;
+    st_plan_options plan = options->placed ? *options->placed : st_plan_options_default();
+    plan.context = options->context ? options->context : g->token_count + g->greedy_count;
+    plan.kv_type = (int32_t)options->kv_type;
+    plan.batch = options->batch;
+    plan.out_rows = 4;
+    plan.snapshots = 3;
+    plan.nextn = options->nextn;
+    plan.no_rings = options->no_rings;
+    plan.workers[ST_HOST] = options->threads ? options->threads : st_cores_here();
+    plan.workers[ST_CARD] = 1;
+    return st_plan_build(&r->source, &plan, &r->arena, &r->plan, error);
+}
+
+static strata_status open_devices(golden_run *r, const golden_options *options, strata_error *error)
+{
+    st_device_options device = {.cpu = options->cpu, .threads = options->threads};
+    r->devices[ST_HOST].backend = st_backend_cpu();
+    strata_status status = STRATA_OK;
+    if (options->placed) {
+        st_sim_options sim = {.host = r->profiles[ST_HOST], .card = r->profiles[ST_CARD], .program = r->g->program,
+                              .binding = r->g->binding};
+        status = st_sim_world_new(&sim, &r->world, error);
+        device.world = r->world;
+        r->devices[ST_HOST].backend = st_backend_sim_host();
+        r->devices[ST_CARD].backend = st_backend_sim_card();
+    }
+    for (uint32_t d = 0; d < r->plan->device_count && status == STRATA_OK; d++)
+        status = r->devices[d].backend->open(&device, &r->devices[d].device, error);
+    if (status == STRATA_OK && options->fails_at) st_sim_fail_at(r->world, options->fails, options->fails_at);
+    return status;
+}
+
+strata_status golden_run_try(golden_run *r, const golden *g, const golden_options *options, strata_error *error)
 {
     *r = (golden_run){.g = g, .batch = options->batch};
+    describe_devices(r, options);
+    st_load_options load = {0};
+    strata_status status = plan_run(r, options, error);
+    if (status == STRATA_OK) status = open_devices(r, options, error);
+    if (status == STRATA_OK) status = st_load_new(&r->source, r->plan, r->devices, &load, &r->load, error);
+    if (status == STRATA_OK) {
+        st_run_source source = st_load_sequence(r->load, 0);
+        status = st_run_new(&source, &r->run, error);
+    }
+    if (status != STRATA_OK) golden_run_close(r);
+    return status;
+}
+
+void golden_run_open(golden_run *r, const golden *g, const golden_options *options)
+{
     strata_error error;
-    st_kv_options kv = {.type = options->kv_type, .batch = options->batch, .snapshots = 3, .no_rings = options->no_rings};
-    kv.context = options->context ? options->context : g->token_count + g->greedy_count;
-    const st_kv_layout *layout;
-    st_device_options device = {.cpu = options->cpu, .threads = options->threads};
-    const st_backend *backend = st_backend_cpu();
-    if (st_kv_layout_build(g->desc, &kv, &r->arena, &layout, &error) != STRATA_OK ||
-        backend->open(&device, &r->device, &error) != STRATA_OK)
-        fail_msg("%s", error.message);
-    st_run_source source = {.desc = g->desc, .binding = g->binding, .program = g->program, .layout = layout,
-                            .backend = backend, .device = r->device};
-    st_run_options run = {.batch = options->batch, .out_rows = 4, .nextn = options->nextn};
-    if (st_run_new(&source, &run, &r->run, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (golden_run_try(r, g, options, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_ledger_check(st_load_ledger(r->load), &error) != STRATA_OK) fail_msg("%s", error.message);
 }
 
 void golden_run_close(golden_run *r)
 {
     st_run_free(r->run);
-    st_backend_cpu()->close(r->device);
+    st_load_free(r->load);
+    for (uint32_t d = ST_DEVICES_MAX; d-- > 0;)
+        if (r->devices[d].device) r->devices[d].backend->close(r->devices[d].device);
+    st_sim_world_free(r->world);
     st_arena_free(&r->arena);
+    *r = (golden_run){0};
 }
 
 uint32_t golden_argmax(const float *logits, uint32_t count)

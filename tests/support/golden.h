@@ -2,7 +2,8 @@
 #ifndef TEST_SUPPORT_GOLDEN_H
 #define TEST_SUPPORT_GOLDEN_H
 
-#include "run/run.h"
+#include "backend/sim/sim.h"
+#include "run/load.h"
 #include "support/kit.h"
 
 typedef struct golden {
@@ -36,16 +37,29 @@ typedef struct golden_options {
     uint32_t batch, threads, context; /* context 0: the tokens and the greedy ones */
     bool nextn, no_rings;
     const char *cpu;
+    const st_plan_options *placed; /* where things run on a simulated card; NULL: no card */
+    uint64_t card_bytes;           /* of that card; 0: plenty */
+    const st_profile *profiles;    /* host and card; NULL: the defaults */
+    st_sim_call fails;             /* this kind of call … */
+    uint64_t fails_at;             /* … fails, the so-many-th from the devices' opening on; 0: none does */
 } golden_options;
 
-/* A device and an executor for it; any failure fails the test. */
+/* Devices, weights on them and an executor; any failure fails the test. */
 typedef struct golden_run {
     const golden *g;
     st_arena arena;
-    st_device *device;
+    st_profile profiles[ST_DEVICES_MAX];
+    st_plan_source source;
+    const st_plan *plan;
+    st_sim_world *world;
+    st_load_device devices[ST_DEVICES_MAX];
+    st_load *load;
     st_run *run;
     uint32_t batch;
 } golden_run;
+
+/* The same with the error handed over: nothing is left open then. */
+strata_status golden_run_try(golden_run *r, const golden *g, const golden_options *options, strata_error *error);
 
 void golden_run_open(golden_run *r, const golden *g, const golden_options *options);
 void golden_run_close(golden_run *r);

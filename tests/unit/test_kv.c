@@ -210,6 +210,7 @@ typedef struct sequence {
     made m;
     st_device *device;
     st_queue *queue;
+    void *memory;
     st_kv *kv;
 } sequence;
 
@@ -220,12 +221,15 @@ static void open_sequence(sequence *s, st_kv_options options)
     lay_out(&s->m, options);
     assert_int_equal(cpu->open(&device, &s->device, NULL), STRATA_OK);
     assert_int_equal(cpu->queue_new(s->device, ST_QUEUE_COMPUTE, &s->queue, NULL), STRATA_OK);
-    assert_int_equal(st_kv_new(s->m.layout, cpu, s->device, s->queue, &s->kv, NULL), STRATA_OK);
+    assert_int_equal(cpu->alloc(s->device, s->m.layout->total_bytes, &s->memory, NULL), STRATA_OK);
+    st_kv_share share = {.layout = s->m.layout, .backend = cpu, .queue = s->queue, .memory = s->memory};
+    assert_int_equal(st_kv_new(&share, 1, &s->kv, NULL), STRATA_OK);
 }
 
 static void close_sequence(sequence *s)
 {
     st_kv_free(s->kv);
+    st_backend_cpu()->free(s->device, s->memory);
     st_backend_cpu()->queue_free(s->queue);
     st_backend_cpu()->close(s->device);
     st_arena_free(&s->m.arena);

@@ -1,4 +1,4 @@
-/* src/run/run.c: the executor, with the CPU as it is and with one that counts, fails and cannot be read by the host. */
+/* src/run: loading and the executor, with the CPU as it is and with one that counts and fails. */
 #include "support/golden.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static struct {
     uint64_t launches, fail_at; /* the fail_at-th launch does its work and then fails; 0: none does */
-    size_t alloc_bytes, copied_down_bytes;
+    size_t alloc_bytes;
     int unsupported;            /* an operation it cannot run; −1: none */
 } fake;
 
@@ -21,23 +21,10 @@ static strata_status fake_launch(st_segment *segment, st_queue *queue, strata_er
     return STRATA_DEVICE;
 }
 
-static strata_status fake_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
+static strata_status fake_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
 {
     fake.alloc_bytes += bytes;
-    return st_backend_cpu()->alloc(device, bytes, out, error);
-}
-
-static strata_status fake_copy(st_queue *queue, st_copy_kind kind, void *to, const void *from, size_t bytes,
-                               strata_error *error)
-{
-    if (kind == ST_COPY_DOWN) fake.copied_down_bytes += bytes;
-    return st_backend_cpu()->copy(queue, kind, to, from, bytes, error);
-}
-
-static void fake_info(const st_device *device, st_device_info *out)
-{
-    st_backend_cpu()->info(device, out);
-    out->reads_host_memory = false;
+    return st_backend_cpu()->host_alloc(device, bytes, out, pinned, error);
 }
 
 static bool fake_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
@@ -51,8 +38,7 @@ static st_backend fake_backend(void)
     memset(&fake, 0, sizeof fake);
     fake.unsupported = -1;
     backend.launch = fake_launch;
-    backend.alloc = fake_alloc;
-    backend.copy = fake_copy;
+    backend.host_alloc = fake_host_alloc;
     backend.supports = fake_supports;
     return backend;
 }
@@ -60,33 +46,54 @@ static st_backend fake_backend(void)
 typedef struct rig {
     golden g;
     st_arena arena;
-    const st_kv_layout *layout;
-    st_device *device;
-    st_run_source source;
+    st_profile host;
+    st_plan_source source;
+    const st_plan *plan;
+    st_load_device device;
+    st_load *load;
     st_run *run;
 } rig;
 
 static void open_rig(rig *r, const char *name, const st_backend *backend)
 {
-    *r = (rig){0};
+    *r = (rig){.host = st_profile_default(ST_DEVICE_HOST), .device.backend = backend};
     assert_true(golden_open(&r->g, name));
-    st_kv_options kv = {.type = ST_TYPE_F32, .context = 64, .batch = 16, .snapshots = 2};
-    assert_int_equal(st_kv_layout_build(r->g.desc, &kv, &r->arena, &r->layout, NULL), STRATA_OK);
+    r->host.total_bytes = r->host.free_bytes = (uint64_t)8 << 30;
     st_device_options options = {.cpu = "ref", .threads = 1};
-    assert_int_equal(st_backend_cpu()->open(&options, &r->device, NULL), STRATA_OK);
-    r->source = (st_run_source){.desc = r->g.desc, .binding = r->g.binding, .program = r->g.program,
-                                .layout = r->layout, .backend = backend, .device = r->device};
+    assert_int_equal(st_backend_cpu()->open(&options, &r->device.device, NULL), STRATA_OK);
 }
 
-static strata_status start(rig *r, st_run_options options, strata_error *error)
+typedef struct run_options {
+    uint32_t batch, out_rows;
+    bool nextn;
+} run_options;
+
+static strata_status start(rig *r, run_options options, strata_error *error)
 {
-    return st_run_new(&r->source, &options, &r->run, error);
+    r->source = (st_plan_source){.desc = r->g.desc, .binding = r->g.binding, .program = r->g.program, .devices = &r->host,
+                                 .device_count = 1};
+    st_plan_options plan = st_plan_options_default();
+    plan.kv_type = ST_TYPE_F32;
+    plan.context = 64;
+    plan.batch = options.batch;
+    plan.out_rows = options.out_rows;
+    plan.nextn = options.nextn;
+    plan.snapshots = 2;
+    plan.workers[ST_HOST] = 1;
+    strata_status status = st_plan_build(&r->source, &plan, &r->arena, &r->plan, error);
+    if (status != STRATA_OK) return status;
+    st_load_device devices[ST_DEVICES_MAX] = {r->device};
+    status = st_load_new(&r->source, r->plan, devices, &(st_load_options){0}, &r->load, error);
+    if (status != STRATA_OK) return status;
+    st_run_source source = st_load_sequence(r->load, 0);
+    return st_run_new(&source, &r->run, error);
 }
 
 static void close_rig(rig *r)
 {
     st_run_free(r->run);
-    st_backend_cpu()->close(r->device);
+    st_load_free(r->load);
+    st_backend_cpu()->close(r->device.device);
     st_arena_free(&r->arena);
     golden_close(&r->g);
 }
@@ -115,7 +122,7 @@ static void rows_are_those_asked_for(void **state)
     (void)state;
     rig r;
     open_rig(&r, "llama", st_backend_cpu());
-    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+    assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
     feed(&r, 0, 16);
     static const uint32_t asked[][4] = {{15, 0, 7, 7}, {3, 2, 1, 0}};
     uint32_t vocab = r.g.desc->vocab;
@@ -139,7 +146,7 @@ static void rows_that_are_not_there(void **state)
     (void)state;
     rig r;
     open_rig(&r, "llama", st_backend_cpu());
-    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+    assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
     const float *logits = NULL;
     strata_error error;
     uint32_t rows[5] = {0};
@@ -166,7 +173,7 @@ static void batches_that_do_not_fit(void **state)
     (void)state;
     rig r;
     open_rig(&r, "llama", st_backend_cpu());
-    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+    assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
     strata_error error;
     assert_int_equal(st_run_tokens(r.run, r.g.tokens, 0, &error), STRATA_LIMIT);
     assert_int_equal(st_run_tokens(r.run, r.g.tokens, 17, &error), STRATA_LIMIT);
@@ -181,40 +188,7 @@ static void batches_that_do_not_fit(void **state)
     close_rig(&r);
 }
 
-static void options_that_are_refused(void **state)
-{
-    (void)state;
-    rig r;
-    strata_error error;
-    open_rig(&r, "llama", st_backend_cpu());
-    assert_int_equal(start(&r, (st_run_options){.batch = 0, .out_rows = 1}, &error), STRATA_USAGE);
-    assert_int_equal(start(&r, (st_run_options){.batch = 1, .out_rows = 0}, &error), STRATA_USAGE);
-    /* the rings are for 16 */
-    assert_int_equal(start(&r, (st_run_options){.batch = 17, .out_rows = 1}, &error), STRATA_USAGE);
-    assert_int_equal(start(&r, (st_run_options){.batch = 8, .out_rows = 1, .nextn = true}, &error), STRATA_USAGE);
-    assert_non_null(strstr(error.message, "NextN"));
-    assert_null(r.run);
-    close_rig(&r);
-}
-
 /* ---- other devices ----------------------------------------------------------------------------------------------- */
-
-static void a_device_the_host_cannot_read(void **state)
-{
-    (void)state;
-    rig r;
-    st_backend backend = fake_backend();
-    backend.info = fake_info;
-    open_rig(&r, "qwen35moe", &backend);
-    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4, .nextn = true}, NULL), STRATA_OK);
-    for (uint32_t i = 0; i < 48; i += 16) {
-        feed(&r, i, 16);
-        fake.copied_down_bytes = 0;
-        check_row(&r, 5, i + 5);
-        assert_int_equal(fake.copied_down_bytes, 320 * sizeof(float)); /* that row and no more */
-    }
-    close_rig(&r);
-}
 
 static void an_operation_it_cannot_run(void **state)
 {
@@ -224,7 +198,7 @@ static void an_operation_it_cannot_run(void **state)
     st_backend backend = fake_backend();
     fake.unsupported = ST_OP_EXPERTS;
     open_rig(&r, "mixtral", &backend);
-    assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, &error), STRATA_UNSUPPORTED);
+    assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, &error), STRATA_UNSUPPORTED);
     assert_non_null(strstr(error.message, "experts with F32 weights"));
     close_rig(&r);
 }
@@ -237,10 +211,10 @@ static void every_byte_is_known(void **state)
         rig r;
         st_backend backend = fake_backend();
         open_rig(&r, names[i], &backend);
-        assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
-        assert_int_equal(fake.alloc_bytes, st_run_scratch_bytes(r.run) + r.layout->total_bytes);
-        st_run_options options = {.batch = 16, .out_rows = 4};
-        assert_int_equal(st_run_price(&r.source, &options), st_run_scratch_bytes(r.run));
+        assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+        assert_int_equal(fake.alloc_bytes, r.plan->devices[ST_HOST].block_bytes);
+        strata_error error;
+        if (st_ledger_check(st_load_ledger(r.load), &error) != STRATA_OK) fail_msg("%s", error.message);
         close_rig(&r);
     }
 }
@@ -253,7 +227,7 @@ static void the_token_path_allocates_nothing(void **state)
         rig r;
         st_backend backend = fake_backend();
         open_rig(&r, names[i], &backend);
-        assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
+        assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, NULL), STRATA_OK);
         fake.alloc_bytes = 0;
         st_fault_arm(ST_FAULT_ALLOC, UINT64_MAX, false);
         feed(&r, 0, 16);
@@ -285,7 +259,7 @@ static void after_a_launch_that_failed(void **state)
             st_backend backend = fake_backend();
             open_rig(&r, names[i], &backend);
             bool nextn = r.g.nextn_logits != NULL;
-            assert_int_equal(start(&r, (st_run_options){.batch = 16, .out_rows = 4, .nextn = nextn}, NULL), STRATA_OK);
+            assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4, .nextn = nextn}, NULL), STRATA_OK);
             fake.fail_at = fail_at;
             strata_status status = STRATA_OK;
             for (uint32_t k = 0; k < 4 && status == STRATA_OK; k++)
@@ -308,8 +282,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_those_asked_for),      cmocka_unit_test(rows_that_are_not_there),
-        cmocka_unit_test(batches_that_do_not_fit),       cmocka_unit_test(options_that_are_refused),
-        cmocka_unit_test(a_device_the_host_cannot_read), cmocka_unit_test(an_operation_it_cannot_run),
+        cmocka_unit_test(batches_that_do_not_fit),
+        cmocka_unit_test(an_operation_it_cannot_run),
         cmocka_unit_test(every_byte_is_known),           cmocka_unit_test(the_token_path_allocates_nothing),
         cmocka_unit_test(after_a_launch_that_failed),
     };

@@ -31,6 +31,7 @@ static void open_rig(rig *r, const char *name, strata_engine_options options)
     *r = (rig){0};
     snprintf(file, sizeof file, "%s.gguf", name);
     if (!options.cpu) options.cpu = "ref"; /* rows do not depend on how they are batched */
+    if (!options.sessions) options.sessions = 8;
     if (strata_model_open(kit_path(file), NULL, &r->model, &error) != STRATA_OK ||
         strata_engine_new(r->model, &options, &r->engine, &error) != STRATA_OK ||
         strata_session_new(r->engine, &r->session, &error) != STRATA_OK)
@@ -319,16 +320,6 @@ static void a_prompt_can_be_stopped(void **state)
 
 /* ---- a device that fails ----------------------------------------------------------------------------------------- */
 
-static uint64_t launches_until_failure;
-
-static strata_status failing_launch(st_segment *segment, st_queue *queue, strata_error *error)
-{
-    strata_status status = st_backend_cpu()->launch(segment, queue, error);
-    if (launches_until_failure == 0 || --launches_until_failure > 0) return status;
-    if (error) *error = (strata_error){.status = STRATA_DEVICE, .message = "the launch failed"};
-    return STRATA_DEVICE;
-}
-
 static void after_an_error_it_is_as_new(void **state)
 {
     (void)state;
@@ -337,20 +328,15 @@ static void after_an_error_it_is_as_new(void **state)
         for (uint64_t nth = 1; nth <= 3; nth++) {
             rig r;
             strata_error error;
-            open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32"});
-            st_backend backend = *st_backend_cpu();
-            backend.launch = failing_launch;
-            strata_session_free(r.session);
-            r.engine->backend = &backend;
-            assert_int_equal(strata_session_new(r.engine, &r.session, NULL), STRATA_OK);
-            launches_until_failure = nth;
+            strata_placement placement = STRATA_PLACEMENT_DEFAULT;
+            placement.device = "sim";
+            placement.vram_bytes = (uint64_t)1 << 30;
+            open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .placement = &placement});
+            st_sim_fail_at(r.engine->world, ST_SIM_LAUNCH, nth);
             assert_int_equal(strata_session_prompt(r.session, ids, 24, NULL, NULL, &error), STRATA_DEVICE);
             assert_int_equal(error.status, STRATA_DEVICE);
             assert_int_equal(prompt(r.session, ids, 24), 24);
             check_against_fresh(&r, ids, 24);
-            strata_session_free(r.session);
-            r.session = NULL;
-            r.engine->backend = st_backend_cpu();
             close_rig(&r);
         }
 }

@@ -1,8 +1,9 @@
 /* A device for tests and what-ifs: the reference operations over an arena of its own with a capacity, on a virtual clock
  * (clock.h), with failures at the n-th call. Comes as two backends that share a world: the card, and the host's CPU,
  * which runs the ordinary CPU backend and is charged to the same clock. The target of a copy is poisoned when the copy
- * starts and filled when it ends, so that a missing wait changes the logits. Knows no plan and no model beyond the
- * operations it is given. */
+ * starts and filled when it ends, so that a missing wait changes the logits; where copies and operations that are under
+ * way use the same memory, it is told. So is an address on the wrong side, and an index that is still poison. Knows no
+ * plan and no model beyond the operations it is given. */
 #ifndef ST_SIM_SIM_H
 #define ST_SIM_SIM_H
 

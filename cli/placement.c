@@ -1,0 +1,42 @@
+/* From the options to what the library is told of devices, contexts and batches. */
+#include "cli.h"
+
+strata_placement cli_placement_of(const cli_arguments *arguments)
+{
+    const cli_value *values = arguments->values;
+    strata_placement placement = STRATA_PLACEMENT_DEFAULT;
+    placement.device = values[OPTION_DEVICE].text;
+    placement.profile = values[OPTION_DEVICE_PROFILE].text;
+    placement.vram_bytes = (uint64_t)cli_integer(arguments, OPTION_VRAM, 0);
+    placement.ram_bytes = (uint64_t)cli_integer(arguments, OPTION_RAM, 0);
+    if (values[OPTION_MARGIN].set) placement.vram_margin_bytes = (uint64_t)values[OPTION_MARGIN].number;
+    if (values[OPTION_RAM_MARGIN].set) placement.ram_margin_bytes = (uint64_t)values[OPTION_RAM_MARGIN].number;
+    if (values[OPTION_OVERHEAD].set) placement.overhead_bytes = (uint64_t)values[OPTION_OVERHEAD].number;
+    placement.layers = (int32_t)cli_integer(arguments, OPTION_GPU_LAYERS, placement.layers);
+    placement.moe = values[OPTION_MOE].text;
+    placement.expert_slots = (int32_t)cli_integer(arguments, OPTION_EXPERT_SLOTS, placement.expert_slots);
+    placement.cpu_moe_layers = (uint32_t)cli_integer(arguments, OPTION_N_CPU_MOE, 0);
+    placement.cpu_ffn_layers = (uint32_t)cli_integer(arguments, OPTION_N_CPU_FFN, 0);
+    placement.disk = values[OPTION_DISK].set;
+    return placement;
+}
+
+strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
+                                         uint32_t context)
+{
+    const cli_value *values = arguments->values;
+    uint32_t wanted = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, context);
+    /* The library takes what is more than the model's maximum for that. */
+    if (values[OPTION_CONTEXT].set && wanted == 0) wanted = UINT32_MAX;
+    return (strata_engine_options){
+        .context = wanted,
+        .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
+        .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL, 0),
+        .placement = placement,
+        .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
+        .cpu = values[OPTION_CPU].text,
+        .kv_type = values[OPTION_KV_TYPE].text,
+        .nextn = values[OPTION_NEXTN].set,
+        .profile = values[OPTION_PROFILE].set,
+    };
+}

@@ -1,0 +1,109 @@
+#include "backend/profile.h"
+
+#include <stdio.h>
+
+#include "quant/row.h"
+
+enum { CARD_ALIGNMENT = 256, CARD_GRANULARITY = 2 << 20, CARD_OVERHEAD = 500 << 20, HOST_ALIGNMENT = 64 };
+
+#define CARD_LAUNCH_SECONDS 3e-6
+#define CARD_HANDOVER_SECONDS 20e-6
+
+/* --- work --------------------------------------------------------------------------------------------------------- */
+
+/* What a kind moves beside weights and state. Those that compute much for each element they read work on values from
+ * their caches; the others do nothing but read and write them. */
+static bool streams_values(st_op_kind kind)
+{
+    return kind != ST_OP_MATMUL && kind != ST_OP_EXPERTS && kind != ST_OP_ATTENTION && kind != ST_OP_KV_STORE &&
+           kind != ST_OP_CONV && kind != ST_OP_DELTANET;
+}
+
+/* Bytes of a position's keys and values as they are kept, for each byte as float32. */
+static double kv_share(size_t keys, size_t values, st_type kv_type)
+{
+    double kept = (double)st_row_bytes(kv_type, keys) + (double)st_row_bytes(kv_type, values);
+    return kept / ((double)(keys + values) * sizeof(float));
+}
+
+static double state_bytes(const st_program *program, const st_op *op, double float_bytes, st_type kv_type)
+{
+    if (op->kind == ST_OP_ATTENTION) {
+        size_t heads = op->p.attention.kv_heads, key = op->p.attention.key_length, value = op->p.attention.value_length;
+        return float_bytes * kv_share(heads * key, heads * value, kv_type);
+    }
+    if (op->kind == ST_OP_KV_STORE)
+        return float_bytes * kv_share(program->values[op->in[0]].width, program->values[op->in[1]].width, kv_type);
+    return float_bytes;
+}
+
+static uint32_t largest_type(const st_binding *binding, const st_op *op)
+{
+    uint32_t type = ST_TYPE_F32;
+    size_t most = 0;
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
+        if (op->weight[i] == ST_NO_WEIGHT) continue;
+        const st_weight *w = &binding->weights[op->weight[i]];
+        if (w->bytes <= most) continue;
+        most = w->bytes;
+        type = w->tensor->type;
+    }
+    return type;
+}
+
+st_work st_work_of(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows, uint32_t depth,
+                   st_type kv_type)
+{
+    st_op_cost cost = st_op_estimate(program, binding, op, rows, depth);
+    st_work work = {.ops = cost.flops, .type = largest_type(binding, op)};
+    work.bytes = cost.weight_bytes + state_bytes(program, op, cost.state_bytes, kv_type);
+    if (streams_values(op->kind)) work.bytes += cost.value_bytes;
+    return work;
+}
+
+/* --- time --------------------------------------------------------------------------------------------------------- */
+
+double st_profile_seconds(const st_profile *profile, const st_work *work)
+{
+    double share = work->type < ST_PROFILE_TYPES ? profile->type_share[work->type] : 0;
+    double rate = profile->memory_rate * (share > 0 ? share : 1);
+    double memory = rate > 0 ? work->bytes / rate : 0; /* nothing is known: nothing is charged */
+    double arithmetic = profile->op_rate > 0 ? work->ops / profile->op_rate : 0;
+    return memory > arithmetic ? memory : arithmetic;
+}
+
+/* --- what runs ---------------------------------------------------------------------------------------------------- */
+
+static bool has_type(uint64_t types, uint32_t type)
+{
+    return type < ST_PROFILE_TYPES && (types >> type & 1);
+}
+
+bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op)
+{
+    uint64_t types = profile->types[op->kind];
+    bool any = false;
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
+        if (op->weight[i] == ST_NO_WEIGHT) continue;
+        any = true;
+        if (!has_type(types, binding->weights[op->weight[i]].tensor->type)) return false;
+    }
+    return any || has_type(types, 0);
+}
+
+st_profile st_profile_default(st_device_kind kind)
+{
+    st_profile profile = {.kind = kind, .alignment = HOST_ALIGNMENT, .granularity = 1};
+    snprintf(profile.name, sizeof profile.name, "%s", kind == ST_DEVICE_CARD ? "card" : "host");
+    if (kind == ST_DEVICE_CARD) {
+        profile.alignment = CARD_ALIGNMENT;
+        profile.granularity = CARD_GRANULARITY;
+        profile.overhead_bytes = CARD_OVERHEAD;
+        profile.launch_seconds = CARD_LAUNCH_SECONDS;
+        profile.handover_seconds = CARD_HANDOVER_SECONDS;
+    }
+    uint64_t all = 0;
+    for (size_t i = 0; i < st_type_count(); i++) all |= (uint64_t)1 << st_type_at(i);
+    for (int op = 0; op < ST_OP_COUNT; op++) profile.types[op] = all;
+    return profile;
+}

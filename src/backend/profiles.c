@@ -1,0 +1,158 @@
+#include "backend/profiles.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define GIB ((uint64_t)1 << 30)
+
+/* Rates in 10⁹ per second. */
+typedef struct card_row {
+    const char *name;
+    uint64_t vram_gib;
+    double memory;  /* of the data sheet, unless it was reached */
+    double ops;     /* of the data sheet: half precision on tensor cores, without sparsity */
+    double link;    /* what pinned copies reach, either way */
+    bool reached;   /* `memory` was measured */
+} card_row;
+
+static const card_row card_rows[] = {
+    {"rtx-3060", 12, 360, 51e3, 25, false},
+    {"rtx-3090", 24, 936, 142e3, 25, false},
+    {"rtx-4060", 8, 272, 60e3, 13, false},
+    {"rtx-4070-ti", 12, 504, 160e3, 25, false},
+    {"rtx-4090", 24, 1008, 330e3, 25, false},
+    {"rtx-5070-ti", 16, 896, 176e3, 50, false},
+    {"rtx-5090", 32, 1792, 419e3, 50, false},
+    {"h200", 139, 4300, 989e3, 55, true},
+};
+
+typedef struct host_row {
+    const char *name;
+    uint64_t ram_gib; /* 0: many sizes */
+    uint32_t cores;
+    double memory; /* what reading with all cores reaches */
+    double ops;    /* int8, of all cores */
+    double disk;
+} host_row;
+
+static const host_row host_rows[] = {
+    {"ddr4-3200", 0, 8, 42, 800, 2},      /* two channels, AVX2 */
+    {"ddr5-5600", 0, 12, 65, 3000, 3},    /* two channels, AVX-512 with VNNI */
+    {"h200-host", 128, 16, 97, 4000, 2},
+    {"epyc-2-cores", 0, 2, 18, 375, 1},   /* the least of what was measured */
+};
+
+enum { CARDS = sizeof card_rows / sizeof *card_rows, HOSTS = sizeof host_rows / sizeof *host_rows };
+
+static st_profile card_profile(const card_row *row)
+{
+    st_profile p = st_profile_default(ST_DEVICE_CARD);
+    memcpy(p.name, row->name, strlen(row->name) + 1);
+    p.estimate = true;
+    p.total_bytes = p.free_bytes = row->vram_gib * GIB;
+    p.memory_rate = row->memory * 1e9 * (row->reached ? 1.0 : ST_DATA_SHEET_SHARE);
+    p.op_rate = row->ops * 1e9 * ST_DATA_SHEET_SHARE;
+    p.link_up = p.link_down = row->link * 1e9;
+    return p;
+}
+
+static st_profile host_profile(const host_row *row)
+{
+    st_profile p = st_profile_default(ST_DEVICE_HOST);
+    memcpy(p.name, row->name, strlen(row->name) + 1);
+    p.estimate = true;
+    p.total_bytes = p.free_bytes = row->ram_gib * GIB;
+    p.memory_rate = row->memory * 1e9;
+    p.op_rate = row->ops * 1e9 * ST_DATA_SHEET_SHARE;
+    p.disk_rate = row->disk * 1e9;
+    p.cores = row->cores;
+    return p;
+}
+
+size_t st_profile_row_count(void)
+{
+    return CARDS + HOSTS;
+}
+
+st_profile st_profile_row(size_t index)
+{
+    return index < CARDS ? card_profile(&card_rows[index]) : host_profile(&host_rows[index - CARDS]);
+}
+
+static const char *row_name(size_t index)
+{
+    return index < CARDS ? card_rows[index].name : host_rows[index - CARDS].name;
+}
+
+/* Whether they are the same but for case, blanks and dashes. */
+static bool name_is(const char *name, st_str text)
+{
+    size_t i = 0;
+    for (;;) {
+        while (*name == '-') name++;
+        while (i < text.length && (text.data[i] == '-' || text.data[i] == '_' || text.data[i] == ' ')) i++;
+        if (!*name || i == text.length) return !*name && i == text.length;
+        if (*name++ != tolower((unsigned char)text.data[i++])) return false;
+    }
+}
+
+bool st_profile_find(st_str name, st_profile *out)
+{
+    for (size_t i = 0; i < st_profile_row_count(); i++) {
+        if (!name_is(row_name(i), name)) continue;
+        *out = st_profile_row(i);
+        return true;
+    }
+    return false;
+}
+
+static strata_status refuse_name(st_str name, strata_error *error)
+{
+    char known[256] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < st_profile_row_count() && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", row_name(i));
+    return st_error_set(error, STRATA_USAGE, "give a name, a card and a host as CARD+HOST, or a JSON file (docs/json.md)",
+                        "--device-profile: expected one of %s, found %.*s", known,
+                        (int)(name.length < 64 ? name.length : 64), name.data);
+}
+
+static strata_status take_name(st_str name, st_profile_set *set, strata_error *error)
+{
+    st_profile found;
+    if (!st_profile_find(name, &found)) return refuse_name(name, error);
+    bool card = found.kind == ST_DEVICE_CARD;
+    if (card ? set->has_card : set->has_host)
+        return st_error_set(error, STRATA_USAGE, "strata uses one card and one host",
+                            "--device-profile: expected a card and a host, found two %s, %s and %s",
+                            card ? "cards" : "hosts", card ? set->card.name : set->host.name, found.name);
+    if (card) set->card = found;
+    else set->host = found;
+    set->has_card |= card;
+    set->has_host |= !card;
+    return STRATA_OK;
+}
+
+static bool is_path(const char *text)
+{
+    size_t length = strlen(text);
+    return strchr(text, '/') || (length > 5 && strcmp(text + length - 5, ".json") == 0);
+}
+
+strata_status st_profile_set_of(const char *text, st_profile_set *out, strata_error *error)
+{
+    if (is_path(text)) return st_profile_file_read(text, out, error);
+    st_profile_set set = {0};
+    strata_status status = STRATA_OK;
+    const char *part = text;
+    do {
+        size_t length = strcspn(part, "+");
+        status = take_name((st_str){part, length}, &set, error);
+        part += length;
+    } while (status == STRATA_OK && *part++);
+    if (status == STRATA_OK) *out = set;
+    return status;
+}

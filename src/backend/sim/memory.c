@@ -1,0 +1,130 @@
+/* The card's memory: an address range of its own, so that an address says whose it is. First fit. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/sim/world.h"
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/error.h"
+
+enum { ALIGNMENT = 256, PAGE = 4096, POISON = 0xFF };
+#define POISON_MAX ((size_t)256 << 20) /* larger blocks keep their untouched pages, which are zero */
+
+strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error)
+{
+    *memory = (st_sim_memory){.capacity = (size_t)capacity, .granularity = ALIGNMENT};
+    size_t wanted;
+    if (st_align_size((size_t)granularity, ALIGNMENT, &wanted) && wanted) memory->granularity = wanted;
+    if (capacity == 0) return STRATA_OK;
+    void *base = memory->capacity == capacity ? mmap(NULL, memory->capacity, PROT_READ | PROT_WRITE,
+                                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                                              : MAP_FAILED;
+    if (base == MAP_FAILED) return st_error_memory(error, (size_t)capacity, "address space of the simulated card");
+    memory->base = base;
+    return STRATA_OK;
+}
+
+void st_sim_memory_close(st_sim_memory *memory)
+{
+    if (memory->base) munmap(memory->base, memory->capacity);
+    st_free(memory->ranges);
+    *memory = (st_sim_memory){0};
+}
+
+void st_sim_poison(void *memory, size_t bytes)
+{
+    if (bytes) memset(memory, POISON, bytes);
+}
+
+static bool make_room(st_sim_memory *memory)
+{
+    if (memory->count < memory->room) return true;
+    uint32_t room = memory->room ? memory->room * 2 : 16;
+    st_sim_range *ranges = st_realloc(memory->ranges, room * sizeof *ranges);
+    if (!ranges) return false;
+    memory->ranges = ranges;
+    memory->room = room;
+    return true;
+}
+
+/* Where the first gap of `bytes` is, before the range of that index. */
+static bool find_gap(const st_sim_memory *memory, size_t bytes, uint32_t *index, size_t *offset)
+{
+    size_t start = 0;
+    for (uint32_t i = 0; i <= memory->count; i++) {
+        size_t end = i < memory->count ? memory->ranges[i].offset : memory->capacity;
+        if (end - start >= bytes) {
+            *index = i;
+            *offset = start;
+            return true;
+        }
+        if (i < memory->count) start = memory->ranges[i].offset + memory->ranges[i].taken;
+    }
+    return false;
+}
+
+/* To a multiple of the granularity, which need not be a power of two. */
+static bool round_up(const st_sim_memory *memory, size_t bytes, size_t *out)
+{
+    size_t units = bytes / memory->granularity + (bytes % memory->granularity != 0);
+    return st_mul_size(units ? units : 1, memory->granularity, out);
+}
+
+strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out, strata_error *error)
+{
+    size_t taken, offset;
+    uint32_t index;
+    if (!round_up(memory, bytes, &taken) || !find_gap(memory, taken, &index, &offset))
+        return st_error_set(error, STRATA_MEMORY, "use fewer layers on the card, or a smaller context",
+                            "the simulated card: no memory for %zu bytes: %zu of %zu are in use", bytes, memory->used,
+                            memory->capacity);
+    if (!make_room(memory)) return st_error_memory(error, sizeof *memory->ranges, "the simulated card's ranges");
+    memmove(memory->ranges + index + 1, memory->ranges + index, (memory->count - index) * sizeof *memory->ranges);
+    memory->ranges[index] = (st_sim_range){.offset = offset, .taken = taken, .bytes = bytes};
+    memory->count++;
+    memory->used += taken;
+    if (bytes <= POISON_MAX) st_sim_poison(memory->base + offset, bytes); /* new memory is not zero on a card */
+    *out = memory->base + offset;
+    return STRATA_OK;
+}
+
+void st_sim_memory_give(st_sim_memory *memory, void *address)
+{
+    uint32_t i = 0;
+    while (i < memory->count && memory->base + memory->ranges[i].offset != (unsigned char *)address) i++;
+    if (i == memory->count) {
+        memory->bad_free = true;
+        return;
+    }
+    st_sim_range range = memory->ranges[i];
+    memory->used -= range.taken;
+    memory->count--;
+    memmove(memory->ranges + i, memory->ranges + i + 1, (memory->count - i) * sizeof *memory->ranges);
+    size_t first = (range.offset + PAGE - 1) / PAGE * PAGE, end = (range.offset + range.taken) / PAGE * PAGE;
+    if (first < end) madvise(memory->base + first, end - first, MADV_DONTNEED);
+}
+
+/* An address as an offset; SIZE_MAX: outside. */
+static size_t offset_of(const st_sim_memory *memory, const void *address)
+{
+    uintptr_t base = (uintptr_t)memory->base, at = (uintptr_t)address;
+    return memory->base && at >= base && at - base < memory->capacity ? at - base : SIZE_MAX;
+}
+
+bool st_sim_memory_holds(const st_sim_memory *memory, const void *address, size_t bytes)
+{
+    size_t offset = offset_of(memory, address);
+    for (uint32_t i = 0; offset != SIZE_MAX && i < memory->count; i++) {
+        const st_sim_range *range = &memory->ranges[i];
+        if (offset < range->offset || offset - range->offset > range->bytes) continue;
+        if (bytes <= range->bytes - (offset - range->offset)) return true;
+    }
+    return false;
+}
+
+bool st_sim_memory_touches(const st_sim_memory *memory, const void *address, size_t bytes)
+{
+    if (bytes == 0 || !memory->base) return false;
+    uintptr_t base = (uintptr_t)memory->base, at = (uintptr_t)address;
+    return at < base + memory->capacity && (at >= base || bytes > base - at);
+}

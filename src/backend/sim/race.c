@@ -1,0 +1,92 @@
+/* Who uses which memory at a moment of virtual time. Two that overlap, one of them writing, in different queues (or on
+ * host and card) are a wait that is missing, even where chance would have let the right bytes through. Keys, values and
+ * state are left out: a layer's cache is one range, and writing one part of it while another is read is no mistake. */
+#include "backend/sim/world.h"
+#include "base/error.h"
+
+/* One access against those of somebody else. */
+typedef struct comparison {
+    const st_sim_actor *other;
+    st_sim_access access;
+    bool conflict;
+} comparison;
+
+static void compare(void *context, st_sim_access access)
+{
+    comparison *c = context;
+    uintptr_t a = (uintptr_t)access.address, b = (uintptr_t)c->access.address;
+    bool overlap = a < b + c->access.bytes && b < a + access.bytes;
+    if (overlap && (access.write || c->access.write)) c->conflict = true;
+}
+
+static void compare_all(void *context, st_sim_access access)
+{
+    comparison *c = context;
+    c->access = access;
+    c->other->visit(c->other, compare, c);
+}
+
+void st_sim_begin(st_sim_world *world, st_sim_actor *actor)
+{
+    actor->raced = false;
+    for (st_sim_actor *other = world->actors; other; other = other->next) {
+        comparison c = {.other = other};
+        actor->visit(actor, compare_all, &c);
+        if (c.conflict) actor->raced = other->raced = true;
+    }
+    actor->next = world->actors;
+    world->actors = actor;
+}
+
+void st_sim_end(st_sim_world *world, st_sim_actor *actor)
+{
+    st_sim_actor **link = &world->actors;
+    while (*link && *link != actor) link = &(*link)->next;
+    if (*link) *link = actor->next;
+}
+
+strata_status st_sim_tell_race(const char *what, int32_t layer, strata_error *error)
+{
+    return st_error_set(error, STRATA_DEVICE, "a wait is missing between two queues, or between the host and a queue",
+                        "%s (layer %d): its memory was in use by something else at the same time", what, layer);
+}
+
+/* --- what an operation uses --------------------------------------------------------------------------------------- */
+
+static void see(st_sim_visitor *visitor, void *context, const void *address, size_t bytes, bool write)
+{
+    if (address && bytes) visitor(context, (st_sim_access){.address = address, .bytes = bytes, .write = write});
+}
+
+static void see_value(st_sim_visitor *visitor, void *context, st_bound_value value, uint32_t rows, bool write)
+{
+    see(visitor, context, value.data, (size_t)rows * value.width * sizeof(float), write);
+}
+
+/* Those that its rows chose, as far as that is known when it begins. */
+static void see_experts(const st_sim_op *op, int index, st_sim_visitor *visitor, void *context)
+{
+    const st_bound_weight *w = &op->bound->weight[index];
+    const st_bound_value *chosen = &op->bound->in[1];
+    const int32_t *ids = chosen->data;
+    for (size_t i = 0; i < (size_t)op->rows * chosen->width; i++)
+        if (ids[i] >= 0 && (uint32_t)ids[i] < op->bound->op->p.experts.experts)
+            see(visitor, context, w->parts[ids[i]], w->ne[1] * w->row_bytes, false);
+}
+
+void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *context)
+{
+    const st_sim_op *op = (const st_sim_op *)(const void *)actor;
+    const st_bound_op *bound = op->bound;
+    bool experts = bound->op->kind == ST_OP_EXPERTS;
+    see(visitor, context, op->step, st_step_bytes(op->step->batch_max), false);
+    see_value(visitor, context, bound->out, op->rows, true);
+    see_value(visitor, context, bound->out2, op->rows, true);
+    for (int i = 0; i < ST_OP_INPUTS; i++)
+        see_value(visitor, context, bound->in[i], bound->op->kind == ST_OP_GATHER ? op->step->count : op->rows, false);
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
+        const st_bound_weight *w = &bound->weight[i];
+        if (experts && i < 3 && w->parts) see_experts(op, i, visitor, context);
+        else see(visitor, context, w->data, w->ne[1] * w->ne[2] * w->row_bytes, false);
+    }
+}

@@ -1,0 +1,314 @@
+/* Segments of the simulated card: each operation is a phase in virtual time, at whose end the reference computes it. What
+ * it reads and writes is checked first: an address that is not the card's, a row count or an index that is still
+ * poison is told in words, where a real card would go wrong in silence. */
+#include "backend/sim/world.h"
+#include "base/alloc.h"
+#include "base/check.h"
+#include "base/error.h"
+
+struct st_segment {
+    st_sim_card *card;
+    st_segment_source source; /* its ops are ours */
+    st_bound_op *ops;         /* [count] */
+    st_segment **cpu;         /* [count]: each operation on the reference */
+    uint32_t uses;            /* whoever prepared it, and its launches on their way */
+};
+
+/* --- addresses ---------------------------------------------------------------------------------------------------- */
+
+/* One operation under examination. */
+typedef struct check {
+    const st_segment *segment;
+    const st_bound_op *bound;
+    strata_error *error;
+} check;
+
+static strata_status refuse(const check *c, const char *what, int index, const void *address, size_t bytes)
+{
+    return st_error_set(c->error, STRATA_DEVICE, NULL,
+                        "%s of layer %d: %s %d: expected %zu bytes of the card's memory, found %p",
+                        st_op_name(c->bound->op->kind), c->bound->op->layer, what, index, bytes, address);
+}
+
+static bool holds(const check *c, const void *address, size_t count, size_t size, size_t *bytes)
+{
+    *bytes = SIZE_MAX;
+    if (!st_mul_size(count, size, bytes)) return false;
+    return *bytes == 0 || st_sim_memory_holds(&c->segment->card->world->memory, address, *bytes);
+}
+
+static strata_status check_value(const check *c, const char *what, int index, st_bound_value value, uint32_t rows)
+{
+    size_t bytes;
+    if (!value.data || holds(c, value.data, (size_t)rows * value.width, sizeof(float), &bytes)) return STRATA_OK;
+    return refuse(c, what, index, value.data, bytes);
+}
+
+/* `all_rows`: of a value that has every row of the batch; the others have `rows`. */
+static strata_status check_values(const check *c, uint32_t rows, uint32_t all_rows)
+{
+    const st_bound_op *bound = c->bound;
+    strata_status status = check_value(c, "output", 0, bound->out, rows);
+    if (status == STRATA_OK) status = check_value(c, "output", 1, bound->out2, rows);
+    for (int i = 0; i < ST_OP_INPUTS && status == STRATA_OK; i++)
+        status = check_value(c, "input", i, bound->in[i], bound->op->kind == ST_OP_GATHER ? all_rows : rows);
+    return status;
+}
+
+/* Experts are looked at when they are chosen. */
+static bool is_expert(const st_bound_op *bound, int index)
+{
+    return bound->op->kind == ST_OP_EXPERTS && index < 3 && bound->weight[index].parts;
+}
+
+static strata_status check_weights(const check *c)
+{
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
+        const st_bound_weight *w = &c->bound->weight[i];
+        size_t rows, bytes = SIZE_MAX;
+        if (!w->data || is_expert(c->bound, i)) continue;
+        if (!st_mul_size(w->ne[1], w->ne[2], &rows) || !holds(c, w->data, rows, w->row_bytes, &bytes))
+            return refuse(c, "weight", i, w->data, bytes);
+    }
+    return STRATA_OK;
+}
+
+static strata_status check_state(const check *c)
+{
+    const st_bound_op *bound = c->bound;
+    const st_kv_view *kv = &bound->kv;
+    const st_op *op = bound->op;
+    size_t bytes;
+    if (kv->keys && !holds(c, kv->keys, kv->capacity, kv->key_row_bytes, &bytes))
+        return refuse(c, "keys", 0, kv->keys, bytes);
+    if (kv->values && !holds(c, kv->values, kv->capacity, kv->value_row_bytes, &bytes))
+        return refuse(c, "values", 0, kv->values, bytes);
+    if (op->kind == ST_OP_CONV &&
+        !holds(c, bound->state.conv, (size_t)(op->p.conv.width - 1) * bound->in[0].width, sizeof(float), &bytes))
+        return refuse(c, "state", 0, bound->state.conv, bytes);
+    size_t rows = (size_t)op->p.deltanet.value_heads * op->p.deltanet.size;
+    if (op->kind == ST_OP_DELTANET &&
+        !holds(c, bound->state.delta, rows, op->p.deltanet.size * sizeof(float), &bytes))
+        return refuse(c, "state", 1, bound->state.delta, bytes);
+    return STRATA_OK;
+}
+
+static strata_status check_addresses(const check *c, uint32_t rows, uint32_t all_rows)
+{
+    const st_segment_source *source = &c->segment->source;
+    size_t scratch = SIZE_MAX, bytes;
+    if (!holds(c, source->step, 1, sizeof *source->step, &bytes)) return refuse(c, "step", 0, source->step, bytes);
+    if (!st_add_size(source->shared_bytes, source->worker_bytes, &scratch) ||
+        !holds(c, source->scratch, 1, scratch, &bytes))
+        return refuse(c, "scratch", 0, source->scratch, scratch);
+    strata_status status = check_values(c, rows, all_rows);
+    if (status == STRATA_OK) status = check_weights(c);
+    return status == STRATA_OK ? check_state(c) : status;
+}
+
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t rows_of(const st_segment_source *source)
+{
+    return source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count;
+}
+
+static bool step_is_sane(const st_segment *segment)
+{
+    const st_step *step = segment->source.step;
+    const st_sim_memory *memory = &segment->card->world->memory;
+    return st_sim_memory_holds(memory, step, sizeof *step) && step->count <= step->batch_max &&
+           step->out_count <= step->batch_max && st_sim_memory_holds(memory, step, st_step_bytes(step->batch_max));
+}
+
+static strata_status check_step(const check *c)
+{
+    const st_step *step = c->segment->source.step;
+    if (step_is_sane(c->segment)) return STRATA_OK;
+    return st_error_set(c->error, STRATA_DEVICE, "wait for the copy of the step before the launch",
+                        "%s of layer %d: the step says %u rows, %u of logits, at most %u", st_op_name(c->bound->op->kind),
+                        c->bound->op->layer, step->count, step->out_count, step->batch_max);
+}
+
+static strata_status check_indices(const check *c, const char *what, const int32_t *indices, size_t count, uint64_t limit)
+{
+    for (size_t i = 0; i < count; i++)
+        if (indices[i] < 0 || (uint64_t)indices[i] >= limit)
+            return st_error_set(c->error, STRATA_DEVICE, "wait for the copy that brings them",
+                                "%s of layer %d: expected %s from 0 to %llu, found %d", st_op_name(c->bound->op->kind),
+                                c->bound->op->layer, what, (unsigned long long)limit - 1, indices[i]);
+    return STRATA_OK;
+}
+
+static strata_status check_experts(const check *c, uint32_t rows)
+{
+    const int32_t *ids = c->bound->in[1].data;
+    size_t count = (size_t)rows * c->bound->in[1].width, bytes = SIZE_MAX;
+    strata_status status = check_indices(c, "experts", ids, count, c->bound->op->p.experts.experts);
+    for (size_t i = 0; i < count && status == STRATA_OK; i++) {
+        for (int k = 0; k < 3 && status == STRATA_OK; k++) {
+            const st_bound_weight *w = &c->bound->weight[k];
+            if (!is_expert(c->bound, k)) continue;
+            if (!holds(c, w->parts[ids[i]], w->ne[1], w->row_bytes, &bytes))
+                status = refuse(c, "expert", ids[i], w->parts[ids[i]], bytes);
+        }
+    }
+    return status;
+}
+
+/* The reference keeps a score for every position that a row sees. */
+static strata_status check_depth(const check *c, uint32_t rows)
+{
+    const st_op *op = c->bound->op;
+    size_t seen = (size_t)c->segment->source.step->position + rows;
+    uint32_t window = op->p.attention.window, chunk = op->p.attention.chunk;
+    if (window && seen > window) seen = window;
+    if (chunk && seen > chunk) seen = chunk;
+    size_t wanted = (seen + op->p.attention.key_length + op->p.attention.value_length) * sizeof(float);
+    if (wanted <= c->segment->source.worker_bytes) return STRATA_OK;
+    return st_error_set(c->error, STRATA_DEVICE, NULL, "attention of layer %d: expected %zu bytes of scratch, found %zu",
+                        op->layer, wanted, c->segment->source.worker_bytes);
+}
+
+static strata_status check_ids(const check *c, uint32_t rows)
+{
+    return check_indices(c, "token ids", st_step_ids(c->segment->source.step), rows, c->bound->weight[0].ne[1]);
+}
+
+static strata_status check_out_rows(const check *c, uint32_t rows)
+{
+    st_step *step = c->segment->source.step;
+    return check_indices(c, "rows", st_step_out_rows(step), rows, step->count);
+}
+
+/* What the reference would take at its word. */
+static strata_status (*const number_checks[ST_OP_COUNT])(const check *c, uint32_t rows) = {
+    [ST_OP_EMBED] = check_ids,
+    [ST_OP_GATHER] = check_out_rows,
+    [ST_OP_EXPERTS] = check_experts,
+    [ST_OP_ATTENTION] = check_depth,
+};
+
+/* --- in virtual time ---------------------------------------------------------------------------------------------- */
+
+/* One launch on its way. */
+typedef struct flight {
+    st_segment *segment;
+    uint32_t next; /* operation */
+    st_sim_op op;  /* the one before it */
+} flight;
+
+static void release(st_segment *segment)
+{
+    if (--segment->uses) return;
+    for (uint32_t i = 0; segment->cpu && i < segment->source.count; i++)
+        if (segment->cpu[i]) st_backend_cpu()->segment_free(segment->cpu[i]);
+    st_free(segment->cpu);
+    st_free(segment->ops);
+    st_free(segment);
+}
+
+/* Rows and depth are what the step says when the operation begins. */
+static st_demand begin_op(flight *f, uint32_t index)
+{
+    const st_segment *segment = f->segment;
+    check c = {.segment = segment, .bound = &segment->ops[index]};
+    if (!step_is_sane(segment) ||
+        check_addresses(&c, rows_of(&segment->source), segment->source.step->count) != STRATA_OK)
+        return (st_demand){0}; /* as will be told at its end */
+    f->op = (st_sim_op){.actor.visit = st_sim_op_visit, .bound = c.bound, .step = segment->source.step,
+                        .rows = rows_of(&segment->source)};
+    st_sim_begin(segment->card->world, &f->op.actor);
+    return st_sim_price(segment->card->world, ST_DEVICE_CARD, f->op.bound, f->op.rows, f->op.step->position);
+}
+
+/* A segment of nothing still takes its launch. */
+static bool next_op(void *context, st_demand *demand)
+{
+    flight *f = context;
+    uint32_t index = f->next++, count = f->segment->source.count;
+    if (index >= count && index > 0) return false;
+    *demand = count ? begin_op(f, index) : (st_demand){0};
+    if (index == 0) demand->latency = f->segment->card->world->card.launch_seconds;
+    return true;
+}
+
+static strata_status end_op(void *context, strata_error *error)
+{
+    flight *f = context;
+    const st_segment *segment = f->segment;
+    st_sim_end(segment->card->world, &f->op.actor);
+    if (segment->card->world->lost) return st_sim_tell_lost(error);
+    if (segment->source.count == 0) return STRATA_OK;
+    check c = {.segment = segment, .bound = &segment->ops[f->next - 1], .error = error};
+    if (f->op.actor.raced) return st_sim_tell_race(st_op_name(c.bound->op->kind), c.bound->op->layer, error);
+    strata_status status = check_step(&c);
+    if (status != STRATA_OK) return status;
+    uint32_t rows = rows_of(&segment->source);
+    status = check_addresses(&c, rows, segment->source.step->count);
+    if (status == STRATA_OK && number_checks[c.bound->op->kind]) status = number_checks[c.bound->op->kind](&c, rows);
+    if (status != STRATA_OK) return status;
+    return st_backend_cpu()->launch(segment->cpu[f->next - 1], segment->card->cpu_queue, error);
+}
+
+static void drop_flight(void *context)
+{
+    flight *f = context;
+    st_sim_end(f->segment->card->world, &f->op.actor);
+    release(f->segment);
+    st_free(f);
+}
+
+strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_error *error)
+{
+    flight *f = st_alloc_zero(1, sizeof *f);
+    if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated card");
+    f->segment = segment;
+    st_command command = {.next = next_op, .end = end_op, .drop = drop_flight, .context = f};
+    strata_status status = st_clock_push(segment->card->world->clock, queue, &command, error);
+    if (status == STRATA_OK) segment->uses++;
+    else st_free(f);
+    return status;
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+/* What can be known before a step has come: that there is room for one row. */
+static strata_status prepare_op(st_segment *segment, uint32_t index, strata_error *error)
+{
+    check c = {.segment = segment, .bound = &segment->ops[index], .error = error};
+    strata_status status = check_addresses(&c, 1, 1);
+    if (status != STRATA_OK) return status;
+    st_segment_source one = segment->source;
+    one.ops = &segment->ops[index];
+    one.count = 1;
+    return st_backend_cpu()->prepare(segment->card->cpu, &one, &segment->cpu[index], error);
+}
+
+strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *source, st_segment **out,
+                                 strata_error *error)
+{
+    st_segment *segment = st_alloc_zero(1, sizeof *segment);
+    if (!segment) return st_error_memory(error, sizeof *segment, "a segment of the program");
+    *segment = (st_segment){.card = card, .source = *source, .uses = 1};
+    segment->ops = st_alloc_array(source->count, sizeof *segment->ops);
+    segment->cpu = st_alloc_zero(source->count, sizeof *segment->cpu);
+    strata_status status = STRATA_OK;
+    if (!segment->ops || !segment->cpu)
+        status = st_error_memory(error, source->count * sizeof *segment->ops, "a segment of the program");
+    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) {
+        segment->ops[i] = source->ops[i];
+        status = prepare_op(segment, i, error);
+    }
+    if (status != STRATA_OK) {
+        release(segment);
+        return status;
+    }
+    *out = segment;
+    return STRATA_OK;
+}
+
+void st_sim_segment_free(st_segment *segment)
+{
+    if (segment) release(segment);
+}

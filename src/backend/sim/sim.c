@@ -1,0 +1,117 @@
+#include "backend/sim/sim.h"
+
+#include "backend/sim/world.h"
+#include "base/alloc.h"
+#include "base/error.h"
+
+strata_status st_sim_world_new(const st_sim_options *options, st_sim_world **out, strata_error *error)
+{
+    const st_profile *host = &options->host, *card = &options->card;
+    const double rates[ST_RESOURCE_COUNT] = {
+        [ST_RESOURCE_DEVICE_MEMORY] = card->memory_rate, [ST_RESOURCE_DEVICE_OPS] = card->op_rate,
+        [ST_RESOURCE_LINK_UP] = card->link_up,           [ST_RESOURCE_LINK_DOWN] = card->link_down,
+        [ST_RESOURCE_HOST_DRAM] = host->memory_rate,     [ST_RESOURCE_CPU_OPS] = host->op_rate,
+    };
+    st_sim_world *world = st_alloc_zero(1, sizeof *world);
+    if (!world) return st_error_memory(error, sizeof *world, "the simulated device");
+    world->host = *host;
+    world->card = *card;
+    world->program = options->program;
+    world->binding = options->binding;
+    uint64_t capacity = card->free_bytes > card->overhead_bytes ? card->free_bytes - card->overhead_bytes : 0;
+    strata_status status = st_sim_memory_open(&world->memory, capacity, card->granularity, error);
+    if (status == STRATA_OK) status = st_clock_new(rates, &world->clock, error);
+    if (status != STRATA_OK) {
+        st_sim_world_free(world);
+        return status;
+    }
+    *out = world;
+    return STRATA_OK;
+}
+
+void st_sim_world_free(st_sim_world *world)
+{
+    if (!world) return;
+    st_clock_free(world->clock);
+    st_sim_memory_close(&world->memory);
+    st_free(world);
+}
+
+void st_sim_world_price_with(st_sim_world *world, const st_program *program, const st_binding *binding)
+{
+    world->program = program;
+    world->binding = binding;
+}
+
+double st_sim_world_seconds(const st_sim_world *world)
+{
+    return st_clock_now(world->clock);
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+void st_sim_fail_at(st_sim_world *world, st_sim_call call, uint64_t n)
+{
+    world->fail_in[call] = n;
+}
+
+void st_sim_lose_at(st_sim_world *world, uint64_t n)
+{
+    world->lose_in = n;
+    world->lost = false;
+}
+
+uint64_t st_sim_calls(const st_sim_world *world, st_sim_call call)
+{
+    return world->calls[call];
+}
+
+uint64_t st_sim_used_bytes(const st_sim_world *world)
+{
+    return world->memory.used;
+}
+
+strata_status st_sim_tell_lost(strata_error *error)
+{
+    return st_error_set(error, STRATA_DEVICE_LOST, "start again; a device that is lost again is broken",
+                        "the simulated card is gone");
+}
+
+static strata_status fail_call(st_sim_call call, strata_error *error)
+{
+    static const char *const names[ST_SIM_CALLS] = {
+        [ST_SIM_ALLOC] = "allocation", [ST_SIM_COPY] = "copy", [ST_SIM_LAUNCH] = "launch"};
+    return st_error_set(error, call == ST_SIM_ALLOC ? STRATA_MEMORY : STRATA_DEVICE, NULL,
+                        "the simulated card: this %s was to fail", names[call]);
+}
+
+strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *error)
+{
+    if (world->lose_in && --world->lose_in == 0) world->lost = true;
+    if (world->lost) return st_sim_tell_lost(error);
+    if (world->memory.bad_free) {
+        world->memory.bad_free = false;
+        return st_error_set(error, STRATA_DEVICE, NULL, "the simulated card: memory was freed that was not allocated");
+    }
+    if (call == ST_SIM_CALLS) return STRATA_OK;
+    world->calls[call]++;
+    if (world->fail_in[call] && --world->fail_in[call] == 0) return fail_call(call, error);
+    return STRATA_OK;
+}
+
+/* --- prices: as profile.h says, split into what the clock shares out ---------------------------------------------- */
+
+st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
+                       uint32_t depth)
+{
+    st_demand demand = {0};
+    if (!world->program || !world->binding || rows == 0) return demand;
+    const st_profile *profile = device == ST_DEVICE_CARD ? &world->card : &world->host;
+    st_type kv_type = bound->kv.keys ? bound->kv.type : ST_TYPE_F32;
+    st_work work = st_work_of(world->program, world->binding, bound->op, rows, depth, kv_type);
+    double share = work.type < ST_PROFILE_TYPES ? profile->type_share[work.type] : 0;
+    bool card = device == ST_DEVICE_CARD;
+    demand.amount[card ? ST_RESOURCE_DEVICE_MEMORY : ST_RESOURCE_HOST_DRAM] = work.bytes / (share > 0 ? share : 1);
+    demand.amount[card ? ST_RESOURCE_DEVICE_OPS : ST_RESOURCE_CPU_OPS] = work.ops;
+    return demand;
+}

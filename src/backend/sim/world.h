@@ -1,0 +1,100 @@
+/* Inside the simulated device: what the card and its host share. sim.c keeps the world, memory.c the card's memory,
+ * race.c who uses what; card.c, transfer.c and segment.c are the card, host.c is the host. */
+#ifndef ST_SIM_WORLD_H
+#define ST_SIM_WORLD_H
+
+#include "backend/sim/clock.h"
+#include "backend/sim/sim.h"
+
+/* One allocation of the card's memory. */
+typedef struct st_sim_range {
+    size_t offset;
+    size_t taken; /* rounded up to the granularity */
+    size_t bytes; /* as asked for: what may be used */
+} st_sim_range;
+
+typedef struct st_sim_memory {
+    unsigned char *base; /* [capacity] of address space; pages come when they are touched */
+    size_t capacity, used;
+    size_t granularity;
+    st_sim_range *ranges; /* [count], by offset */
+    uint32_t count, room;
+    bool bad_free; /* something was freed that nobody had */
+} st_sim_memory;
+
+/* Somebody at work: a copy or an operation between its beginning and its end. */
+typedef struct st_sim_access {
+    const void *address;
+    size_t bytes;
+    bool write;
+} st_sim_access;
+
+typedef void st_sim_visitor(void *context, st_sim_access access);
+
+typedef struct st_sim_actor {
+    void (*visit)(const struct st_sim_actor *actor, st_sim_visitor *visitor, void *context); /* all that it uses */
+    bool raced; /* somebody else used some of it at the same time, and one of them wrote */
+    struct st_sim_actor *next;
+} st_sim_actor;
+
+typedef struct st_sim_op {
+    st_sim_actor actor; /* visit: st_sim_op_visit */
+    const st_bound_op *bound;
+    const st_step *step;
+    uint32_t rows;
+} st_sim_op;
+
+struct st_sim_world {
+    st_profile host, card;
+    const st_program *program;
+    const st_binding *binding;
+    st_clock *clock;
+    st_sim_memory memory;
+    st_sim_actor *actors;
+    uint64_t calls[ST_SIM_CALLS];
+    uint64_t fail_in[ST_SIM_CALLS]; /* calls until one fails; 0: none */
+    uint64_t lose_in;
+    bool lost;
+};
+
+/* Every call of the card that can fail begins with this. `call` is ST_SIM_CALLS for those that are not counted. */
+strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *error);
+strata_status st_sim_tell_lost(strata_error *error);
+
+/* What an operation takes of a device's resources; nothing if there is no program to price it with. */
+st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
+                       uint32_t depth);
+
+/* Memory: `open` takes address space for so many bytes. */
+strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error);
+void st_sim_memory_close(st_sim_memory *memory);
+strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out, strata_error *error);
+void st_sim_memory_give(st_sim_memory *memory, void *address);
+/* Whether all of it lies in one allocation; whether any of it is the card's, allocated or not. */
+bool st_sim_memory_holds(const st_sim_memory *memory, const void *address, size_t bytes);
+bool st_sim_memory_touches(const st_sim_memory *memory, const void *address, size_t bytes);
+void st_sim_poison(void *memory, size_t bytes); /* floats that are not numbers, indices that are none */
+
+/* An actor must be ended before it goes; ending one that has not begun is fine. */
+void st_sim_begin(st_sim_world *world, st_sim_actor *actor);
+void st_sim_end(st_sim_world *world, st_sim_actor *actor);
+strata_status st_sim_tell_race(const char *what, int32_t layer, strata_error *error);
+void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *context);
+
+/* Puts a copy into a queue; with from = NULL, the filling with zeros. */
+strata_status st_sim_transfer(st_sim_world *world, uint32_t queue, st_copy_kind kind, void *to, const void *from,
+                              size_t bytes, strata_error *error);
+
+/* What segment.c needs of a card. */
+typedef struct st_sim_card {
+    st_sim_world *world;
+    st_device *cpu; /* the reference operations, on one thread */
+    st_queue *cpu_queue;
+} st_sim_card;
+
+strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *source, st_segment **out,
+                                 strata_error *error);
+strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_error *error);
+void st_sim_segment_free(st_segment *segment);
+
+#endif

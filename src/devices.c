@@ -1,0 +1,106 @@
+/* strata_devices: what is here, or what a placement describes, as JSON (docs/json.md). */
+#include "devices.h"
+
+#include <jansson.h>
+
+#include "backend/profiles.h"
+#include "base/alloc.h"
+#include "base/cores.h"
+#include "base/error.h"
+#include "placement.h"
+
+static bool set_number(json_t *object, const char *field, double value, double unit)
+{
+    return value <= 0.0 || json_object_set_new(object, field, json_real(value / unit)) == 0;
+}
+
+static json_t *shares_of(const st_profile *p)
+{
+    json_t *shares = json_object();
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) {
+        if (!(p->type_share[type] > 0.0) || !st_type_find(type)) continue;
+        if (json_object_set_new(shares, st_type_find(type)->name, json_real(p->type_share[type])) == 0) continue;
+        json_decref(shares);
+        return NULL;
+    }
+    return shares;
+}
+
+/* Rates that a device does not have are left out. NULL: no memory. */
+static json_t *profile_json(const st_profile *p)
+{
+    bool card = p->kind == ST_DEVICE_CARD;
+    json_t *o = json_pack("{s:s, s:s, s:b, s:I, s:I}", "name", p->name, "kind", card ? "card" : "host", "estimate",
+                          p->estimate, "total_bytes", (json_int_t)p->total_bytes, "free_bytes", (json_int_t)p->free_bytes);
+    bool whole = o && set_number(o, "memory_gb_per_s", p->memory_rate, 1e9) && set_number(o, "ops_gop_per_s", p->op_rate, 1e9) &&
+                 set_number(o, "link_up_gb_per_s", p->link_up, 1e9) && set_number(o, "link_down_gb_per_s", p->link_down, 1e9) &&
+                 set_number(o, "disk_gb_per_s", p->disk_rate, 1e9) && set_number(o, "handover_us", p->handover_seconds, 1e-6) &&
+                 set_number(o, "launch_us", p->launch_seconds, 1e-6);
+    if (whole && card)
+        whole = json_object_set_new(o, "display", json_boolean(p->display)) == 0 &&
+                json_object_set_new(o, "overhead_bytes", json_integer((json_int_t)p->overhead_bytes)) == 0 &&
+                json_object_set_new(o, "granularity_bytes", json_integer((json_int_t)p->granularity)) == 0;
+    else if (whole)
+        whole = json_object_set_new(o, "cores", json_integer(p->cores)) == 0 &&
+                json_object_set_new(o, "type_share", shares_of(p)) == 0;
+    if (whole) return o;
+    json_decref(o);
+    return NULL;
+}
+
+/* The table; a host's row of any memory has no total. */
+static json_t *profiles_json(void)
+{
+    json_t *rows = json_array();
+    for (size_t i = 0; i < st_profile_row_count(); i++) {
+        st_profile profile = st_profile_row(i);
+        json_t *row = profile_json(&profile);
+        json_object_del(row, "free_bytes");
+        json_object_del(row, "type_share");
+        if (profile.total_bytes == 0) json_object_del(row, "total_bytes");
+        if (json_array_append_new(rows, row) == 0) continue;
+        json_decref(rows);
+        return NULL;
+    }
+    return rows;
+}
+
+static json_t *devices_json(const st_placement *placement, const char *kept)
+{
+    json_t *cards = json_array(), *path = kept ? json_string(kept) : json_null();
+    if (placement->device_count > 1 && json_array_append_new(cards, profile_json(&placement->devices[ST_CARD])) != 0) {
+        json_decref(cards);
+        cards = NULL;
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "host", profile_json(&placement->devices[ST_HOST]), "cards", cards, "profiles",
+                     profiles_json(), "measurement", path);
+}
+
+static strata_status measure_here(const char *path, strata_error *error)
+{
+    st_measurement measurement;
+    if (!path)
+        return st_error_set(error, STRATA_RUNTIME, "set XDG_CACHE_HOME to a folder that can be written",
+                            "there is no place to keep a measurement: neither XDG_CACHE_HOME nor HOME is a path");
+    strata_status status = st_measurement_take(&measurement, error);
+    return status == STRATA_OK ? st_measurement_save(path, &measurement, error) : status;
+}
+
+strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error)
+{
+    st_placement devices = {0};
+    char *path = st_measurement_path();
+    strata_status status = probe ? measure_here(path, error) : STRATA_OK;
+    if (status == STRATA_OK) status = st_placement_devices(placement, st_cores_here(), &devices, error);
+    if (status == STRATA_OK) {
+        /* The file may hold a measurement of another machine only; then this one has none. */
+        bool here = !devices.devices[ST_HOST].estimate && !(placement && placement->profile);
+        json_t *root = devices_json(&devices, here ? path : NULL);
+        char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
+        json_decref(root);
+        if (text) *json = text;
+        else status = st_error_memory(error, 4096, "the list of devices");
+    }
+    st_free(path);
+    return status;
+}

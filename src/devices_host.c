@@ -1,0 +1,105 @@
+/* The host: what the system tells of it. */
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/cores.h"
+#include "devices.h"
+#include "placement.h"
+
+/* What a host is taken for until somebody measures it: no machine of these years is slower. */
+static const double unmeasured_read = 18e9, unmeasured_ops_per_core = 50e9, unmeasured_disk = 1e9;
+
+/* The start of a file; true if something was read. */
+static bool read_start(const char *path, char *out, size_t size)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    size_t used = 0;
+    ssize_t got;
+    while (used + 1 < size && (got = read(file, out + used, size - 1 - used)) > 0) used += (size_t)got;
+    close(file);
+    out[used] = '\0';
+    return used > 0;
+}
+
+/* A line like "MemAvailable:   24043636 kB". */
+static bool find_kib(const char *text, const char *name, uint64_t *bytes)
+{
+    const char *line = strstr(text, name);
+    if (!line) return false;
+    const char *digits = line + strlen(name);
+    char *end = NULL;
+    unsigned long long kib = strtoull(digits, &end, 10);
+    if (end == digits || kib > UINT64_MAX / 1024) return false;
+    *bytes = (uint64_t)kib * 1024;
+    return true;
+}
+
+bool st_host_memory_read(const char *path, st_host_memory *out)
+{
+    char text[4096];
+    st_host_memory memory;
+    if (!read_start(path, text, sizeof text) || !find_kib(text, "MemTotal:", &memory.total_bytes) ||
+        !find_kib(text, "MemAvailable:", &memory.available_bytes))
+        return false;
+    *out = memory;
+    return true;
+}
+
+void st_host_cpu_name(const char *path, char *out, size_t size)
+{
+    static const char key[] = "model name";
+    char text[4096];
+    const char *line = read_start(path, text, sizeof text) ? strstr(text, key) : NULL;
+    if (line) line += strlen(key) + strspn(line + strlen(key), " \t:");
+    size_t length = line ? strcspn(line, "\n") : 0;
+    while (length > 0 && isspace((unsigned char)line[length - 1])) length--;
+    snprintf(out, size, "%.*s", length ? (int)length : 3, length ? line : "CPU");
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
+}
+
+static st_host_memory memory_here(void)
+{
+    st_host_memory memory;
+    if (st_host_memory_read("/proc/meminfo", &memory)) return memory;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (st_host_memory){(uint64_t)sysconf(_SC_PHYS_PAGES) * page, (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page};
+}
+
+uint64_t st_host_available_bytes(void)
+{
+    return memory_here().available_bytes;
+}
+
+static void set_measured(st_profile *p, const st_measurement *m)
+{
+    p->estimate = false;
+    p->memory_rate = m->read_rate;
+    p->op_rate = m->op_rate;
+    memcpy(p->type_share, m->type_share, sizeof p->type_share);
+}
+
+st_profile st_host_profile(void)
+{
+    st_profile p = st_profile_default(ST_DEVICE_HOST);
+    st_host_memory memory = memory_here();
+    st_measurement kept;
+    st_host_cpu_name("/proc/cpuinfo", p.name, sizeof p.name);
+    p.total_bytes = memory.total_bytes;
+    p.free_bytes = memory.available_bytes;
+    p.cores = st_cores_here();
+    p.estimate = true;
+    p.memory_rate = unmeasured_read;
+    p.op_rate = unmeasured_ops_per_core * p.cores;
+    p.disk_rate = unmeasured_disk;
+    char *path = st_measurement_path();
+    if (path && st_measurement_load(path, p.name, p.cores, &kept)) set_measured(&p, &kept);
+    st_free(path);
+    return p;
+}

@@ -1,0 +1,223 @@
+/* The measurement of a host: taken through the backend, kept in a file as JSON. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cores.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "devices.h"
+#include "run/measure.h"
+
+enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
+
+/* ---- taking it --------------------------------------------------------------------------------------------------- */
+
+typedef struct taking {
+    st_measurement *m;
+    double batch_seconds_per_op; /* the sum over `batch_types` types */
+    uint32_t batch_types;
+} taking;
+
+static bool type_of(const char *name, uint32_t *out)
+{
+    for (size_t i = 0; i < st_type_count(); i++) {
+        uint32_t type = (uint32_t)st_type_at(i);
+        if (type >= ST_PROFILE_TYPES || strcmp(st_type_find(type)->name, name) != 0) continue;
+        *out = type;
+        return true;
+    }
+    return false;
+}
+
+/* Matrices of a few rows are read: their kernels reach some share of the memory's rate. They were timed with weights in
+ * the cache, so more than all of it means that memory is what limits them. */
+static bool take_row(void *context, const st_op_measure *row)
+{
+    taking *t = context;
+    uint32_t type;
+    if (row->kind != ST_OP_MATMUL || !type_of(row->type, &type) || !(row->seconds > 0.0)) return true;
+    if (row->rows == 1) {
+        double share = row->bytes / row->seconds / t->m->read_rate;
+        t->m->type_share[type] = share < 1.0 ? share : 1.0;
+    } else if (type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0) {
+        t->batch_seconds_per_op += row->seconds / row->ops; /* what most files are made of */
+        t->batch_types++;
+    }
+    return true;
+}
+
+static strata_status measure_device(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
+{
+    st_device_rates rates = {0};
+    taking t = {.m = m};
+    strata_status status = backend->probe(device, &rates, error);
+    if (status != STRATA_OK) return status;
+    m->read_rate = rates.read_bytes;
+    m->int8_rate = rates.int8_ops;
+    status = st_measure_ops(backend, device, take_row, &t, error);
+    if (status != STRATA_OK) return status;
+    if (t.batch_types == 0 || !(m->read_rate > 0.0))
+        return st_error_set(error, STRATA_DEVICE, NULL, "%s: expected rates above zero, found none", m->cpu);
+    m->op_rate = t.batch_types / t.batch_seconds_per_op;
+    return STRATA_OK;
+}
+
+strata_status st_measurement_take(st_measurement *out, strata_error *error)
+{
+    const st_backend *backend = st_backend_cpu();
+    st_measurement m = {.cores = st_cores_here()};
+    st_device *device = NULL;
+    st_host_cpu_name("/proc/cpuinfo", m.cpu, sizeof m.cpu);
+    strata_status status = backend->open(&(st_device_options){.threads = 0}, &device, error);
+    if (status != STRATA_OK) return status;
+    status = measure_device(backend, device, &m, error);
+    backend->close(device);
+    if (status == STRATA_OK) *out = m;
+    return status;
+}
+
+/* ---- keeping it -------------------------------------------------------------------------------------------------- */
+
+char *st_measurement_path(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    st_buf path = {0};
+    if (cache && cache[0] == '/') st_buf_printf(&path, "%s/strata/devices.json", cache);
+    else if (home && home[0] == '/') st_buf_printf(&path, "%s/.cache/strata/devices.json", home);
+    if (path.length > 0) return st_buf_take(&path, NULL);
+    st_buf_free(&path);
+    return NULL;
+}
+
+/* The list of machines; empty if the file is absent or damaged. NULL: no memory. */
+static json_t *load_machines(const char *path)
+{
+    st_buf text = {0};
+    json_t *root = NULL;
+    if (st_file_read(path, FILE_BYTES_MAX, &text, NULL) == STRATA_OK)
+        root = json_loadb(text.length ? text.data : "", text.length, 0, NULL);
+    st_buf_free(&text);
+    json_t *machines = json_incref(json_object_get(root, "machines"));
+    json_decref(root);
+    if (json_is_array(machines)) return machines;
+    json_decref(machines);
+    return json_array();
+}
+
+static bool is_of(const json_t *entry, const char *cpu, uint32_t cores)
+{
+    const char *version = json_string_value(json_object_get(entry, "strata"));
+    const char *name = json_string_value(json_object_get(entry, "cpu"));
+    return version && name && strcmp(version, STRATA_VERSION) == 0 && strcmp(name, cpu) == 0 &&
+           json_integer_value(json_object_get(entry, "cores")) == (json_int_t)cores;
+}
+
+static double rate_of(const json_t *entry, const char *field)
+{
+    return json_number_value(json_object_get(entry, field)) * 1e9;
+}
+
+static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measurement *out)
+{
+    st_measurement m = {.cores = cores, .read_rate = rate_of(entry, "read_gb_per_s"),
+                        .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s")};
+    const char *name;
+    json_t *share;
+    snprintf(m.cpu, sizeof m.cpu, "%s", cpu);
+    if (!(m.read_rate > 0.0 && m.op_rate > 0.0 && m.int8_rate >= 0.0)) return false;
+    json_object_foreach(json_object_get(entry, "type_share"), name, share) {
+        uint32_t type;
+        double number = json_number_value(share);
+        if (type_of(name, &type) && number > 0.0 && number <= 1.0) m.type_share[type] = number;
+    }
+    *out = m;
+    return true;
+}
+
+bool st_measurement_load(const char *path, const char *cpu, uint32_t cores, st_measurement *out)
+{
+    json_t *machines = load_machines(path);
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(machines) && !found; i++) {
+        json_t *entry = json_array_get(machines, i);
+        found = is_of(entry, cpu, cores) && read_entry(entry, cpu, cores, out);
+    }
+    json_decref(machines);
+    return found;
+}
+
+static json_t *write_entry(const st_measurement *m)
+{
+    json_t *shares = json_object();
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
+        if (m->type_share[type] > 0.0 && st_type_find(type))
+            json_object_set_new(shares, st_type_find(type)->name, json_real(m->type_share[type]));
+    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores", (int)m->cores,
+                     "read_gb_per_s", m->read_rate / 1e9, "int8_gop_per_s", m->int8_rate / 1e9, "batch_gop_per_s",
+                     m->op_rate / 1e9, "type_share", shares);
+}
+
+/* The machine's entry first; the oldest of very many go. */
+static json_t *put_entry(json_t *machines, const st_measurement *m)
+{
+    json_t *entry = write_entry(m);
+    for (size_t i = json_array_size(machines); i-- > 0;)
+        if (i >= MACHINES_MAX - 1 || is_of(json_array_get(machines, i), m->cpu, m->cores)) json_array_remove(machines, i);
+    bool whole = json_array_insert_new(machines, 0, entry) == 0;
+    json_t *root = whole ? json_pack("{s:O}", "machines", machines) : NULL;
+    json_decref(machines);
+    return root;
+}
+
+/* Makes the folders of a path, all but its last part. */
+static bool make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        bool made = mkdir(path, 0700) == 0 || errno == EEXIST;
+        *slash = '/';
+        if (!made) return false;
+    }
+    return true;
+}
+
+/* Under another name beside it, then renamed: nobody ever reads half of it. */
+static bool replace_file(const char *path, const json_t *root)
+{
+    st_buf fresh = {0};
+    st_buf_printf(&fresh, "%s.XXXXXX", path);
+    if (!st_buf_append_char(&fresh, '\0') || !make_folders(fresh.data)) {
+        st_buf_free(&fresh);
+        return false;
+    }
+    int file = mkostemp(fresh.data, O_CLOEXEC);
+    bool whole = file >= 0 && json_dumpfd(root, file, JSON_INDENT(2)) == 0 && fsync(file) == 0;
+    if (file >= 0 && close(file) != 0) whole = false;
+    if (whole) whole = rename(fresh.data, path) == 0;
+    if (file >= 0 && !whole) unlink(fresh.data);
+    st_buf_free(&fresh);
+    return whole;
+}
+
+strata_status st_measurement_save(const char *path, const st_measurement *measurement, strata_error *error)
+{
+    json_t *machines = load_machines(path);
+    json_t *root = machines ? put_entry(machines, measurement) : NULL;
+    if (!root) return st_error_memory(error, sizeof *measurement, path);
+    errno = 0;
+    bool kept = replace_file(path, root);
+    int cause = errno;
+    json_decref(root);
+    if (kept) return STRATA_OK;
+    return st_error_set(error, STRATA_RUNTIME, "set XDG_CACHE_HOME to a folder that can be written",
+                        "%s: cannot keep the measurement: %s", path, cause ? strerror(cause) : "no memory");
+}

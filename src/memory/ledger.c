@@ -1,0 +1,231 @@
+#include "memory/ledger.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+/* One device's page. */
+typedef struct page {
+    char name[64];
+    uint64_t capacity_bytes;
+    st_ledger_line lines[ST_OWNER_COUNT];
+    uint64_t late_bytes[ST_OWNER_COUNT]; /* committed after the lock */
+    uint64_t over_bytes[ST_OWNER_COUNT]; /* released but never committed */
+    const st_backend *backend;           /* whose block it is; NULL: none yet */
+    st_device *handle;
+    void *block;
+    bool host_memory;
+} page;
+
+struct st_ledger {
+    st_ledger_trace trace;
+    void *context;
+    bool locked;
+    uint32_t device_count;
+    page pages[];
+};
+
+strata_status st_ledger_new(uint32_t device_count, st_ledger_trace trace, void *context, st_ledger **out,
+                            strata_error *error)
+{
+    if (device_count == 0 || device_count > ST_DEVICES_MAX)
+        return st_error_set(error, STRATA_USAGE, NULL, "the ledger: expected 1 to %d devices, found %u", ST_DEVICES_MAX,
+                            device_count);
+    size_t bytes = sizeof(st_ledger) + device_count * sizeof(page);
+    st_ledger *ledger = st_alloc_zero(1, bytes);
+    if (!ledger) return st_error_memory(error, bytes, "the ledger");
+    ledger->trace = trace;
+    ledger->context = context;
+    ledger->device_count = device_count;
+    for (uint32_t i = 0; i < device_count; i++)
+        snprintf(ledger->pages[i].name, sizeof ledger->pages[i].name, "device %u", i);
+    *out = ledger;
+    return STRATA_OK;
+}
+
+static void free_block(page *p)
+{
+    if (!p->block) return;
+    if (p->host_memory) p->backend->host_free(p->handle, p->block);
+    else p->backend->free(p->handle, p->block);
+    p->block = NULL;
+}
+
+void st_ledger_free(st_ledger *ledger)
+{
+    if (!ledger) return;
+    for (uint32_t i = ledger->device_count; i-- > 0;) free_block(&ledger->pages[i]);
+    st_free(ledger);
+}
+
+void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64_t capacity_bytes)
+{
+    page *p = &ledger->pages[device];
+    snprintf(p->name, sizeof p->name, "%s", name);
+    p->capacity_bytes = capacity_bytes;
+}
+
+/* --- the numbers: a sum that does not fit stays at the largest, where it differs from every plan ------------------ */
+
+static void add(uint64_t *sum, uint64_t bytes)
+{
+    if (__builtin_add_overflow(*sum, bytes, sum)) *sum = UINT64_MAX;
+}
+
+void st_ledger_reserve(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes)
+{
+    add(&ledger->pages[device].lines[owner].reserved, bytes);
+}
+
+void st_ledger_commit(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes)
+{
+    page *p = &ledger->pages[device];
+    add(&p->lines[owner].committed, bytes);
+    if (ledger->locked) add(&p->late_bytes[owner], bytes);
+}
+
+void st_ledger_release(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes)
+{
+    page *p = &ledger->pages[device];
+    uint64_t *committed = &p->lines[owner].committed;
+    if (bytes > *committed) {
+        add(&p->over_bytes[owner], bytes - *committed);
+        bytes = *committed;
+    }
+    *committed -= bytes;
+}
+
+void st_ledger_lock(st_ledger *ledger)
+{
+    ledger->locked = true;
+}
+
+st_ledger_line st_ledger_at(const st_ledger *ledger, uint32_t device, st_owner owner)
+{
+    return ledger->pages[device].lines[owner];
+}
+
+static st_ledger_line sum_of(const page *p)
+{
+    st_ledger_line sum = {0};
+    for (int owner = 0; owner < ST_OWNER_COUNT; owner++) {
+        add(&sum.reserved, p->lines[owner].reserved);
+        add(&sum.committed, p->lines[owner].committed);
+    }
+    return sum;
+}
+
+void st_ledger_mark(st_ledger *ledger, const char *moment)
+{
+    if (!ledger->trace) return;
+    for (uint32_t i = 0; i < ledger->device_count; i++) {
+        const page *p = &ledger->pages[i];
+        uint64_t used = sum_of(p).committed;
+        ledger->trace(ledger->context, moment, p->name, used, used < p->capacity_bytes ? p->capacity_bytes - used : 0);
+    }
+}
+
+/* --- the one block ------------------------------------------------------------------------------------------------ */
+
+strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_backend *backend, st_device *handle,
+                                 uint64_t bytes, bool host_memory, strata_error *error)
+{
+    page *p = &ledger->pages[device];
+    if (p->backend)
+        return st_error_set(error, STRATA_RUNTIME, NULL, "%s: expected one allocation, found a second of %llu bytes",
+                            p->name, (unsigned long long)bytes);
+    if ((size_t)bytes != bytes) return st_error_memory(error, SIZE_MAX, p->name);
+    void *block = NULL;
+    bool pinned;
+    strata_status status = STRATA_OK;
+    if (bytes && host_memory) status = backend->host_alloc(handle, (size_t)bytes, &block, &pinned, error);
+    else if (bytes) status = backend->alloc(handle, (size_t)bytes, &block, error);
+    if (status != STRATA_OK) {
+        st_error_prefix(error, p->name);
+        return status;
+    }
+    p->backend = backend;
+    p->handle = handle;
+    p->block = block;
+    p->host_memory = host_memory;
+    return STRATA_OK;
+}
+
+unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device)
+{
+    return ledger->pages[device].block;
+}
+
+/* --- planned against taken ---------------------------------------------------------------------------------------- */
+
+static strata_status check_line(const page *p, st_owner owner, strata_error *error)
+{
+    const st_ledger_line *line = &p->lines[owner];
+    if (p->late_bytes[owner])
+        return st_error_set(error, STRATA_MEMORY, "this is a mistake in strata: please report it",
+                            "%s: %s: expected nothing to be taken after loading, found %llu bytes", p->name,
+                            st_owner_name(owner), (unsigned long long)p->late_bytes[owner]);
+    if (p->over_bytes[owner])
+        return st_error_set(error, STRATA_MEMORY, "this is a mistake in strata: please report it",
+                            "%s: %s: %llu bytes were given back that nobody had taken", p->name, st_owner_name(owner),
+                            (unsigned long long)p->over_bytes[owner]);
+    if (owner != ST_OWNER_RUNTIME && line->reserved != line->committed)
+        return st_error_set(error, STRATA_MEMORY, "this is a mistake in strata: please report it",
+                            "%s: %s: expected the planned %llu bytes, found %llu allocated", p->name,
+                            st_owner_name(owner), (unsigned long long)line->reserved, (unsigned long long)line->committed);
+    return STRATA_OK;
+}
+
+strata_status st_ledger_check(const st_ledger *ledger, strata_error *error)
+{
+    for (uint32_t i = 0; i < ledger->device_count; i++) {
+        for (int owner = 0; owner < ST_OWNER_COUNT; owner++) {
+            strata_status status = check_line(&ledger->pages[i], (st_owner)owner, error);
+            if (status != STRATA_OK) return status;
+        }
+    }
+    return STRATA_OK;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+enum { GROUPED_MAX = 32, OWNER_WIDTH = 16, BYTES_WIDTH = 22 };
+
+/* "12,345,678" */
+static const char *group_digits(uint64_t number, char out[GROUPED_MAX])
+{
+    char digits[GROUPED_MAX];
+    size_t count = (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number), length = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (i && (count - i) % 3 == 0) out[length++] = ',';
+        out[length++] = digits[i];
+    }
+    out[length] = '\0';
+    return out;
+}
+
+static void print_line(st_buf *out, const char *owner, st_ledger_line line)
+{
+    char reserved[GROUPED_MAX], committed[GROUPED_MAX];
+    st_buf_printf(out, "  %-*s%*s%*s\n", OWNER_WIDTH, owner, BYTES_WIDTH, group_digits(line.reserved, reserved),
+                  BYTES_WIDTH, group_digits(line.committed, committed));
+}
+
+static void print_page(const page *p, st_buf *out)
+{
+    char capacity[GROUPED_MAX];
+    st_buf_printf(out, "%s, %s bytes\n", p->name, group_digits(p->capacity_bytes, capacity));
+    st_buf_printf(out, "  %-*s%*s%*s\n", OWNER_WIDTH, "owner", BYTES_WIDTH, "planned", BYTES_WIDTH, "allocated");
+    for (int owner = 0; owner < ST_OWNER_COUNT; owner++)
+        if (p->lines[owner].reserved || p->lines[owner].committed)
+            print_line(out, st_owner_name((st_owner)owner), p->lines[owner]);
+    print_line(out, "sum", sum_of(p));
+}
+
+bool st_ledger_print(const st_ledger *ledger, st_buf *out)
+{
+    for (uint32_t i = 0; i < ledger->device_count; i++) print_page(&ledger->pages[i], out);
+    return !out->failed;
+}

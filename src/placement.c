@@ -1,0 +1,161 @@
+#include "placement.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "backend/profiles.h"
+#include "base/error.h"
+#include "devices.h"
+#include "engine.h"
+
+enum { BATCH_MAX = 1 << 16 };
+
+static const strata_placement defaults = STRATA_PLACEMENT_DEFAULT;
+
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
+
+static void give_memory(st_profile *profile, uint64_t bytes)
+{
+    profile->total_bytes = profile->free_bytes = bytes;
+}
+
+/* A profile's host or the one that this is; of as much memory as the user says, the profile has, or is available here. */
+static st_profile host_of(const strata_placement *placement, const st_profile_set *set, uint32_t threads)
+{
+    st_profile here = st_host_profile(), host = set->has_host ? set->host : here;
+    if (placement->ram_bytes) give_memory(&host, placement->ram_bytes);
+    else if (host.total_bytes == 0) {
+        host.total_bytes = here.total_bytes;
+        host.free_bytes = here.free_bytes;
+    }
+    /* Fewer threads than cores compute less, but mostly read as fast. */
+    if (!set->has_host && threads && threads < host.cores) host.op_rate *= (double)threads / host.cores;
+    return host;
+}
+
+/* The profile's card, or one of which nothing but the memory is known. */
+static st_profile card_of(const strata_placement *placement, const st_profile_set *set)
+{
+    st_profile card = set->card;
+    if (!set->has_card) {
+        st_profile_find(ST_STR("rtx-4070-ti"), &card);
+        memcpy(card.name, "card", sizeof "card");
+    }
+    if (placement->vram_bytes) give_memory(&card, placement->vram_bytes);
+    if (placement->overhead_bytes != ST_BYTES_AUTO) card.overhead_bytes = placement->overhead_bytes;
+    return card;
+}
+
+static strata_status check_device(const strata_placement *placement, bool card_given, strata_error *error)
+{
+    const char *device = placement->device;
+    if (!device) return STRATA_OK;
+    if (strcmp(device, "cpu") == 0) {
+        if (placement->vram_bytes == 0) return STRATA_OK;
+        return st_error_set(error, STRATA_USAGE, "leave one of them out",
+                            "--device cpu: expected no card, found --vram %" PRIu64, placement->vram_bytes);
+    }
+    if (strcmp(device, "sim") != 0)
+        return st_error_set(error, STRATA_USAGE, NULL, "--device: expected cpu or sim, found %s", device);
+    if (card_given) return STRATA_OK;
+    return st_error_set(error, STRATA_USAGE, "give its memory (--vram 12GiB), or a card (--device-profile rtx-4070-ti)",
+                        "--device sim: expected a card to simulate, found none");
+}
+
+strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
+                                   strata_error *error)
+{
+    st_profile_set set = {0};
+    strata_status status = STRATA_OK;
+    if (!placement) placement = &defaults;
+    if (placement->profile) status = st_profile_set_of(placement->profile, &set, error);
+    bool card_given = set.has_card || placement->vram_bytes > 0;
+    if (status == STRATA_OK) status = check_device(placement, card_given, error);
+    if (status != STRATA_OK) return status;
+    bool cpu_alone = placement->device && strcmp(placement->device, "cpu") == 0;
+    out->sim = placement->device && strcmp(placement->device, "sim") == 0;
+    out->device_count = card_given && !cpu_alone ? 2 : 1;
+    out->devices[ST_HOST] = host_of(placement, &set, threads);
+    out->devices[ST_CARD] = (st_profile){0};
+    if (out->device_count == 2) out->devices[ST_CARD] = card_of(placement, &set);
+    return STRATA_OK;
+}
+
+/* ---- the planner's options ----------------------------------------------------------------------------------------- */
+
+/* A word of the options and what it means. */
+typedef struct word_row {
+    const char *word;
+    int value;
+} word_row;
+
+static const word_row kv_words[] = {{"f32", ST_TYPE_F32}, {"bf16", ST_TYPE_BF16}, {"q8_0", ST_TYPE_Q8_0}, {NULL, -1}};
+static const word_row moe_words[] = {
+    {"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cache", ST_MOE_CACHE}, {"cpu", ST_MOE_CPU}, {NULL, ST_MOE_AUTO}};
+
+/* The row of a word; the last, which has none, for no word. */
+static const word_row *find_word(const word_row *rows, const char *word)
+{
+    for (; rows->word; rows++)
+        if (word && strcmp(rows->word, word) == 0) return rows;
+    return word ? NULL : rows;
+}
+
+static strata_status set_words(const strata_engine_options *options, const strata_placement *placement,
+                               st_plan_options *out, strata_error *error)
+{
+    const word_row *kv = find_word(kv_words, options->kv_type), *moe = find_word(moe_words, placement->moe);
+    if (!kv)
+        return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0, found %s", options->kv_type);
+    if (!moe)
+        return st_error_set(error, STRATA_USAGE, NULL, "--moe: expected resident, cache or cpu, found %s", placement->moe);
+    out->kv_type = kv->value;
+    out->moe = (st_moe_mode)moe->value;
+    return STRATA_OK;
+}
+
+static strata_status check_numbers(const strata_engine_options *options, const strata_placement *placement,
+                                   strata_error *error)
+{
+    if (options->batch > BATCH_MAX)
+        return st_error_set(error, STRATA_USAGE, NULL, "batch: expected at most %d, found %" PRIu32, BATCH_MAX,
+                            options->batch);
+    if (options->sessions > ST_SEQUENCES_MAX)
+        return st_error_set(error, STRATA_USAGE, NULL, "sessions: expected at most %d, found %" PRIu32, ST_SEQUENCES_MAX,
+                            options->sessions);
+    if (placement->layers < ST_LAYERS_AUTO)
+        return st_error_set(error, STRATA_USAGE, NULL, "-g: expected a number of layers or -1 for all, found %" PRId32,
+                            placement->layers);
+    if (placement->expert_slots < -1)
+        return st_error_set(error, STRATA_USAGE, NULL, "--expert-slots: expected a number of slots, found %" PRId32,
+                            placement->expert_slots);
+    return STRATA_OK;
+}
+
+strata_status st_placement_of(const strata_engine_options *options, uint32_t threads, st_placement *out, strata_error *error)
+{
+    const strata_placement *placement = options->placement ? options->placement : &defaults;
+    st_placement made = {.options = st_plan_options_default()};
+    strata_status status = check_numbers(options, placement, error);
+    if (status == STRATA_OK) status = set_words(options, placement, &made.options, error);
+    if (status == STRATA_OK) status = st_placement_devices(placement, threads, &made, error);
+    if (status != STRATA_OK) return status;
+    st_plan_options *o = &made.options;
+    o->layers = placement->layers;
+    o->context = options->context;
+    o->batch = options->batch;
+    o->out_rows = ST_SESSION_OUT_ROWS;
+    o->sequences = options->sessions;
+    o->snapshots = ST_SNAPSHOTS;
+    o->workers[ST_HOST] = threads;
+    o->workers[ST_CARD] = 1;
+    o->nextn = options->nextn;
+    o->expert_slots = placement->expert_slots;
+    o->cpu_moe_layers = placement->cpu_moe_layers;
+    o->cpu_ffn_layers = placement->cpu_ffn_layers;
+    o->margin_bytes[ST_HOST] = placement->ram_margin_bytes;
+    o->margin_bytes[ST_CARD] = placement->vram_margin_bytes;
+    o->disk = placement->disk;
+    *out = made;
+    return STRATA_OK;
+}

@@ -1,0 +1,355 @@
+/* The stages of a step, priced as events; timeline.c walks them. sim/ keeps time by the same rates and rules, so that a
+ * prediction can be held against it. */
+#include "plan/cost.h"
+
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/error.h"
+#include "plan/timeline.h"
+
+enum { PREFILL_DEFAULT = 512, HIT_TABLE_EXPERTS = 64, EVENTS_PER_CACHED_LAYER = 4, EVENTS_BESIDE_STAGES = 5 };
+
+static const char *const spent_names[ST_SPENT_COUNT] = {
+    [ST_SPENT_CARD_MEMORY] = "the card's memory", [ST_SPENT_RAM] = "RAM",
+    [ST_SPENT_LINK] = "the link",                 [ST_SPENT_HANDOVER] = "hand-overs",
+    [ST_SPENT_ARITHMETIC] = "arithmetic",         [ST_SPENT_DISK] = "the disk",
+};
+
+struct st_predictor {
+    st_plan_source source;
+    const uint8_t *op_device;
+    st_type kv_type;
+    uint32_t depth, context, batch;
+    st_stages body, head;
+    bool *cached;             /* [layers]: the card runs those of its experts that have a slot */
+    double host_weight_bytes; /* of all weights that the host reads */
+    st_priced *token, *step;  /* a decoded token's events; those of the batch looked at */
+    uint32_t token_count;
+    double *marks, *marks_streamed; /* by stage of a range; one more for what no stage is */
+};
+
+/* --- hit rates ---------------------------------------------------------------------------------------------------- */
+
+/* A least recently used cache per layer on real routings of many small experts. */
+static const struct { double share, rate; } hit_table[] = {{0, 0},       {0.06, 0.36}, {0.19, 0.74},
+                                                           {0.38, 0.89}, {0.63, 0.96}, {1, 1}};
+
+double st_hit_rate_assumed(uint32_t experts, double share)
+{
+    if (share <= 0) return 0;
+    if (share >= 1) return 1;
+    if (experts < HIT_TABLE_EXPERTS) return share;
+    size_t i = 1;
+    while (hit_table[i].share < share) i++;
+    double from = hit_table[i - 1].share, along = (share - from) / (hit_table[i].share - from);
+    return hit_table[i - 1].rate + along * (hit_table[i].rate - hit_table[i - 1].rate);
+}
+
+/* --- pricing: stages → events ------------------------------------------------------------------------------------- */
+
+/* The events of one step, being written. */
+typedef struct pricing {
+    const st_predictor *p;
+    st_priced *events;
+    uint32_t count;
+    uint32_t rows[2]; /* by st_rows */
+    uint32_t depth;
+} pricing;
+
+static st_priced *push(pricing *w, st_event_kind kind, int32_t mark)
+{
+    st_priced *e = &w->events[w->count++];
+    *e = (st_priced){.kind = kind, .mark = mark};
+    return e;
+}
+
+static void push_copy(pricing *w, bool up, double bytes, uint32_t mark)
+{
+    push(w, ST_EVENT_COPY, (int32_t)mark)->copy = st_copy_seconds(w->p->source.devices, up, bytes);
+}
+
+static double value_bytes(const pricing *w, int32_t value)
+{
+    const st_value *v = &w->p->source.program->values[value];
+    return (double)v->width * sizeof(float) * w->rows[v->rows];
+}
+
+/* An operation has the rows of what it writes; one that writes no value is of a body. */
+static st_work work_of(const pricing *w, const st_op *op)
+{
+    const st_plan_source *s = &w->p->source;
+    st_rows rows = op->out == ST_NO_VALUE ? ST_ROWS_ALL : s->program->values[op->out].rows;
+    return st_work_of(s->program, s->binding, op, w->rows[rows], w->depth, w->p->kv_type);
+}
+
+static void add_op(const pricing *w, const st_op *op, uint32_t device, st_priced *to)
+{
+    const st_profile *profile = &w->p->source.devices[device];
+    st_work work = work_of(w, op), bytes_only = {.bytes = work.bytes, .type = work.type};
+    double seconds = st_profile_seconds(profile, &work);
+    if (st_profile_seconds(profile, &bytes_only) >= seconds) to->memory += seconds;
+    else to->arithmetic += seconds;
+    if (op->weight[0] != ST_NO_WEIGHT) to->weight_bytes += work.bytes;
+}
+
+static void push_experts(pricing *w, st_event_kind kind, const st_op *op)
+{
+    const st_profile *devices = w->p->source.devices;
+    double down = value_bytes(w, op->in[0]) + value_bytes(w, op->in[1]) + value_bytes(w, op->in[2]);
+    double up = value_bytes(w, op->out);
+    push(w, kind, ST_NO_MARK)->cached = (st_cached_experts){.layer = (uint32_t)op->layer,
+                                                            .experts = op->p.experts.experts,
+                                                            .rows = w->rows[ST_ROWS_ALL],
+                                                            .work = work_of(w, op),
+                                                            .down = st_copy_seconds(devices, false, down),
+                                                            .up = st_copy_seconds(devices, true, up)};
+}
+
+static const st_op *experts_behind(const st_op *route)
+{
+    while (route->kind != ST_OP_EXPERTS) route++;
+    return route;
+}
+
+/* A run is one segment, unless the host is told of a choice of experts in the middle of it. */
+static void price_run(pricing *w, const st_stage *stage)
+{
+    const st_op *ops = w->p->source.program->ops;
+    st_priced *run = NULL;
+    for (uint32_t i = stage->ops.first; i < stage->ops.first + stage->ops.count; i++) {
+        bool cached = stage->device == ST_CARD && ops[i].layer >= 0 && w->p->cached[ops[i].layer];
+        if (cached && ops[i].kind == ST_OP_EXPERTS) {
+            push_experts(w, ST_EVENT_EXPERTS, &ops[i]);
+            run = NULL;
+            continue;
+        }
+        if (!run) run = push(w, stage->device == ST_HOST ? ST_EVENT_HOST : ST_EVENT_CARD, stage->wait);
+        add_op(w, &ops[i], stage->device, run);
+        if (cached && ops[i].kind == ST_OP_ROUTE) {
+            push_experts(w, ST_EVENT_FORK, experts_behind(&ops[i]));
+            run = NULL;
+        }
+    }
+}
+
+static bool card_takes_part(const st_stages *stages)
+{
+    for (uint32_t i = 0; i < stages->count; i++)
+        if (stages->stages[i].device == ST_CARD) return true;
+    return false;
+}
+
+static void price_range(pricing *w, const st_stages *stages, uint32_t rows)
+{
+    if (card_takes_part(stages)) push_copy(w, true, (double)st_step_bytes(rows), stages->count);
+    for (uint32_t i = 0; i < stages->count; i++) {
+        const st_stage *stage = &stages->stages[i];
+        if (stage->kind == ST_STAGE_RUN) price_run(w, stage);
+        else push_copy(w, stage->device == ST_CARD, value_bytes(w, stage->value), i);
+    }
+}
+
+/* One row's logits, to the caller. */
+static void price_head(pricing *w)
+{
+    const st_part *part = &w->p->source.program->main;
+    uint32_t end = w->p->head.count;
+    price_range(w, &w->p->head, w->rows[ST_ROWS_OUT]);
+    if (w->p->op_device[part->head.first + part->head.count - 1] == ST_HOST) return;
+    push_copy(w, false, value_bytes(w, part->logits), end);
+    push(w, ST_EVENT_HOST, (int32_t)end);
+}
+
+static uint32_t price_step(const st_predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
+{
+    pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth};
+    price_range(&w, &p->body, rows);
+    if (last) price_head(&w);
+    else if (p->body.pending != ST_NO_STAGE) push(&w, ST_EVENT_HOST, p->body.pending); /* the next writes values */
+    return w.count;
+}
+
+/* --- a predictor -------------------------------------------------------------------------------------------------- */
+
+static uint32_t find_cached(st_predictor *p, const st_plan *plan)
+{
+    const st_program *program = p->source.program;
+    uint32_t count = 0;
+    if (plan->experts.mode != ST_MOE_CACHE) return 0;
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const st_op *op = &program->ops[i];
+        if (op->kind != ST_OP_EXPERTS || p->op_device[i] != ST_CARD) continue;
+        p->cached[op->layer] = true;
+        count++;
+    }
+    return count;
+}
+
+/* Of main alone: what a NextN block reads besides is little. Experts in a cache have their copy here. */
+static bool add_host_weights(st_predictor *p)
+{
+    const st_program *program = p->source.program;
+    const st_binding *binding = p->source.binding;
+    st_arena scratch = {0};
+    bool *seen = st_arena_alloc(&scratch, binding->count, sizeof *seen);
+    uint32_t end = program->main.head.first + program->main.head.count;
+    for (uint32_t i = program->main.body.first; seen && i < end; i++) {
+        const st_op *op = &program->ops[i];
+        bool cached = op->kind == ST_OP_EXPERTS && p->cached[op->layer];
+        if (p->op_device[i] != ST_HOST && !cached) continue;
+        for (int k = 0; k < ST_OP_WEIGHTS; k++) {
+            if (op->weight[k] == ST_NO_WEIGHT || seen[op->weight[k]]) continue;
+            seen[op->weight[k]] = true;
+            p->host_weight_bytes += (double)binding->weights[op->weight[k]].bytes;
+        }
+    }
+    bool ok = seen != NULL;
+    st_arena_free(&scratch);
+    return ok;
+}
+
+static strata_status build_stages(st_predictor *p, st_arena *arena, strata_error *error)
+{
+    const st_program *program = p->source.program;
+    st_arena scratch = {0};
+    uint8_t *valid = st_arena_alloc(&scratch, program->value_count, 1);
+    strata_status status = STRATA_OK;
+    if (!valid) status = st_error_memory(error, program->value_count, "a prediction");
+    if (status == STRATA_OK)
+        status = st_schedule_build(program, p->op_device, program->main.body, valid, arena, &p->body, error);
+    if (status == STRATA_OK)
+        status = st_schedule_build(program, p->op_device, program->main.head, valid, arena, &p->head, error);
+    st_arena_free(&scratch);
+    return status;
+}
+
+static strata_status build(st_predictor *p, const st_plan *plan, st_arena *arena, strata_error *error)
+{
+    const st_desc *desc = p->source.desc;
+    strata_status status = build_stages(p, arena, error);
+    if (status != STRATA_OK) return status;
+    p->cached = st_arena_alloc(arena, (size_t)desc->layer_count + desc->nextn_count, sizeof *p->cached);
+    size_t most = p->cached ? (size_t)find_cached(p, plan) * EVENTS_PER_CACHED_LAYER : 0;
+    most += (size_t)p->body.count + p->head.count + EVENTS_BESIDE_STAGES;
+    p->token = st_arena_alloc(arena, most, sizeof *p->token);
+    p->step = st_arena_alloc(arena, most, sizeof *p->step);
+    p->marks = st_arena_alloc(arena, most, sizeof *p->marks);
+    p->marks_streamed = st_arena_alloc(arena, most, sizeof *p->marks_streamed);
+    if (!p->cached || !p->token || !p->step || !p->marks || !p->marks_streamed || !add_host_weights(p))
+        return st_error_memory(error, most * sizeof *p->token, "a prediction");
+    p->token_count = price_step(p, 1, p->depth, true, p->token);
+    return STRATA_OK;
+}
+
+strata_status st_predictor_build(const st_plan_source *source, const st_plan *plan, uint32_t depth, st_arena *arena,
+                                 st_predictor **out, strata_error *error)
+{
+    st_predictor *p = st_arena_alloc(arena, 1, sizeof *p);
+    if (!p) return st_error_memory(error, sizeof *p, "a prediction");
+    *p = (st_predictor){.source = *source, .op_device = plan->op_device, .kv_type = plan->kv_type,
+                        .context = plan->context, .batch = plan->batch ? plan->batch : 1};
+    p->depth = depth < p->context ? depth : p->context - (p->context > 0);
+    strata_status status = build(p, plan, arena, error);
+    if (status == STRATA_OK) *out = p;
+    return status;
+}
+
+/* --- asking it ---------------------------------------------------------------------------------------------------- */
+
+/* A rate over all layers, told as one of those where it is not certain: without slots it is 0, with all of them 1. */
+static double rate_of_uncertain(const st_predictor *p, const uint32_t *slots, double rate)
+{
+    double all = 0, certain = 0, uncertain = 0;
+    for (uint32_t i = 0; i < p->token_count; i++) {
+        if (p->token[i].kind != ST_EVENT_EXPERTS) continue;
+        const st_cached_experts *x = &p->token[i].cached;
+        all++;
+        if (slots[x->layer] >= x->experts) certain++;
+        else if (slots[x->layer] > 0) uncertain++;
+    }
+    if (uncertain == 0) return rate;
+    double left = (rate * all - certain) / uncertain;
+    return left < 0 ? 0 : left > 1 ? 1 : left;
+}
+
+static double hit_rate_of(const st_predictor *p, const st_plan *plan, double hit_rate)
+{
+    bool recorded = plan->experts.hit_source && strcmp(plan->experts.hit_source, "recorded") == 0;
+    if (hit_rate < 0 && recorded) hit_rate = plan->experts.hit_rate;
+    return hit_rate < 0 || !plan->experts.slots ? -1 : rate_of_uncertain(p, plan->experts.slots, hit_rate);
+}
+
+/* What is left of RAM beside everything that must be there holds a part of the weights. */
+static double disk_share_of(const st_predictor *p, const st_plan *plan)
+{
+    if (!plan->on_disk || p->host_weight_bytes <= 0) return 0;
+    const st_plan_device *host = &plan->devices[ST_HOST];
+    double room = (double)host->capacity_bytes - (double)host->margin_bytes;
+    for (int i = 0; i < ST_OWNER_COUNT; i++)
+        if (i != ST_OWNER_WEIGHTS && i != ST_OWNER_EXPERTS) room -= (double)host->owners[i];
+    if (room < 0) room = 0;
+    return room < p->host_weight_bytes ? 1 - room / p->host_weight_bytes : 0;
+}
+
+static st_timeline begin(const st_predictor *p, const st_plan *plan, double hit_rate)
+{
+    return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = plan->experts.slots,
+                         .hit_rate = hit_rate_of(p, plan, hit_rate), .disk_share = disk_share_of(p, plan)};
+}
+
+static double end_of(const st_timeline *line)
+{
+    return line->host > line->card ? line->host : line->card;
+}
+
+double st_predictor_decode(const st_predictor *p, const st_plan *plan, double hit_rate, const char **limit)
+{
+    st_timeline line = begin(p, plan, hit_rate);
+    st_timeline_walk(&line, p->token, p->token_count);
+    int most = 0; /* of all that is done, though some of it at the same time */
+    for (int i = 1; i < ST_SPENT_COUNT; i++)
+        if (line.spent[i] > line.spent[most]) most = i;
+    if (limit) *limit = spent_names[most];
+    return end_of(&line);
+}
+
+/* Experts without a slot are computed by the host or streamed, whichever is faster. */
+double st_predictor_prefill(const st_predictor *p, const st_plan *plan, uint32_t tokens)
+{
+    st_timeline shared = begin(p, plan, -1), streamed = shared;
+    streamed.marks = p->marks_streamed;
+    streamed.streams = true;
+    for (uint32_t done = 0; done < tokens;) {
+        uint32_t rows = tokens - done < p->batch ? tokens - done : p->batch;
+        uint32_t count = price_step(p, rows, done, done + rows == tokens, p->step);
+        st_timeline_walk(&shared, p->step, count);
+        st_timeline_walk(&streamed, p->step, count);
+        done += rows;
+    }
+    return end_of(&shared) < end_of(&streamed) ? end_of(&shared) : end_of(&streamed);
+}
+
+static uint32_t prefill_of(const st_plan *plan, uint32_t prefill)
+{
+    if (prefill == 0) prefill = plan->batch > PREFILL_DEFAULT ? plan->batch : PREFILL_DEFAULT;
+    return prefill < plan->context ? prefill : plan->context;
+}
+
+st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
+                              double hit_rate)
+{
+    st_arena arena = {0};
+    st_predictor *p = NULL;
+    st_plan_speed speed = {.limit = "unknown", .prefill = prefill_of(plan, prefill)};
+    for (uint32_t i = 0; i < plan->device_count; i++) speed.estimate |= source->devices[i].estimate;
+    if (st_predictor_build(source, plan, depth, &arena, &p, NULL) == STRATA_OK) {
+        double decode = st_predictor_decode(p, plan, hit_rate, &speed.limit);
+        double whole = st_predictor_prefill(p, plan, speed.prefill);
+        speed.depth = p->depth;
+        speed.decode_tps = decode > 0 ? 1 / decode : 0;
+        speed.prefill_tps = whole > 0 ? speed.prefill / whole : 0;
+    }
+    st_arena_free(&arena);
+    return speed;
+}

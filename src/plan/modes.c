@@ -1,0 +1,157 @@
+/* Which way routed experts go, by the speed that is predicted for each. */
+#include "plan/draft.h"
+
+#include "base/error.h"
+#include "plan/cost.h"
+
+enum { DEPTH_DEFAULT = 4096, HIT_TABLE_EXPERTS = 64 };
+
+/* A mode must win by more than this over a simpler one. */
+#define MODE_GAIN 1.15
+
+/* --- predictions of drafts --------------------------------------------------------------------------------------- */
+
+/* Sums over the layers with routed experts. */
+typedef struct shares {
+    uint64_t slots, experts;
+    uint32_t layers, cached_layers, widest;
+    double hits; /* over cached layers */
+} shares;
+
+static shares shares_of(const st_planner *p)
+{
+    shares s = {0};
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) {
+        const st_layer_facts *layer = &p->layers[i];
+        if (layer->moe_index == UINT32_MAX) continue;
+        s.layers++;
+        s.experts += layer->experts;
+        s.slots += p->slots[i];
+        if (s.widest < layer->experts) s.widest = layer->experts;
+        if (p->slots[i] == 0) continue;
+        s.cached_layers++;
+        s.hits += st_hit_rate_assumed(layer->experts, (double)p->slots[i] / layer->experts);
+    }
+    return s;
+}
+
+static st_plan_experts view_experts(const st_planner *p, const st_draft *draft)
+{
+    st_plan_experts e = {
+        .mode = draft->mode, .slots = p->slots, .slot_bytes = p->slot_bytes, .hit_source = "all or none"};
+    if (p->moe_count == 0) return e;
+    shares s = shares_of(p);
+    e.budget_bytes = st_draft_expert_budget(draft);
+    e.slots_per_layer = (double)s.slots / s.layers;
+    e.resident_share = (double)s.slots / (double)s.experts;
+    e.hit_rate = draft->mode == ST_MOE_RESIDENT ? e.resident_share : 0;
+    if (draft->mode != ST_MOE_CACHE) return e;
+    bool recorded = p->options.hit_rate >= 0;
+    e.hit_rate = recorded ? p->options.hit_rate : s.cached_layers ? s.hits / s.cached_layers : 0;
+    e.hit_source = recorded ? "recorded" : s.widest >= HIT_TABLE_EXPERTS ? "table" : "slots / experts";
+    return e;
+}
+
+st_plan st_draft_view(const st_planner *p, const st_draft *draft)
+{
+    st_plan plan = {.context = draft->context,
+                    .batch = draft->batch,
+                    .out_rows = draft->out_rows,
+                    .sequences = p->options.sequences,
+                    .nextn = p->options.nextn,
+                    .kv_type = draft->kv_type,
+                    .device_count = draft->trunk > 0 ? 2 : 1,
+                    .op_device = p->op_device,
+                    .weight_devices = p->weight_devices,
+                    .slots_offset = draft->slots_offset,
+                    .expert_staging_offset = draft->expert_staging_offset,
+                    .expert_staging_bytes = draft->expert_staging_bytes,
+                    .kv_device = p->kv_device,
+                    .layers_total = p->layer_count,
+                    .layers_on_card = draft->trunk,
+                    .output_on_card = draft->output,
+                    .on_disk = draft->disk_bytes > 0,
+                    .experts = view_experts(p, draft)};
+    for (uint32_t d = 0; d < plan.device_count; d++) {
+        plan.devices[d] = draft->devices[d];
+        plan.sequence[d] = draft->sequence[d];
+        plan.sequences_offset[d] = draft->sequences_offset[d];
+    }
+    return plan;
+}
+
+strata_status st_draft_decode_tps(const st_planner *p, const st_draft *draft, double *tps, strata_error *error)
+{
+    st_plan plan = st_draft_view(p, draft);
+    st_arena arena = {0};
+    st_predictor *predictor;
+    uint32_t depth = draft->context - 1 < DEPTH_DEFAULT ? draft->context - 1 : DEPTH_DEFAULT;
+    strata_status status = st_predictor_build(p->source, &plan, depth, &arena, &predictor, error);
+    if (status == STRATA_OK) {
+        double seconds = st_predictor_decode(predictor, &plan, p->options.hit_rate, NULL);
+        *tps = seconds > 0 ? 1 / seconds : 0;
+    }
+    st_arena_free(&arena);
+    return status;
+}
+
+/* --- the choice -------------------------------------------------------------------------------------------------- */
+
+static bool may_cache(const st_planner *p)
+{
+    if (p->options.no_cache) return false;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) {
+        const st_layer_facts *layer = &p->layers[i];
+        if (layer->moe_index != UINT32_MAX && layer->moe_index >= p->options.cpu_moe_layers && layer->experts_on_card)
+            return true;
+    }
+    return false;
+}
+
+static strata_status try_mode(st_planner *p, st_moe_mode mode, strata_error *error)
+{
+    uint32_t context = p->options.context ? st_context_fixed(p) : st_context_usual(p, mode);
+    st_draft draft;
+    if (!st_draft_at(p, mode, mode == ST_MOE_RESIDENT, context, &draft)) return STRATA_OK;
+    return st_draft_decode_tps(p, &draft, &p->tried_tps[mode], error);
+}
+
+/* From the simplest on; the CPU's is always there, if only to be refused. */
+static strata_status choose_mode(st_planner *p, st_moe_mode *out, strata_error *error)
+{
+    static const st_moe_mode modes[] = {ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};
+    st_moe_mode best = ST_MOE_AUTO;
+    for (int i = 0; i < 3; i++) {
+        if (modes[i] == ST_MOE_CACHE && !may_cache(p)) continue;
+        if (modes[i] == ST_MOE_RESIDENT && p->options.cpu_moe_layers >= p->moe_count) continue;
+        strata_status status = try_mode(p, modes[i], error);
+        if (status != STRATA_OK) return status;
+        double tps = p->tried_tps[modes[i]];
+        if (tps > 0 && (best == ST_MOE_AUTO || tps > MODE_GAIN * p->tried_tps[best])) best = modes[i];
+    }
+    *out = best == ST_MOE_AUTO ? ST_MOE_CPU : best;
+    return STRATA_OK;
+}
+
+static strata_status decide_mode(st_planner *p, st_moe_mode *out, strata_error *error)
+{
+    *out = ST_MOE_AUTO;
+    if (p->moe_count == 0) return STRATA_OK;
+    *out = p->card ? p->options.moe : ST_MOE_CPU;
+    if (*out == ST_MOE_AUTO && p->options.expert_slots >= 0)
+        *out = p->options.expert_slots > 0 ? ST_MOE_CACHE : ST_MOE_CPU;
+    return *out == ST_MOE_AUTO ? choose_mode(p, out, error) : STRATA_OK;
+}
+
+strata_status st_draft_choose(st_planner *p, st_draft *out, strata_error *error)
+{
+    st_moe_mode mode;
+    bool fits = false;
+    strata_status status = decide_mode(p, &mode, error);
+    if (status == STRATA_OK) status = st_draft_with_context(p, mode, out, &fits, error);
+    if (status != STRATA_OK) return status;
+    if (!fits) return st_draft_refuse(p, out, error);
+    st_draft_place(p, out); /* the last tried may have been another */
+    st_draft_size(p, out);
+    return STRATA_OK;
+}

@@ -1,0 +1,237 @@
+/* Values have places (program.h) that others take over when they are through, on every device alike. Why a move never
+ * writes over something that is still wanted: it stands behind the operation that made the value and before the one
+ * that reads it, so inside the value's life, and no other value alive then has a part of its place.
+ * Why a place is not taken over too early: a card's queue runs in order; the host runs in order and waits for what it
+ * reads. What is left are moves up, which read the host's memory later than they are issued: a run that would write
+ * there waits for them. */
+#include "plan/schedule.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+enum { NONE = -1 };
+
+typedef struct move {
+    int32_t value;
+    uint8_t from, to;
+    int32_t next; /* in its gap */
+} move;
+
+/* A gap is the place before an operation of the range: gap i before the i-th; what was there before has gap 0. */
+typedef struct gap {
+    int32_t first, last; /* moves */
+} gap;
+
+typedef struct builder {
+    const st_program *program;
+    const uint8_t *op_device;
+    st_op_range range;
+    uint8_t *valid;
+    uint32_t *made;   /* [values]: the gap behind the operation that wrote it last */
+    gap *gaps;        /* [range.count + 1] */
+    move *moves;
+    uint32_t move_count;
+    uint32_t group;     /* the first move of those that the run now looked at, on the host, waits for */
+    uint32_t group_gap; /* where they will stand: behind the last of them to be made */
+    /* the second pass */
+    st_stage *stages;
+    uint32_t stage_count;
+    int32_t *moved;   /* [values]: the stage that brought it to the host last */
+    int32_t waited;   /* this stage, and so all before it, has ended */
+    int32_t *up;      /* stages: moves from the host that may not have ended */
+    uint32_t up_count;
+} builder;
+
+static const st_op *op_at(const builder *b, uint32_t index)
+{
+    return &b->program->ops[b->range.first + index];
+}
+
+static uint8_t device_at(const builder *b, uint32_t index)
+{
+    return b->op_device[b->range.first + index];
+}
+
+/* --- which values move, and where --------------------------------------------------------------------------------- */
+
+static void put_in_gap(builder *b, uint32_t index, uint32_t at)
+{
+    gap *g = &b->gaps[at];
+    b->moves[index].next = NONE;
+    if (g->first == NONE) g->first = (int32_t)index;
+    else b->moves[g->last].next = (int32_t)index;
+    g->last = (int32_t)index;
+}
+
+/* The run that waits for the group is through. A card's run is split for it only once, as soon as all of it is made. */
+static void close_group(builder *b)
+{
+    for (; b->group < b->move_count; b->group++) put_in_gap(b, b->group, b->group_gap);
+    b->group_gap = 0;
+}
+
+static strata_status need(builder *b, int32_t value, uint32_t index, strata_error *error)
+{
+    uint8_t device = device_at(b, index), *valid = &b->valid[value];
+    if (*valid >> device & 1) return STRATA_OK;
+    if (*valid == 0)
+        return st_error_set(error, STRATA_RUNTIME, NULL, "operation %u (%s): its input %s is on no device",
+                            b->range.first + index, st_op_name(op_at(b, index)->kind), b->program->values[value].name);
+    b->moves[b->move_count++] = (move){.value = value, .from = (uint8_t)__builtin_ctz(*valid), .to = device};
+    *valid |= (uint8_t)(1u << device);
+    if (device == ST_HOST) {
+        if (b->group_gap < b->made[value]) b->group_gap = b->made[value];
+    } else {
+        put_in_gap(b, b->move_count - 1, b->made[value]);
+        b->group = b->move_count;
+    }
+    return STRATA_OK;
+}
+
+static void write_value(builder *b, int32_t value, uint32_t index)
+{
+    if (value == ST_NO_VALUE) return;
+    b->valid[value] = (uint8_t)(1u << device_at(b, index));
+    b->made[value] = index + 1;
+}
+
+static strata_status find_moves(builder *b, strata_error *error)
+{
+    for (uint32_t i = 0; i < b->range.count; i++) {
+        const st_op *op = op_at(b, i);
+        if (i > 0 && device_at(b, i) != device_at(b, i - 1)) close_group(b);
+        for (int k = 0; k < ST_OP_INPUTS; k++) {
+            if (op->in[k] == ST_NO_VALUE) continue;
+            strata_status status = need(b, op->in[k], i, error);
+            if (status != STRATA_OK) return status;
+        }
+        write_value(b, op->out, i);
+        write_value(b, op->out2, i);
+    }
+    close_group(b);
+    return STRATA_OK;
+}
+
+/* --- stages, and what the host waits for -------------------------------------------------------------------------- */
+
+static bool share_a_place(const st_program *program, int32_t a, int32_t b)
+{
+    const st_value *v = &program->values[a], *w = &program->values[b];
+    return v->rows == w->rows && v->offset_bytes < w->offset_bytes + (size_t)w->width * sizeof(float) &&
+           w->offset_bytes < v->offset_bytes + (size_t)v->width * sizeof(float);
+}
+
+static void wait_for(builder *b, int32_t stage, int32_t *wait)
+{
+    if (stage > b->waited && stage > *wait) *wait = stage;
+}
+
+/* Before `value` is written on the host. */
+static void wait_for_readers(builder *b, int32_t value, int32_t *wait)
+{
+    if (value == ST_NO_VALUE) return;
+    for (uint32_t i = 0; i < b->up_count; i++)
+        if (share_a_place(b->program, b->stages[b->up[i]].value, value)) wait_for(b, b->up[i], wait);
+}
+
+static int32_t wait_of(builder *b, st_op_range ops)
+{
+    int32_t wait = ST_NO_STAGE;
+    for (uint32_t i = ops.first; i < ops.first + ops.count; i++) {
+        const st_op *op = &b->program->ops[i];
+        for (int k = 0; k < ST_OP_INPUTS; k++)
+            if (op->in[k] != ST_NO_VALUE) wait_for(b, b->moved[op->in[k]], &wait);
+        wait_for_readers(b, op->out, &wait);
+        wait_for_readers(b, op->out2, &wait);
+    }
+    return wait;
+}
+
+static void emit_run(builder *b, uint32_t first, uint32_t end)
+{
+    if (first == end) return;
+    st_stage stage = {.kind = ST_STAGE_RUN, .device = device_at(b, first), .value = ST_NO_VALUE, .wait = ST_NO_STAGE,
+                      .ops = {.first = b->range.first + first, .count = end - first}};
+    stage.from = stage.device;
+    if (stage.device == ST_HOST) stage.wait = wait_of(b, stage.ops);
+    if (stage.wait != ST_NO_STAGE) {
+        b->stages[stage.wait].awaited = true;
+        b->waited = stage.wait;
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < b->up_count; i++)
+            if (b->up[i] > b->waited) b->up[kept++] = b->up[i];
+        b->up_count = kept;
+    }
+    b->stages[b->stage_count++] = stage;
+}
+
+static void emit_moves(builder *b, uint32_t at)
+{
+    for (int32_t i = b->gaps[at].first; i != NONE; i = b->moves[i].next) {
+        const move *m = &b->moves[i];
+        int32_t stage = (int32_t)b->stage_count++;
+        b->stages[stage] = (st_stage){.kind = ST_STAGE_MOVE, .device = m->to, .from = m->from, .value = m->value,
+                                      .wait = ST_NO_STAGE};
+        if (m->to == ST_HOST) b->moved[m->value] = stage;
+        else b->up[b->up_count++] = stage;
+    }
+}
+
+static void emit_stages(builder *b)
+{
+    uint32_t first = 0; /* of the run that is open */
+    for (uint32_t i = 0; i < b->range.count; i++) {
+        bool moves = b->gaps[i].first != NONE;
+        if (!moves && (i == 0 || device_at(b, i) == device_at(b, i - 1))) continue;
+        emit_run(b, first, i);
+        emit_moves(b, i);
+        first = i;
+    }
+    emit_run(b, first, b->range.count);
+}
+
+/* --- in all ------------------------------------------------------------------------------------------------------- */
+
+/* No more moves than inputs, no more stages than moves and as many runs as operations and moves can part. */
+static bool allocate(builder *b, st_arena *scratch)
+{
+    size_t inputs = 0, values = b->program->value_count, count = b->range.count;
+    for (uint32_t i = 0; i < b->range.count; i++)
+        for (int k = 0; k < ST_OP_INPUTS; k++) inputs += op_at(b, i)->in[k] != ST_NO_VALUE;
+    b->made = st_arena_alloc(scratch, values, sizeof *b->made);
+    b->gaps = st_arena_alloc(scratch, count + 1, sizeof *b->gaps);
+    b->moves = st_arena_alloc(scratch, inputs, sizeof *b->moves);
+    b->stages = st_arena_alloc(scratch, inputs + count, sizeof *b->stages);
+    b->moved = st_arena_alloc(scratch, values, sizeof *b->moved);
+    b->up = st_arena_alloc(scratch, inputs, sizeof *b->up);
+    if (!b->made || !b->gaps || !b->moves || !b->stages || !b->moved || !b->up) return false;
+    for (size_t i = 0; i <= count; i++) b->gaps[i] = (gap){NONE, NONE};
+    for (size_t i = 0; i < values; i++) b->moved[i] = ST_NO_STAGE;
+    return true;
+}
+
+static strata_status build(builder *b, st_arena *arena, st_arena *scratch, st_stages *out, strata_error *error)
+{
+    if (!allocate(b, scratch)) return st_error_memory(error, b->range.count * sizeof *b->stages, "the order of work");
+    strata_status status = find_moves(b, error);
+    if (status != STRATA_OK) return status;
+    emit_stages(b);
+    st_stage *stages = st_arena_alloc(arena, b->stage_count, sizeof *stages);
+    if (!stages) return st_error_memory(error, b->stage_count * sizeof *stages, "the order of work");
+    int32_t pending = b->up_count ? b->up[b->up_count - 1] : ST_NO_STAGE;
+    if (pending != ST_NO_STAGE) b->stages[pending].awaited = true;
+    memcpy(stages, b->stages, b->stage_count * sizeof *stages);
+    *out = (st_stages){.stages = stages, .count = b->stage_count, .pending = pending};
+    return STRATA_OK;
+}
+
+strata_status st_schedule_build(const st_program *program, const uint8_t *op_device, st_op_range range, uint8_t *valid,
+                                st_arena *arena, st_stages *out, strata_error *error)
+{
+    st_arena scratch = {0};
+    builder b = {.program = program, .op_device = op_device, .range = range, .valid = valid, .waited = ST_NO_STAGE};
+    strata_status status = build(&b, arena, &scratch, out, error);
+    st_arena_free(&scratch);
+    return status;
+}

@@ -1,0 +1,255 @@
+/* What a placed draft takes on each device, owner by owner, to the byte. */
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/check.h"
+#include "plan/draft.h"
+
+enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
+}
+
+/* --- one sequence ------------------------------------------------------------------------------------------------ */
+
+/* With experts in RAM a prompt is worth sending in larger pieces: each piece touches nearly all of them. */
+static uint32_t batch_of(const st_planner *p, const st_draft *draft)
+{
+    bool experts_in_ram = draft->trunk > 0 && draft->expert_bytes[ST_HOST] > 0;
+    uint32_t batch = p->options.batch;
+    if (batch == 0) batch = experts_in_ram ? BATCH_WITH_EXPERTS_IN_RAM : BATCH_DEFAULT;
+    return batch < draft->context ? batch : draft->context;
+}
+
+static void ask_needs(st_planner *p, uint32_t batch)
+{
+    if (p->needs_batch == batch) return;
+    const st_program *program = p->source->program;
+    for (uint32_t i = 0; i < program->op_count; i++)
+        p->needs[i] = st_scratch_need_of(program, p->source->binding, &program->ops[i], batch);
+    p->needs_batch = batch;
+}
+
+/* On the host beside a card: the step blocks on their way up, and logits on their way down. */
+static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_sequence *s)
+{
+    size_t logits, step = aligned(st_step_bytes(draft->batch));
+    if (!st_mul_size((size_t)draft->out_rows * sizeof(float), draft->output ? p->source->desc->vocab : 0, &logits))
+        return false;
+    s->staging_steps[1] = step;
+    s->staging_logits = 2 * step;
+    return st_add_size(s->staging_logits, logits, &s->staging_bytes);
+}
+
+static bool size_sequence(const st_planner *p, st_draft *draft, uint8_t device, st_kv_layout *kv)
+{
+    st_plan_sequence *s = &draft->sequence[device];
+    *s = (st_plan_sequence){0};
+    st_kv_options kv_options = {.type = draft->kv_type, .context = draft->context, .batch = draft->batch,
+                                .snapshots = p->options.snapshots, .no_rings = p->options.no_rings,
+                                .layer_device = p->kv_device, .device = device};
+    st_working_options working = {.op_device = p->op_device,
+                                  .device = device,
+                                  .batch = draft->batch,
+                                  .out_rows = draft->out_rows,
+                                  .workers = p->options.workers[device],
+                                  .nextn = p->options.nextn,
+                                  .expert_cache = draft->mode == ST_MOE_CACHE,
+                                  .needs = p->needs};
+    if (!st_kv_layout_price(p->source->desc, &kv_options, kv) ||
+        !st_working_set_of(p->source->desc, p->source->program, p->source->binding, &working, &s->working))
+        return false;
+    if (device == ST_HOST && draft->trunk > 0 && !size_staging(p, draft, s)) return false;
+    return st_align_size(kv->total_bytes, ST_RANGE_ALIGN, &s->working_offset) &&
+           st_add_size(s->working_offset, s->working.bytes, &s->staging_offset) && /* a multiple of the alignment */
+           st_add_size(s->staging_offset, s->staging_bytes, &s->sequence_bytes) &&
+           st_align_size(s->sequence_bytes, ST_RANGE_ALIGN, &s->sequence_bytes);
+}
+
+/* --- a device ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t slots_total(const st_planner *p)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) bytes += p->slots[i] * p->slot_bytes[i];
+    return bytes;
+}
+
+/* Room for a token's experts and two more on their way to their slots. */
+static size_t expert_staging(const st_planner *p, const st_draft *draft)
+{
+    uint64_t largest = 0, used = 0;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) {
+        if (!st_draft_has_cache(p, draft, i)) continue;
+        if (largest < p->slot_bytes[i]) largest = p->slot_bytes[i];
+        if (used < p->layers[i].used) used = p->layers[i].used;
+    }
+    return largest ? (size_t)((used + EXPERTS_IN_TRANSIT) * largest) : 0;
+}
+
+/* The card's block up to the sequences. */
+static void size_card_block(const st_planner *p, st_draft *draft)
+{
+    uint64_t *owners = draft->devices[ST_CARD].owners;
+    owners[ST_OWNER_RUNTIME] = p->source->devices[ST_CARD].overhead_bytes;
+    owners[ST_OWNER_SLOTS] = draft->mode == ST_MOE_CACHE ? slots_total(p) : 0;
+    draft->slots_offset = aligned(draft->weights_end);
+    draft->expert_staging_offset = draft->slots_offset + owners[ST_OWNER_SLOTS];
+    draft->expert_staging_bytes = expert_staging(p, draft);
+    owners[ST_OWNER_STAGING] = draft->expert_staging_bytes;
+    draft->sequences_offset[ST_CARD] = draft->expert_staging_offset + draft->expert_staging_bytes;
+}
+
+static uint64_t owners_sum(const st_plan_device *device)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < ST_OWNER_COUNT; i++) sum += device->owners[i];
+    return sum;
+}
+
+/* Everything that is in the block by itself is known; the rest of it is padding. False: it does not fit a size. */
+static bool size_device(st_planner *p, st_draft *draft, uint8_t d)
+{
+    st_plan_device *device = &draft->devices[d];
+    st_plan_sequence *s = &draft->sequence[d];
+    uint64_t count = p->options.sequences, granularity = p->source->devices[d].granularity;
+    st_kv_layout kv;
+    size_t sequences, used;
+    if (!size_sequence(p, draft, d, &kv) || !st_mul_size(s->sequence_bytes, count, &sequences) ||
+        !st_add_size(draft->sequences_offset[d], sequences, &used))
+        return false;
+    uint64_t *owners = device->owners, outside = owners[ST_OWNER_RUNTIME];
+    owners[ST_OWNER_KV] = kv.exact.kv * count;
+    owners[ST_OWNER_STATE] = kv.exact.state * count;
+    owners[ST_OWNER_SNAPSHOTS] = kv.exact.snapshots * count;
+    owners[ST_OWNER_SCRATCH] = s->working.bytes * count;
+    owners[ST_OWNER_STAGING] += s->staging_bytes * count;
+    owners[ST_OWNER_WEIGHTS] = draft->weight_bytes[d];
+    owners[ST_OWNER_EXPERTS] = draft->expert_bytes[d];
+    if (d == ST_HOST) outside += owners[ST_OWNER_WEIGHTS] + owners[ST_OWNER_EXPERTS]; /* mapped from the file */
+    owners[ST_OWNER_PADDING] = used - (owners_sum(device) - outside);
+    size_t block = used;
+    if (granularity > 1 && used % granularity && !st_add_size(used, granularity - used % granularity, &block))
+        return false;
+    owners[ST_OWNER_GRANULARITY] = block - used;
+    draft->block_used[d] = used;
+    device->block_bytes = block;
+    device->planned_bytes = owners_sum(device);
+    return device->planned_bytes >= block; /* else the sum has run over */
+}
+
+static void take_from(uint64_t *owner, uint64_t *bytes)
+{
+    uint64_t taken = *bytes < *owner ? *bytes : *owner;
+    *owner -= taken;
+    *bytes -= taken;
+}
+
+/* What the host has no room for stays in the file, experts first: they are read least often. */
+static void leave_on_disk(st_plan_device *host, uint64_t limit, uint64_t *disk_bytes)
+{
+    uint64_t missing = host->planned_bytes > limit ? host->planned_bytes - limit : 0, left = missing;
+    take_from(&host->owners[ST_OWNER_EXPERTS], &left);
+    take_from(&host->owners[ST_OWNER_WEIGHTS], &left);
+    *disk_bytes = missing - left;
+    host->planned_bytes -= *disk_bytes;
+}
+
+void st_draft_size(st_planner *p, st_draft *draft)
+{
+    uint32_t devices = draft->trunk > 0 ? 2 : 1;
+    draft->batch = batch_of(p, draft);
+    draft->out_rows = p->options.out_rows < draft->batch ? p->options.out_rows : draft->batch;
+    draft->disk_bytes = 0;
+    draft->sequences_offset[ST_HOST] = 0;
+    draft->fits[ST_CARD] = true;
+    draft->devices[ST_CARD] = (st_plan_device){0};
+    ask_needs(p, draft->batch);
+    for (uint32_t d = 0; d < devices; d++) {
+        st_plan_device *device = &draft->devices[d];
+        *device = (st_plan_device){.profile = &p->source->devices[d], .capacity_bytes = p->capacity_bytes[d],
+                                   .margin_bytes = p->margin_bytes[d]};
+        if (d == ST_CARD) size_card_block(p, draft);
+        uint64_t limit = device->capacity_bytes - device->margin_bytes; /* the margin is at most the capacity */
+        if (!size_device(p, draft, (uint8_t)d)) device->planned_bytes = UINT64_MAX;
+        else if (d == ST_HOST && p->options.disk) leave_on_disk(device, limit, &draft->disk_bytes);
+        draft->fits[d] = device->planned_bytes <= limit;
+    }
+}
+
+bool st_draft_fits(const st_draft *draft)
+{
+    return draft->fits[ST_HOST] && draft->fits[ST_CARD];
+}
+
+uint64_t st_draft_missing(const st_draft *draft, uint32_t device)
+{
+    const st_plan_device *d = &draft->devices[device];
+    return draft->fits[device] ? 0 : d->planned_bytes - (d->capacity_bytes - d->margin_bytes);
+}
+
+/* --- experts ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t slots_bytes(const st_planner *p, const st_draft *draft, uint32_t slots)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) {
+        uint32_t experts = p->layers[i].experts;
+        if (st_draft_has_cache(p, draft, i)) bytes += (slots < experts ? slots : experts) * p->slot_bytes[i];
+    }
+    return bytes;
+}
+
+static uint32_t experts_most(const st_planner *p, const st_draft *draft)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++)
+        if (st_draft_has_cache(p, draft, i) && most < p->layers[i].experts) most = p->layers[i].experts;
+    return most;
+}
+
+/* Bytes that the block may grow by. */
+static uint64_t room_on_card(const st_planner *p, const st_draft *draft)
+{
+    const st_plan_device *card = &draft->devices[ST_CARD];
+    uint64_t granularity = p->source->devices[ST_CARD].granularity;
+    uint64_t limit = card->capacity_bytes - card->margin_bytes - card->owners[ST_OWNER_RUNTIME];
+    if (granularity > 1) limit -= limit % granularity;
+    return limit - draft->block_used[ST_CARD];
+}
+
+/* In a fixed order, and no layer is passed over for a smaller one: more room never means fewer slots for anybody. */
+void st_draft_fill_slots(const st_planner *p, st_draft *draft)
+{
+    draft->slots = draft->more = 0;
+    if (!draft->fits[ST_CARD]) return;
+    uint64_t room = room_on_card(p, draft);
+    uint32_t low = 0, high = experts_most(p, draft);
+    while (low < high) {
+        uint32_t middle = high - (high - low) / 2;
+        if (slots_bytes(p, draft, middle) <= room) low = middle;
+        else high = middle - 1;
+    }
+    draft->slots = low;
+    room -= slots_bytes(p, draft, low);
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) {
+        if (!st_draft_has_cache(p, draft, i)) continue;
+        uint64_t bytes = low < p->layers[i].experts ? p->slot_bytes[i] : 0;
+        if (bytes > room) return;
+        room -= bytes;
+        draft->more++;
+    }
+    draft->more = 0; /* all have all of their experts */
+}
+
+uint64_t st_draft_expert_budget(const st_draft *draft)
+{
+    const st_plan_device *card = &draft->devices[ST_CARD];
+    if (draft->trunk == 0) return 0;
+    uint64_t others = card->planned_bytes - card->owners[ST_OWNER_EXPERTS] - card->owners[ST_OWNER_SLOTS] -
+                      draft->expert_staging_bytes - card->owners[ST_OWNER_GRANULARITY];
+    uint64_t limit = card->capacity_bytes - card->margin_bytes;
+    return limit > others ? limit - others : 0;
+}

@@ -1,0 +1,176 @@
+#include "plan/timeline.h"
+
+#include "plan/plan.h"
+
+static double spend(st_timeline *t, st_spent what, double seconds)
+{
+    t->spent[what] += seconds;
+    return seconds;
+}
+
+double st_copy_seconds(const st_profile *devices, bool up, double bytes)
+{
+    double link = up ? devices[ST_CARD].link_up : devices[ST_CARD].link_down, memory = devices[ST_HOST].memory_rate;
+    double rate = memory > 0 && memory < link ? memory : link;
+    return rate > 0 ? bytes / rate : 0;
+}
+
+static double disk_seconds(const st_timeline *t, double weight_bytes)
+{
+    double rate = t->devices[ST_HOST].disk_rate;
+    return t->disk_share > 0 && rate > 0 ? weight_bytes * t->disk_share / rate : 0;
+}
+
+/* The card cannot begin with what the host has not yet given it. */
+static void card_begins(st_timeline *t)
+{
+    if (t->card < t->host) t->card = t->host;
+}
+
+static void launch(st_timeline *t)
+{
+    card_begins(t);
+    t->card += spend(t, ST_SPENT_HANDOVER, t->devices[ST_CARD].launch_seconds);
+}
+
+static void copy(st_timeline *t, double seconds)
+{
+    card_begins(t);
+    t->card += spend(t, ST_SPENT_LINK, seconds);
+}
+
+static void host_waits(st_timeline *t, double until)
+{
+    if (t->host < until) t->host = until;
+    t->host += spend(t, ST_SPENT_HANDOVER, t->devices[ST_CARD].handover_seconds);
+}
+
+static void walk_host(st_timeline *t, const st_priced *e)
+{
+    if (e->mark != ST_NO_MARK) host_waits(t, t->marks[e->mark]);
+    t->host += spend(t, ST_SPENT_RAM, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic) +
+               spend(t, ST_SPENT_DISK, disk_seconds(t, e->weight_bytes));
+}
+
+static void walk_card(st_timeline *t, const st_priced *e)
+{
+    launch(t);
+    t->card += spend(t, ST_SPENT_CARD_MEMORY, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic);
+}
+
+static void walk_copy(st_timeline *t, const st_priced *e)
+{
+    copy(t, e->copy);
+    t->marks[e->mark] = t->card;
+}
+
+/* --- experts with slots ------------------------------------------------------------------------------------------- */
+
+typedef struct part {
+    double seconds;
+    st_spent on;
+} part;
+
+static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t device, double share)
+{
+    st_work work = {.bytes = x->work.bytes * share, .ops = x->work.ops * share, .type = x->work.type};
+    st_work bytes_only = {.bytes = work.bytes, .type = work.type};
+    part p = {.seconds = st_profile_seconds(&t->devices[device], &work)};
+    bool memory = st_profile_seconds(&t->devices[device], &bytes_only) >= p.seconds;
+    p.on = !memory ? ST_SPENT_ARITHMETIC : device == ST_CARD ? ST_SPENT_CARD_MEMORY : ST_SPENT_RAM;
+    return p;
+}
+
+/* The card's part counts as if all of them were there. They come as whole experts, so that it has all of them for some
+ * tokens and layers and few for others; and a cache that grows must not seem to make the card slower. */
+static part card_part(const st_timeline *t, const st_cached_experts *x)
+{
+    return part_of(t, x, ST_CARD, 1);
+}
+
+static part longer(part a, part b)
+{
+    return a.seconds > b.seconds ? a : b;
+}
+
+static double resident_share(const st_timeline *t, const st_cached_experts *x)
+{
+    double share = t->slots ? (double)t->slots[x->layer] / x->experts : 0;
+    return share < 1 ? share : 1;
+}
+
+/* Of one token's experts as many as are found in the cache; of a batch, which touches all, as many as there are. */
+static double share_on_card(const st_timeline *t, const st_cached_experts *x)
+{
+    double resident = resident_share(t, x);
+    if (resident <= 0 || resident >= 1 || x->rows > 1) return resident;
+    return t->hit_rate >= 0 ? t->hit_rate : st_hit_rate_assumed(x->experts, resident);
+}
+
+static part host_part(const st_timeline *t, const st_cached_experts *x)
+{
+    double share = 1 - share_on_card(t, x), disk = disk_seconds(t, x->work.bytes * share);
+    part p = part_of(t, x, ST_HOST, share);
+    if (disk > p.seconds) p.on = ST_SPENT_DISK;
+    p.seconds += disk;
+    return p;
+}
+
+/* What has no slot passes through the staging while the card computes. */
+static part streamed_part(const st_timeline *t, const st_cached_experts *x)
+{
+    double missing = x->work.bytes * (1 - resident_share(t, x)), disk = disk_seconds(t, missing);
+    double link = st_copy_seconds(t->devices, true, missing);
+    part stream = {.seconds = link + disk, .on = disk > link ? ST_SPENT_DISK : ST_SPENT_LINK};
+    return longer(stream, card_part(t, x));
+}
+
+/* Whether the host takes a share. */
+static bool is_shared(const st_timeline *t, const st_cached_experts *x)
+{
+    return resident_share(t, x) < 1 && (x->rows == 1 || !t->streams);
+}
+
+static void walk_fork(st_timeline *t, const st_cached_experts *x)
+{
+    if (!is_shared(t, x)) return;
+    copy(t, x->down);
+    t->forked = t->card;
+    t->is_forked = true;
+}
+
+static void walk_experts(st_timeline *t, const st_cached_experts *x)
+{
+    if (!is_shared(t, x)) {
+        part all = streamed_part(t, x);
+        launch(t);
+        t->card += spend(t, all.on, all.seconds);
+        return;
+    }
+    if (!t->is_forked) walk_fork(t, x);
+    part card = card_part(t, x), host = host_part(t, x);
+    launch(t);
+    t->card += card.seconds;
+    host_waits(t, t->forked);
+    t->host += host.seconds;
+    if (t->card > t->host) spend(t, card.on, card.seconds);
+    else spend(t, host.on, host.seconds);
+    t->is_forked = false;
+    copy(t, x->up);
+}
+
+/* --- in all ------------------------------------------------------------------------------------------------------- */
+
+void st_timeline_walk(st_timeline *line, const st_priced *events, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const st_priced *e = &events[i];
+        switch (e->kind) {
+        case ST_EVENT_HOST: walk_host(line, e); break;
+        case ST_EVENT_CARD: walk_card(line, e); break;
+        case ST_EVENT_COPY: walk_copy(line, e); break;
+        case ST_EVENT_FORK: walk_fork(line, &e->cached); break;
+        case ST_EVENT_EXPERTS: walk_experts(line, &e->cached); break;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+/* Two clocks, the host's and a card's, along the events of a step. Knows durations; knows no operation and no value. */
+#ifndef ST_PLAN_TIMELINE_H
+#define ST_PLAN_TIMELINE_H
+
+#include "backend/profile.h"
+
+/* What time is spent on. */
+typedef enum st_spent {
+    ST_SPENT_CARD_MEMORY,
+    ST_SPENT_RAM,
+    ST_SPENT_LINK,
+    ST_SPENT_HANDOVER,
+    ST_SPENT_ARITHMETIC,
+    ST_SPENT_DISK,
+    ST_SPENT_COUNT
+} st_spent;
+
+typedef enum st_event_kind {
+    ST_EVENT_HOST,    /* the host waits for the copy `mark`, if any, then works */
+    ST_EVENT_CARD,    /* a segment in the card's queue */
+    ST_EVENT_COPY,    /* in the card's queue, either way; its end is `mark` */
+    ST_EVENT_FORK,    /* the router has chosen: what the host's share of the experts needs goes down */
+    ST_EVENT_EXPERTS, /* experts that are on the card run there, the others on the host or streamed to the card */
+} st_event_kind;
+
+typedef struct st_cached_experts {
+    uint32_t layer, experts, rows;
+    st_work work;    /* of all that the rows touch */
+    double down, up; /* seconds of copying what the host's share needs, and its sum back */
+} st_cached_experts;
+
+/* Seconds, by what they are spent on. (`event` is a backend's word for another thing.) */
+typedef struct st_priced {
+    st_event_kind kind;
+    int32_t mark;    /* ST_NO_MARK: none */
+    double memory, arithmetic, copy;
+    double weight_bytes; /* of the host's work: what is not in RAM comes from the disk */
+    st_cached_experts cached;
+} st_priced;
+
+enum { ST_NO_MARK = -1 };
+
+typedef struct st_timeline {
+    const st_profile *devices;
+    double *marks;         /* when copies ended */
+    const uint32_t *slots; /* [layers] */
+    double hit_rate;       /* of layers that have some of their experts on the card; negative: the table's */
+    double disk_share;     /* of the weights that the host reads */
+    bool streams;          /* a batch's experts without a slot pass to the card; else the host computes them */
+    double host, card;     /* when they are through with what they were given */
+    double forked;         /* when the host can begin with its share of a layer's experts */
+    bool is_forked;
+    double spent[ST_SPENT_COUNT];
+} st_timeline;
+
+void st_timeline_walk(st_timeline *line, const st_priced *events, uint32_t count);
+
+/* Of a copy that passes the card's link and the host's memory. */
+double st_copy_seconds(const st_profile *devices, bool up, double bytes);
+
+#endif

@@ -1,0 +1,307 @@
+/* The plan in words: a line for every decision, with its numbers, and one for all that did not fit. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/draft.h"
+
+enum { LINE_BYTES = 512 };
+
+const char *st_number_text(uint64_t number, char text[ST_NUMBER_TEXT])
+{
+    char digits[ST_NUMBER_TEXT];
+    int count = snprintf(digits, sizeof digits, "%" PRIu64, number), used = 0;
+    for (int i = 0; i < count; i++) {
+        if (i > 0 && (count - i) % 3 == 0) text[used++] = ',';
+        text[used++] = digits[i];
+    }
+    text[used] = 0;
+    return text;
+}
+
+const char *st_size_text(uint64_t bytes, char text[ST_NUMBER_TEXT])
+{
+    bool large = bytes >= (uint64_t)1 << 30;
+    snprintf(text, ST_NUMBER_TEXT, "%.2f %s", (double)bytes / (large ? 1 << 30 : 1 << 20), large ? "GiB" : "MiB");
+    return text;
+}
+
+const char *st_device_text(const st_profile *profile, char text[ST_DEVICE_TEXT])
+{
+    bool card = profile->kind == ST_DEVICE_CARD;
+    bool says = strcmp(profile->name, card ? "card" : "host") != 0;
+    snprintf(text, ST_DEVICE_TEXT, "%s%s%s", card ? "card" : "RAM", says ? card ? " " : " of " : "",
+             says ? profile->name : "");
+    return text;
+}
+
+__attribute__((format(printf, 3, 4))) static void tell(st_planner *p, st_lines *lines, const char *format, ...)
+{
+    char text[LINE_BYTES];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (length < 0 || lines->count == ST_PLAN_LINES_MAX) return;
+    const char *copy = st_arena_copy(p->arena, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+    if (!copy) p->out_of_memory = true;
+    else lines->lines[lines->count++] = copy;
+}
+
+#define WHY(...) tell(p, &p->why, __VA_ARGS__)
+#define LACKING(...) tell(p, &p->lacking, __VA_ARGS__)
+
+/* --- why --------------------------------------------------------------------------------------------------------- */
+
+static void tell_devices(st_planner *p, const st_plan *plan)
+{
+    for (uint32_t d = 0; d < plan->device_count; d++) {
+        const st_plan_device *device = &plan->devices[d];
+        bool asked = p->options.margin_bytes[d] != ST_BYTES_AUTO;
+        char name[ST_DEVICE_TEXT], capacity[ST_NUMBER_TEXT], margin[ST_NUMBER_TEXT];
+        WHY("%s: %s, of which a margin of %s (%s)%s", st_device_text(device->profile, name),
+            st_size_text(device->capacity_bytes, capacity), st_size_text(device->margin_bytes, margin),
+            asked ? "as asked" : d == ST_CARD && device->profile->display ? "a screen hangs on it" : "default",
+            d == ST_CARD ? " and what the driver takes" : "");
+    }
+    if (p->source->device_count > plan->device_count)
+        WHY("no card takes part: %s", p->options.layers == 0 ? "-g 0" : "not one layer fits");
+}
+
+static void tell_layers(st_planner *p, const st_draft *draft)
+{
+    if (draft->trunk == 0) return;
+    bool fixed = p->options.layers != ST_LAYERS_AUTO;
+    uint32_t most = p->dense_count > p->options.cpu_ffn_layers ? p->dense_count - p->options.cpu_ffn_layers : 0;
+    WHY("layers: %u of %u attention parts with their KV on the card (%s)", draft->trunk, p->layer_count,
+        fixed                            ? "-g"
+        : draft->trunk == p->layer_count ? "all fit"
+                                         : "as many as fit; whole layers go to RAM, last first");
+    if (p->dense_count && draft->ffn < most)
+        WHY("feed-forward: %u of %u dense parts on the card, from the first: as many as fit beside attention",
+            draft->ffn, p->dense_count);
+    if (p->dense_count && p->options.cpu_ffn_layers)
+        WHY("feed-forward: the first %u dense parts are on the CPU, as asked",
+            p->options.cpu_ffn_layers < p->dense_count ? p->options.cpu_ffn_layers : p->dense_count);
+    if (p->options.nextn) WHY("NextN block: %s", draft->nextn ? "on the card, as all layers are" : "in RAM");
+}
+
+static void tell_output(st_planner *p, const st_draft *draft)
+{
+    if (draft->trunk == 0) return;
+    const st_weight *matrix = &p->source->binding->weights[p->output_matrix];
+    bool tied = matrix->role == ST_ROLE_TOKEN_EMBD;
+    char size[ST_NUMBER_TEXT];
+    WHY("output matrix: %s %s%s", st_size_text(matrix->bytes, size),
+        draft->output ? "on the card: all of it is read for every token" : "in RAM: the card has no room for it",
+        !tied ? "; the embedding stays in RAM: one row is read for a token"
+              : draft->output ? "; it is the embedding too and serves the look-up" : "");
+}
+
+static void tell_mode(st_planner *p, const st_draft *draft)
+{
+    const st_plan_options *o = &p->options;
+    const char *name = st_moe_mode_name(draft->mode);
+    if (draft->trunk == 0) {
+        WHY("experts: %s, there is no card for them", name);
+        return;
+    }
+    if (o->moe != ST_MOE_AUTO || o->expert_slots >= 0) {
+        WHY("experts: %s, as asked", name);
+        return;
+    }
+    char text[160] = "";
+    int used = 0;
+    for (int mode = ST_MOE_RESIDENT; mode <= ST_MOE_CACHE && used < (int)sizeof text; mode++) {
+        const char *mode_name = st_moe_mode_name((st_moe_mode)mode), *comma = used ? ", " : "";
+        bool left_out = mode == ST_MOE_CACHE && o->no_cache;
+        if (p->tried_tps[mode] > 0)
+            used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.1f t/s", comma, mode_name,
+                             p->tried_tps[mode]);
+        else used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %s", comma, mode_name,
+                              left_out ? "cannot be run yet" : "does not fit");
+    }
+    WHY("experts: %s; predicted: %s; a mode must win by 15 %% over a simpler one", name, text);
+}
+
+static void tell_slots(st_planner *p)
+{
+    uint32_t asked = (uint32_t)p->options.expert_slots, most = 0;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++)
+        if (most < p->layers[i].experts) most = p->layers[i].experts;
+    if (asked > most) WHY("expert slots: %u asked for, clamped to the %u experts of a layer", asked, most);
+    else WHY("expert slots: %u a layer, as asked", asked);
+}
+
+static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *plan)
+{
+    if (p->moe_count == 0) return;
+    const st_plan_experts *e = &plan->experts;
+    tell_mode(p, draft);
+    if (draft->trunk == 0) return;
+    char size[ST_NUMBER_TEXT];
+    WHY("expert budget: %s of the card are left beside trunk, KV and scratch; %.1f experts of a layer are there (%.0f "
+        "%%)",
+        st_size_text(e->budget_bytes, size), e->slots_per_layer, 100 * e->resident_share);
+    if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.0f %% assumed (%s)", 100 * e->hit_rate, e->hit_source);
+    if (p->options.expert_slots > 0) tell_slots(p);
+    if (p->options.cpu_moe_layers)
+        WHY("experts of the first %u layers are on the CPU, as asked", p->options.cpu_moe_layers);
+}
+
+/* Which device has no room for one step more; NULL: both have. */
+static const char *full_device(st_planner *p, const st_draft *draft, uint32_t step)
+{
+    st_draft longer = *draft;
+    longer.context += step;
+    st_draft_size(p, &longer);
+    if (!longer.fits[ST_CARD]) return "the card";
+    return !longer.fits[ST_HOST] || longer.disk_bytes > draft->disk_bytes ? "RAM" : NULL;
+}
+
+static void tell_context(st_planner *p, const st_draft *draft)
+{
+    uint32_t max = p->source->desc->context_max, asked = p->options.context;
+    char chosen[ST_NUMBER_TEXT], limit[ST_NUMBER_TEXT], found[ST_NUMBER_TEXT];
+    st_number_text(draft->context, chosen);
+    st_number_text(max, limit);
+    if (asked > max)
+        WHY("context: %s asked for, clamped to the model's maximum of %s", st_number_text(asked, found), limit);
+    else if (asked) WHY("context: %s, as asked", chosen);
+    else if (draft->context == max) WHY("context: %s, the model's maximum", chosen);
+    else {
+        bool by_steps = draft->trunk > 0 && (draft->mode == ST_MOE_CPU || draft->mode == ST_MOE_CACHE);
+        const char *full = full_device(p, draft, by_steps ? 256 : 1);
+        bool traded = draft->mode == ST_MOE_CACHE && p->options.expert_slots < 0;
+        if (traded)
+            WHY("context: %s of the model's %s: longer takes expert slots, and more than a tenth of the speed at 8,192",
+                chosen, limit);
+        else
+            WHY("context: %s of the model's %s: the largest%s that fits%s%s", chosen, limit,
+                by_steps ? " multiple of 256" : "", full ? " " : "", full ? full : "");
+    }
+}
+
+static void tell_sizes(st_planner *p, const st_draft *draft)
+{
+    const st_plan_options *o = &p->options;
+    bool on_card = false;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++) on_card |= p->kv_device[i] == ST_CARD;
+    char disk[ST_NUMBER_TEXT];
+    WHY("kv type: %s (%s)", st_type_find(draft->kv_type)->name,
+        o->kv_type >= 0 ? "as asked" : on_card ? "keys and values are on a card"
+        : p->source->desc->recurrent ? "the model has recurrent state" : "keys and values are in RAM");
+    WHY("batch: %u (%s)", draft->batch,
+        draft->batch == draft->context ? "the context is no longer" : o->batch ? "as asked"
+        : draft->trunk > 0 && draft->expert_bytes[ST_HOST] ? "experts are in RAM" : "default");
+    if (draft->disk_bytes)
+        WHY("disk: %s bytes of weights stay in the file and are read when they are needed",
+            st_number_text(draft->disk_bytes, disk));
+}
+
+void st_draft_tell(st_planner *p, const st_draft *draft, const st_plan *plan)
+{
+    tell_devices(p, plan);
+    tell_layers(p, draft);
+    tell_output(p, draft);
+    tell_experts(p, draft, plan);
+    if (p->moe_count == 0 && (p->options.moe != ST_MOE_AUTO || p->options.expert_slots >= 0))
+        WHY("experts: the model has none; what was asked for them means nothing here");
+    tell_context(p, draft);
+    tell_sizes(p, draft);
+}
+
+/* --- what did not fit -------------------------------------------------------------------------------------------- */
+
+/* The next step of placement, which the card has no room for. */
+static void lack_step(st_planner *p, const st_draft *draft)
+{
+    uint32_t last = st_draft_step_last(p), step = 0;
+    st_draft trial = {.mode = draft->mode, .slots = draft->slots, .more = draft->more, .context = draft->context};
+    char bytes[ST_NUMBER_TEXT];
+    for (; step <= last; step++) {
+        st_draft_set_step(p, step, &trial);
+        if (trial.trunk > draft->trunk || trial.ffn > draft->ffn || trial.output > draft->output ||
+            trial.nextn > draft->nextn)
+            break;
+    }
+    if (step > last) return;
+    st_draft_place(p, &trial);
+    st_draft_size(p, &trial);
+    const char *what = trial.trunk > draft->trunk     ? "another layer's attention part and KV"
+                       : trial.output > draft->output ? "the output matrix"
+                       : trial.ffn > draft->ffn       ? "another dense feed-forward part"
+                                                      : "the NextN block";
+    LACKING("%s on the card: %s bytes are missing", what, st_number_text(st_draft_missing(&trial, ST_CARD), bytes));
+}
+
+/* Everything on the card at this context. */
+static void lack_whole(st_planner *p, const st_draft *draft)
+{
+    st_draft trial = {.mode = p->moe_count ? ST_MOE_RESIDENT : ST_MOE_AUTO, .context = draft->context};
+    char bytes[ST_NUMBER_TEXT], context[ST_NUMBER_TEXT];
+    st_draft_set_step(p, st_draft_step_last(p), &trial);
+    st_draft_place(p, &trial);
+    st_draft_size(p, &trial);
+    uint64_t missing = st_draft_missing(&trial, ST_CARD);
+    if (missing)
+        LACKING("everything%s on the card with a context of %s: %s bytes are missing",
+                p->moe_count ? ", all experts too," : "", st_number_text(draft->context, context),
+                st_number_text(missing, bytes));
+}
+
+static void lack_context(st_planner *p, const st_draft *draft)
+{
+    uint32_t max = p->source->desc->context_max;
+    if (draft->context == max || p->options.context) return;
+    st_draft trial = *draft;
+    trial.context = max;
+    st_draft_place(p, &trial);
+    st_draft_size(p, &trial);
+    char context[ST_NUMBER_TEXT], card[ST_NUMBER_TEXT], ram[ST_NUMBER_TEXT];
+    if (!st_draft_fits(&trial))
+        LACKING("the model's context of %s beside the rest: %s bytes are missing on the card, %s in RAM",
+                st_number_text(max, context), st_number_text(st_draft_missing(&trial, ST_CARD), card),
+                st_number_text(st_draft_missing(&trial, ST_HOST), ram));
+}
+
+static void lack_kv_type(st_planner *p, const st_draft *draft)
+{
+    uint32_t max = p->source->desc->context_max;
+    int32_t before = p->options.kv_type;
+    if (draft->context == max || p->options.context || draft->kv_type == ST_TYPE_Q8_0) return;
+    st_draft trial = *draft;
+    p->options.kv_type = ST_TYPE_Q8_0;
+    st_draft_place(p, &trial);
+    uint32_t context = st_draft_largest_context(p, &trial, draft->context, max, 1);
+    p->options.kv_type = before;
+    char text[ST_NUMBER_TEXT];
+    if (context > draft->context)
+        LACKING("--kv-type q8_0 would hold a context of %s with the rest as it is", st_number_text(context, text));
+}
+
+/* What a shorter context would bring to the card. */
+static void lack_shorter(st_planner *p, const st_draft *draft)
+{
+    uint32_t half = draft->context / 2;
+    st_draft trial;
+    char text[ST_NUMBER_TEXT];
+    if (half < 256 || !st_draft_at(p, draft->mode, false, half, &trial)) return;
+    st_number_text(half, text);
+    if (trial.trunk > draft->trunk) LACKING("-c %s: %u of %u layers on the card", text, trial.trunk, p->layer_count);
+    else if (trial.ffn > draft->ffn) LACKING("-c %s: %u dense feed-forward parts on the card", text, trial.ffn);
+    else if (trial.output > draft->output) LACKING("-c %s: the output matrix on the card", text);
+    else if (trial.slots > draft->slots) LACKING("-c %s: at least %u expert slots a layer", text, trial.slots);
+}
+
+void st_draft_tell_lacking(st_planner *p, const st_draft *draft)
+{
+    if (p->card) {
+        lack_step(p, draft);
+        lack_whole(p, draft);
+        lack_shorter(p, draft);
+    }
+    lack_context(p, draft);
+    lack_kv_type(p, draft);
+}

@@ -1,0 +1,294 @@
+#include "run/load.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+
+enum { WAIT_LIMIT_US = 600 * 1000 * 1000 };
+
+struct st_load {
+    const st_plan_source *source;
+    const st_plan *plan;
+    st_load_device devices[ST_DEVICES_MAX];
+    st_load_options options;
+    st_ledger *ledger;
+    const void **weights[ST_DEVICES_MAX]; /* [weights] */
+    st_queue *queue;                      /* of the card, while weights go up */
+    st_event *event;
+    uint64_t done_bytes, total_bytes;     /* of weights */
+    uint64_t placed_bytes[ST_DEVICES_MAX], end_bytes[ST_DEVICES_MAX]; /* of the blocks: owned so far, and the furthest end */
+};
+
+/* --- the ledger ----------------------------------------------------------------------------------------------------------- */
+
+static strata_status open_ledger(st_load *load, strata_error *error)
+{
+    const st_plan *plan = load->plan;
+    strata_status status = st_ledger_new(plan->device_count, load->options.trace, load->options.context, &load->ledger, error);
+    if (status != STRATA_OK) return status;
+    for (uint32_t d = 0; d < plan->device_count; d++) {
+        const st_plan_device *device = &plan->devices[d];
+        st_ledger_name(load->ledger, d, device->profile->name, device->capacity_bytes);
+        for (int owner = 0; owner < ST_OWNER_COUNT; owner++)
+            st_ledger_reserve(load->ledger, d, (st_owner)owner, device->owners[owner]);
+    }
+    st_ledger_commit(load->ledger, ST_HOST, ST_OWNER_RUNTIME, plan->devices[ST_HOST].owners[ST_OWNER_RUNTIME]);
+    if (plan->device_count > 1)
+        st_ledger_commit(load->ledger, ST_CARD, ST_OWNER_RUNTIME, plan->devices[ST_CARD].owners[ST_OWNER_RUNTIME]);
+    st_ledger_mark(load->ledger, "start");
+    return STRATA_OK;
+}
+
+static strata_status take_blocks(st_load *load, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    for (uint32_t d = 0; d < load->plan->device_count && status == STRATA_OK; d++) {
+        /* The host's block is memory that the card copies from and to: its backend knows how to pin it. */
+        const st_load_device *owner = &load->devices[load->plan->device_count - 1];
+        if (d == ST_CARD) owner = &load->devices[ST_CARD];
+        status = st_ledger_allocate(load->ledger, d, owner->backend, owner->device, load->plan->devices[d].block_bytes,
+                                    d == ST_HOST, error);
+    }
+    return status;
+}
+
+/* --- weights -------------------------------------------------------------------------------------------------------------- */
+
+static st_owner owner_of(const st_weight *w)
+{
+    switch (w->role) {
+    case ST_ROLE_FFN_GATE_UP_EXPS:
+    case ST_ROLE_FFN_GATE_EXPS:
+    case ST_ROLE_FFN_UP_EXPS:
+    case ST_ROLE_FFN_DOWN_EXPS: return ST_OWNER_EXPERTS;
+    default: return ST_OWNER_WEIGHTS;
+    }
+}
+
+static uint32_t part_count(const st_weight *w)
+{
+    return w->parts ? (uint32_t)w->ne[2] : 1;
+}
+
+static const st_gguf_tensor *part_at(const st_weight *w, uint32_t i)
+{
+    return w->parts ? w->parts[i] : w->tensor;
+}
+
+static strata_status tell_progress(st_load *load, uint64_t bytes, strata_error *error)
+{
+    load->done_bytes += bytes;
+    if (!load->options.progress || load->options.progress(load->options.context, load->done_bytes, load->total_bytes))
+        return STRATA_OK;
+    return st_error_set(error, STRATA_INTERRUPTED, NULL, "loading was stopped");
+}
+
+/* Mapped: the pages are brought in, unless there are more than RAM has room for. */
+static strata_status land_on_host(st_load *load, uint32_t index, strata_error *error)
+{
+    const st_weight *w = &load->source->binding->weights[index];
+    strata_status status = STRATA_OK;
+    load->weights[ST_HOST][index] = w->tensor->data;
+    for (uint32_t i = 0; i < part_count(w) && status == STRATA_OK; i++) {
+        const st_gguf_tensor *tensor = part_at(w, i);
+        if (!load->plan->on_disk) st_file_populate(tensor->data, tensor->bytes);
+        status = tell_progress(load, tensor->bytes, error);
+    }
+    if (!load->plan->on_disk) st_ledger_commit(load->ledger, ST_HOST, owner_of(w), w->bytes);
+    return status;
+}
+
+static strata_status send_up(st_load *load, unsigned char *to, const st_gguf_tensor *tensor, strata_error *error)
+{
+    const st_backend *card = load->devices[ST_CARD].backend;
+    strata_status status = card->copy(load->queue, ST_COPY_UP, to, tensor->data, tensor->bytes, error);
+    if (status == STRATA_OK) status = card->event_record(load->event, load->queue, error);
+    if (status == STRATA_OK) status = card->event_wait_host(load->event, WAIT_LIMIT_US, error);
+    return status == STRATA_OK ? tell_progress(load, tensor->bytes, error) : status;
+}
+
+/* Counts a range of a device's block. */
+static void place(st_load *load, uint32_t device, st_owner owner, uint64_t offset, uint64_t bytes)
+{
+    st_ledger_commit(load->ledger, device, owner, bytes);
+    load->placed_bytes[device] += bytes;
+    if (bytes && load->end_bytes[device] < offset + bytes) load->end_bytes[device] = offset + bytes;
+}
+
+static strata_status land_on_card(st_load *load, uint32_t index, strata_error *error)
+{
+    const st_weight *w = &load->source->binding->weights[index];
+    size_t offset = load->plan->weight_offset[ST_CARD][index];
+    if (offset == SIZE_MAX) return STRATA_OK; /* experts of a cache: they go to slots */
+    unsigned char *to = st_ledger_block(load->ledger, ST_CARD) + offset;
+    load->weights[ST_CARD][index] = to;
+    place(load, ST_CARD, owner_of(w), offset, w->bytes);
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < part_count(w) && status == STRATA_OK; i++) {
+        status = send_up(load, to, part_at(w, i), error);
+        to += part_at(w, i)->bytes;
+    }
+    return status;
+}
+
+static strata_status land_layer(st_load *load, int32_t layer, strata_error *error)
+{
+    const st_binding *binding = load->source->binding;
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < binding->count && status == STRATA_OK; i++) {
+        uint8_t devices = load->plan->weight_devices[i];
+        if (binding->weights[i].layer != layer) continue;
+        if (devices & (1u << ST_HOST)) status = land_on_host(load, i, error);
+        if (status == STRATA_OK && devices & (1u << ST_CARD)) status = land_on_card(load, i, error);
+    }
+    return status;
+}
+
+static strata_status land_weights(st_load *load, strata_error *error)
+{
+    const st_binding *binding = load->source->binding;
+    for (uint32_t i = 0; i < binding->count; i++)
+        for (uint32_t d = 0; d < load->plan->device_count; d++)
+            if (load->plan->weight_devices[i] & (1u << d)) load->total_bytes += binding->weights[i].bytes;
+    strata_status status = STRATA_OK;
+    if (load->plan->device_count > 1) {
+        const st_load_device *card = &load->devices[ST_CARD];
+        status = card->backend->queue_new(card->device, ST_QUEUE_UP, &load->queue, error);
+        if (status == STRATA_OK) status = card->backend->event_new(card->device, &load->event, error);
+    }
+    int32_t layers = (int32_t)(load->source->desc->layer_count + load->source->desc->nextn_count);
+    for (int32_t layer = -1; layer < layers && status == STRATA_OK; layer++) {
+        char moment[32];
+        status = land_layer(load, layer, error);
+        snprintf(moment, sizeof moment, layer < 0 ? "embedding and output" : "layer %d", layer);
+        if (status == STRATA_OK) st_ledger_mark(load->ledger, moment);
+    }
+    return status;
+}
+
+/* --- the rest of the blocks ----------------------------------------------------------------------------------------------- */
+
+static void place_slots(st_load *load)
+{
+    const st_plan *plan = load->plan;
+    if (plan->experts.mode != ST_MOE_CACHE) return;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->layers_total; i++) bytes += plan->experts.slots[i] * plan->experts.slot_bytes[i];
+    place(load, ST_CARD, ST_OWNER_SLOTS, plan->slots_offset, bytes);
+    place(load, ST_CARD, ST_OWNER_STAGING, plan->expert_staging_offset, plan->expert_staging_bytes);
+}
+
+static void place_kv(st_load *load, uint32_t device, uint64_t at, const st_kv_layout *kv)
+{
+    uint64_t cache = 0, state = 0;
+    for (uint32_t i = 0; i < kv->layer_count; i++) {
+        cache += st_kv_layer_bytes(&kv->layers[i]);
+        state += kv->layers[i].conv_bytes + kv->layers[i].delta_bytes;
+    }
+    place(load, device, ST_OWNER_KV, at, cache);
+    place(load, device, ST_OWNER_STATE, at, state);
+    place(load, device, ST_OWNER_SNAPSHOTS, at, state * kv->options.snapshots);
+}
+
+static void place_sequences(st_load *load)
+{
+    for (uint32_t d = 0; d < load->plan->device_count; d++) {
+        const st_plan_sequence *s = &load->plan->sequence[d];
+        for (uint32_t i = 0; i < load->plan->sequences; i++) {
+            uint64_t at = load->plan->sequences_offset[d] + i * s->sequence_bytes;
+            if (s->kv) place_kv(load, d, at + s->kv_offset, s->kv);
+            place(load, d, ST_OWNER_SCRATCH, at + s->working_offset, s->working.bytes);
+            place(load, d, ST_OWNER_STAGING, at + s->staging_offset, s->staging_bytes);
+            if (s->sequence_bytes) load->end_bytes[d] = at + s->sequence_bytes;
+        }
+    }
+}
+
+/* What lies between the ranges, and behind the last. */
+static void place_gaps(st_load *load)
+{
+    for (uint32_t d = 0; d < load->plan->device_count; d++) {
+        uint64_t block = load->plan->devices[d].block_bytes, end = load->end_bytes[d];
+        st_ledger_commit(load->ledger, d, ST_OWNER_PADDING, end - load->placed_bytes[d]);
+        st_ledger_commit(load->ledger, d, ST_OWNER_GRANULARITY, block > end ? block - end : 0);
+    }
+}
+
+/* Planned and taken bytes may not differ. Where they do, it is our mistake, and no reason to refuse the user. */
+static void compare(const st_load *load)
+{
+    strata_error difference = {0};
+    if (st_ledger_check(load->ledger, &difference) != STRATA_OK) st_log(ST_LOG_WARN, "%s", difference.message);
+}
+
+/* --- life ------------------------------------------------------------------------------------------------------------------ */
+
+static strata_status load_all(st_load *load, strata_error *error)
+{
+    for (uint32_t d = 0; d < load->plan->device_count; d++) {
+        load->weights[d] = st_alloc_zero(load->source->binding->count, sizeof *load->weights[d]);
+        if (!load->weights[d]) return st_error_memory(error, load->source->binding->count * sizeof(void *), "the weights' places");
+    }
+    strata_status status = open_ledger(load, error);
+    if (status == STRATA_OK) status = take_blocks(load, error);
+    if (status == STRATA_OK) status = land_weights(load, error);
+    if (status != STRATA_OK) return status;
+    place_slots(load);
+    place_sequences(load);
+    st_ledger_mark(load->ledger, "KV and scratch");
+    place_gaps(load);
+    st_ledger_lock(load->ledger);
+    st_ledger_mark(load->ledger, "end");
+    compare(load);
+    return STRATA_OK;
+}
+
+strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device devices[ST_DEVICES_MAX],
+                          const st_load_options *options, st_load **out, strata_error *error)
+{
+    st_load *load = st_alloc_zero(1, sizeof *load);
+    if (!load) return st_error_memory(error, sizeof *load, "the loader");
+    *load = (st_load){.source = source, .plan = plan, .options = *options};
+    for (uint32_t d = 0; d < plan->device_count; d++) load->devices[d] = devices[d];
+    strata_status status = load_all(load, error);
+    if (load->event) load->devices[ST_CARD].backend->event_free(load->event);
+    if (load->queue) load->devices[ST_CARD].backend->queue_free(load->queue);
+    load->event = NULL;
+    load->queue = NULL;
+    if (status != STRATA_OK) {
+        st_load_free(load);
+        return status;
+    }
+    *out = load;
+    return STRATA_OK;
+}
+
+void st_load_free(st_load *load)
+{
+    if (!load) return;
+    st_ledger_free(load->ledger);
+    for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) st_free(load->weights[d]);
+    st_free(load);
+}
+
+st_run_source st_load_sequence(const st_load *load, uint32_t sequence)
+{
+    const st_plan *plan = load->plan;
+    st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
+                         .plan = plan};
+    for (uint32_t d = 0; d < plan->device_count; d++)
+        run.devices[d] = (st_run_device){
+            .backend = load->devices[d].backend,
+            .device = load->devices[d].device,
+            .memory = st_ledger_block(load->ledger, d) + plan->sequences_offset[d] + sequence * plan->sequence[d].sequence_bytes,
+            .weights = load->weights[d]};
+    return run;
+}
+
+const st_ledger *st_load_ledger(const st_load *load)
+{
+    return load->ledger;
+}

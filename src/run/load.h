@@ -1,0 +1,35 @@
+/* Weights land: a plan becomes one block per device, weights at their places, and a ledger that says so. Owns the blocks
+ * through the ledger; decides nothing. Knows the plan's offsets; knows no family and runs no operation. */
+#ifndef ST_RUN_LOAD_H
+#define ST_RUN_LOAD_H
+
+#include "memory/ledger.h"
+#include "plan/plan.h"
+#include "run/run.h"
+
+typedef struct st_load st_load;
+
+/* An opened device; the first is the host. */
+typedef struct st_load_device {
+    const st_backend *backend;
+    st_device *device;
+} st_load_device;
+
+typedef struct st_load_options {
+    strata_progress progress; /* bytes of weights at hand; may be NULL */
+    st_ledger_trace trace;    /* may be NULL */
+    void *context;            /* of both */
+} st_load_options;
+
+/* Takes memory and brings every weight to its device. The source, the plan and the devices must outlive it. At the end
+ * planned and taken bytes are compared: a difference is told through the log, with both numbers. */
+strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device devices[ST_DEVICES_MAX],
+                          const st_load_options *options, st_load **out, strata_error *error);
+void st_load_free(st_load *load);
+
+/* What the executor of one of the plan's sequences is made of. */
+st_run_source st_load_sequence(const st_load *load, uint32_t sequence);
+
+const st_ledger *st_load_ledger(const st_load *load);
+
+#endif

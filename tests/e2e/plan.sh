@@ -1,0 +1,194 @@
+#!/bin/bash
+# strata plan and strata devices: bytes that add up for every model and placement, what the options fix, refusals with
+# their exit codes, text that says the same as JSON, profiles, and the measurement that is kept.
+. "$(dirname "$0")/tap"
+export XDG_CACHE_HOME="$work/cache" # no measurement of this machine
+card="--vram 1GiB --ram 8GiB"
+files=$(ls "$kit"/*.gguf | grep -v expect)
+
+# --- every model of the kit, with no card, a card, and some layers on it
+cat >"$work/sums.py" <<'PYTHON'
+import json, sys
+d = json.load(open(sys.argv[1]))
+kept = 0
+for device in d["devices"]:
+    assert sum(device["owners"].values()) == device["planned_bytes"], device
+    assert all(bytes > 0 for bytes in device["owners"].values()), device
+    assert device["planned_bytes"] + device["margin_bytes"] + device["free_bytes"] == device["capacity_bytes"], device
+    kept += device["owners"].get("kv", 0) + device["owners"].get("recurrent state", 0)
+assert kept == sum(layer["kv_bytes"] for layer in d["map"]) == sum(row["bytes"] for row in d["kv"])
+assert sum(row["layers"] for row in d["kv"]) == len(d["map"])
+assert [device["kind"] for device in d["devices"]] in (["host"], ["host", "card"])
+layers = [layer for layer in d["map"] if not layer.get("nextn")]
+assert d["layers"]["total"] == len(layers)
+assert d["layers"]["device"] == sum(layer["attention"] == "card" for layer in layers)
+assert d["context"] >= d["batch"] >= 1 and d["context"] <= d["model"]["context_length"]
+assert d["predicted"]["decode_tps"] > 0 and d["predicted"]["prefill_tps"] > 0 and d["predicted"]["limit"]
+assert d["predicted"]["estimate"] and d["predicted"]["depth"] <= d["context"]
+assert d["why"] and all(isinstance(line, str) and line for line in d["why"] + d["lacking"])
+assert ("experts" in d) == any("expert_count" in layer for layer in layers)
+if "experts" in d:
+    slots = [layer["expert_slots"] for layer in layers if "expert_count" in layer]
+    assert abs(sum(slots) / len(slots) - d["experts"]["slots_per_layer"]) < 1e-6 or d["experts"]["mode"] == "resident"
+    assert d["experts"]["mode"] in ("resident", "cache", "cpu") and 0 <= d["experts"]["resident_share"] <= 1
+expected = {"0": 0, "1": 1, "-1": len(layers)}.get(sys.argv[2])
+assert expected is None or d["layers"]["device"] == expected, d["layers"]
+PYTHON
+for file in $files; do
+    name=$(basename "$file" .gguf)
+    run plan "$file" --json
+    check "$name: without a card" python3 "$work/sums.py" "$work/out" none
+    check "$name: without a card there is one device" json 'len(d["devices"]) == 1 and d["layers"]["device"] == 0'
+    for layers in 0 1 -1; do
+        run plan "$file" --json $card -g $layers
+        check "$name: -g $layers" python3 "$work/sums.py" "$work/out" $layers
+    done
+    run plan "$file" $card
+    check "$name: text" eval '[ $code = 0 ] && err_empty && out_has "of the card"'
+done
+for mode in resident cache cpu; do
+    run plan "$kit/qwen3moe.gguf" --json $card --moe $mode
+    check "--moe $mode" eval 'python3 "$work/sums.py" "$work/out" any && json "d[\"experts\"][\"mode\"] == \"$mode\""'
+done
+
+# --- what the options fix
+run plan "$kit/qwen3.gguf" --json -c 999999999
+check "-c above the model's maximum is that" json 'd["context"] == 512 and any("999,999,999" in line and "512" in line for line in d["why"])'
+run plan "$kit/qwen3.gguf" --json -c 100 -b 7 --kv-type q8_0 -t 3 --parallel 2
+check "-c, -b, --kv-type, --parallel" json 'd["context"] == 100 and d["batch"] == 7 and d["kv_type"] == "q8_0" and d["sequences"] == 2'
+check "two sequences have twice the keys and values" json 'sum(r["bytes"] for r in d["kv"]) ==
+    2 * sum(r["layers"] * r["positions"] * r["position_bytes"] for r in d["kv"])'
+run plan "$kit/qwen3.gguf" --json -c 0
+check "-c 0 is the model's maximum" json 'd["context"] == 512'
+run plan "$kit/qwen3.gguf" --json --vram 1234567890 --ram 9876543210 --margin 1MiB --ram-margin 2MB --overhead 3KiB
+check "sizes are taken as they are" json '[x["capacity_bytes"] for x in d["devices"]] == [9876543210, 1234567890] and
+    [x["margin_bytes"] for x in d["devices"]] == [2000000, 1 << 20] and d["devices"][1]["owners"]["runtime"] == 3072'
+run plan "$kit/qwen3.gguf" --json $card
+check "the default margins" json '[x["margin_bytes"] for x in d["devices"]] == [4 << 30, 256 << 20]'
+check "a card that is not here has a driver, too" json 'd["devices"][1]["owners"]["runtime"] == 500 << 20'
+run plan "$kit/qwen3.gguf" --json --vram 1.5GiB
+check "a size with a point" json 'd["devices"][1]["capacity_bytes"] == 3 << 29'
+for spelling in "-g" "-ngl" "--n-gpu-layers" "--gpu-layers"; do
+    run plan "$kit/qwen3.gguf" --json $card $spelling 2
+    check "$spelling 2" json 'd["layers"]["device"] == 2'
+done
+run plan "$kit/qwen3.gguf" --json $card --n-cpu-ffn 2
+check "--n-cpu-ffn 2" json '[x["ffn"] for x in d["map"]] == ["host"] * 2 + ["card"] * (len(d["map"]) - 2)'
+run plan "$kit/qwen3moe.gguf" --json $card --n-cpu-moe 2
+check "--n-cpu-moe 2" json 'all((x["experts"] == "host" and x["expert_slots"] == 0) == (x["layer"] < 2) for x in d["map"])'
+run plan "$kit/qwen3moe.gguf" --json $card --expert-slots 3 --moe cache
+check "--expert-slots 3" json 'd["experts"]["slots_per_layer"] == 3.0 and all(x["expert_slots"] == 3 for x in d["map"])'
+run plan "$kit/qwen35.gguf" --json --nextn
+check "--nextn" json 'd["nextn"] and d["map"][-1]["nextn"] and not any("nextn" in x for x in d["map"][:-1])'
+run plan -m "$kit/qwen3.gguf" --json --vram 1.5GiB
+check "-m is the file, too" eval '[ $code = 0 ] && json "len(d[\"devices\"]) == 2"'
+STRATA_MODEL=nothing.gguf run plan "$kit/qwen3.gguf" --json
+check "a file that is given wins over STRATA_MODEL" test "$code" = 0
+
+# --- refusals
+fails "RAM too small is exit code 4, with the bytes" 4 "bytes are missing" plan "$kit/qwen3.gguf" --ram 100KiB
+fails "a card too small for all layers" 4 "bytes are missing" plan "$kit/qwen3.gguf" --vram 520MiB --ram 8GiB -g -1
+fails "more layers than the model has" 2 "expected at most the model's" plan "$kit/qwen3.gguf" $card -g 99
+fails "layers on a card that is not there" 2 "expected a card" plan "$kit/qwen3.gguf" -g 1
+fails "a NextN block that is not there" 2 "NextN" plan "$kit/qwen3.gguf" --nextn
+fails "no file" 2 "plan: expected FILE" plan --vram 1GiB
+fails "a file that is none" 3 "" plan "$kit/README.md"
+fails "a vocabulary alone" 3 "" plan "$kit/tokenizer/gpt-2.vocab.gguf"
+fails "a simulated card of no size" 2 "expected a card to simulate" plan "$kit/qwen3.gguf" --device sim
+fails "no card, and a card" 2 "--device cpu: expected no card" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
+fails "an unknown device" 2 '--device: expected NAME, found "cuda"' plan "$kit/qwen3.gguf" --device cuda
+fails "an unknown mode" 2 '--moe: expected MODE, found "gpu"' plan "$kit/qwen3.gguf" --moe gpu
+fails "an unknown profile lists the known" 2 "rtx-4070-ti, " plan "$kit/qwen3.gguf" --device-profile gtx-1
+for size in 0 -1 12G 1e9 "" GiB 1.2.3GiB 99999999TiB "12 GiB x"; do
+    fails "--vram '$size'" 2 "--vram: expected SIZE, found \"$size\"" plan "$kit/qwen3.gguf" --vram "$size"
+done
+fails "-c too long" 2 "--ctx-size: expected" plan "$kit/qwen3.gguf" -c 2147483648
+
+# --- profiles
+run plan "$kit/qwen3.gguf" --json --device-profile rtx-4060+ddr4-3200 --ram 8GiB
+check "a profile by name" json '[x["name"] for x in d["devices"]] == ["ddr4-3200", "rtx-4060"] and
+    d["devices"][1]["capacity_bytes"] == 8 << 30 and d["devices"][0]["capacity_bytes"] == 8 << 30'
+run plan "$kit/qwen3.gguf" --json --device-profile rtx-4060+ddr4-3200 --device cpu
+check "--device cpu leaves the profile's card out" json '[x["name"] for x in d["devices"]] == ["ddr4-3200"]'
+cat >"$work/profile.json" <<'JSON'
+{"card": {"name": "mine", "vram": "2GiB", "memory_gb_per_s": 100, "source": "measured", "display": true, "overhead": 0},
+ "host": {"name": "desk", "ram": "16GiB", "host_read_gb_per_s": 50, "ops_gop_per_s": 500, "source": "measured"}}
+JSON
+run plan "$kit/qwen3.gguf" --json --device-profile "$work/profile.json"
+check "a profile from a file" json '[(x["name"], x["estimate"]) for x in d["devices"]] == [("desk", False), ("mine", False)] and
+    not d["predicted"]["estimate"] and d["devices"][1]["margin_bytes"] == 768 << 20 and "runtime" not in d["devices"][1]["owners"]'
+sed 's/"overhead"/"overheat"/' "$work/profile.json" >"$work/bad.json"
+fails "a profile with an unknown field" 1 "card.overheat: a card has no such field" plan "$kit/qwen3.gguf" --device-profile "$work/bad.json"
+fails "a profile that is not there" 1 "no.json" plan "$kit/qwen3.gguf" --device-profile "$work/no.json"
+
+# --- the text says what the JSON says
+cat >"$work/same.py" <<'PYTHON'
+import json, re, sys
+d, text = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
+def line(label, number):
+    assert re.search(r"(?m)^ .*\b%s +%s$" % (re.escape(label), "{:,}".format(number)), text), (label, number)
+for device in d["devices"]:
+    for owner, number in device["owners"].items(): line(owner, number)
+    for field in ("planned", "margin", "free"): line(field, device[field + "_bytes"])
+for row in d["kv"]:
+    assert re.search(r"(?m)^  %s +%d .*%s$" % (row["kind"], row["layers"], "{:,}".format(row["bytes"])), text), row
+assert all(why in text for why in d["why"]) and not any(lacking in text for lacking in d["lacking"])
+assert "{:,} tokens".format(d["context"]) in text and "keys and values %s" % d["kv_type"] in text
+assert "estimate: %.1f t/s" % d["predicted"]["decode_tps"] in text
+bars = re.findall(r"(?m)^  \[(.{64})\]$", text)
+assert len(bars) == len(d["devices"]) and all(ord(c) < 128 for bar in bars for c in bar), bars
+PYTHON
+for model in qwen3moe gemma4-e qwen35; do
+    run plan "$kit/$model.gguf" --json $card --moe cache
+    cp "$work/out" "$work/plan"
+    run plan "$kit/$model.gguf" $card --moe cache
+    check "$model: text and JSON are the same plan" python3 "$work/same.py" "$work/plan" "$work/out"
+done
+run plan "$kit/qwen3.gguf" $card -g 2
+check "the layer map has a line for each run" eval 'out_has "  layers 0–1: attention, KV and feed-forward on the card" &&
+    grep -qE "^  layers 2–[0-9]+: attention, KV and feed-forward on the CPU" "$work/out"'
+run plan "$kit/qwen3.gguf" $card --explain -g 0
+check "--explain" eval '[ $code = 0 ] && grep -qE "what did not fit|Everything fits" "$work/out"'
+check "blocks on a terminal, letters without UTF-8" python3 - "$strata" "$kit/qwen3.gguf" <<'PYTHON'
+import os, pty, sys
+def shown(locale):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(LC_ALL=locale, TERM="xterm")
+        os.execv(sys.argv[1], [sys.argv[1], "plan", sys.argv[2], "--vram", "1GiB", "--ram", "8GiB"])
+    text = b""
+    try:
+        while block := os.read(terminal, 4096):
+            text += block
+    except OSError:
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return text
+blocks, letters = shown("C.UTF-8"), shown("C")
+assert "░".encode() in blocks and b"\033[" in blocks
+assert "░".encode() not in letters and b"rr" in letters
+PYTHON
+
+# --- devices
+run devices --json
+check "devices: this host, and no card" json 'd["host"]["kind"] == "host" and d["host"]["estimate"] and d["cards"] == [] and
+    d["measurement"] is None and 0 < d["host"]["free_bytes"] <= d["host"]["total_bytes"]'
+check "devices: the profiles" json '{"rtx-3060", "rtx-4070-ti", "rtx-5090", "h200", "ddr4-3200", "ddr5-5600"} <= {p["name"] for p in d["profiles"]}'
+run devices
+check "devices: text" eval 'out_has "no card was found" && out_has "strata devices --probe" && out_has "rtx-4070-ti"'
+run devices --json --vram 12GiB --device-profile ddr5-5600 --ram 64GiB
+check "devices that were described" json 'd["cards"][0]["total_bytes"] == 12 << 30 and d["host"]["free_bytes"] == 64 << 30'
+run devices --probe --json
+check "--probe measures, and keeps it" json 'not d["host"]["estimate"] and d["host"]["memory_gb_per_s"] > 0 and
+    0 < d["host"]["type_share"]["Q4_K"] <= 1 and d["measurement"].endswith("/strata/devices.json")'
+cp "$work/out" "$work/probed"
+run devices --json
+check "it is used the next time" python3 -c 'import json, sys
+a, b = (json.load(open(f))["host"] for f in sys.argv[1:])
+assert a["memory_gb_per_s"] == b["memory_gb_per_s"] and a["ops_gop_per_s"] == b["ops_gop_per_s"]' "$work/probed" "$work/out"
+run plan "$kit/qwen3.gguf" --json
+check "a plan for what was measured is no estimate" json 'not d["predicted"]["estimate"]'
+echo garbage >"$XDG_CACHE_HOME/strata/devices.json"
+run devices --json
+check "a damaged measurement is none" json 'd["host"]["estimate"]'
+finish

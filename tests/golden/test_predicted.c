@@ -1,0 +1,71 @@
+/* The planner's prediction against the virtual clock of the simulated devices: the same work, priced twice. */
+#include "support/golden.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Slow enough that a tiny model's bytes and operations count beside latencies. */
+static void slow_devices(st_profile profiles[ST_DEVICES_MAX])
+{
+    for (int d = 0; d < ST_DEVICES_MAX; d++) profiles[d] = st_profile_default(d == ST_HOST ? ST_DEVICE_HOST : ST_DEVICE_CARD);
+    profiles[ST_HOST].memory_rate = 60e6;
+    profiles[ST_HOST].op_rate = 200e6;
+    profiles[ST_CARD].memory_rate = 504e6;
+    profiles[ST_CARD].op_rate = 4e9;
+    profiles[ST_CARD].link_up = profiles[ST_CARD].link_down = 25e6;
+}
+
+static void check_close(const char *what, const char *name, double found, double expected)
+{
+    if (!(fabs(found / expected - 1) <= 0.02)) fail_msg("%s: %s %g t/s on the clock, %g predicted", name, what, found, expected);
+}
+
+static void compare(const char *name, const golden *g, const st_plan_options *placed)
+{
+    st_profile profiles[ST_DEVICES_MAX];
+    slow_devices(profiles);
+    golden_options options = {.kv_type = ST_TYPE_BF16, .batch = 16, .threads = 1, .cpu = "ref", .placed = placed,
+                              .profiles = profiles};
+    golden_run r;
+    golden_run_open(&r, g, &options);
+    strata_error error;
+    const float *logits;
+    uint32_t row = 15;
+    double start = st_sim_world_seconds(r.world);
+    for (uint32_t i = 0; i < 48; i += 16)
+        if (st_run_tokens(r.run, g->tokens + i, 16, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_run_logits(r.run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
+    double filled = st_sim_world_seconds(r.world);
+    row = 0;
+    if (st_run_tokens(r.run, g->tokens, 1, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_run_logits(r.run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
+    double decoded = st_sim_world_seconds(r.world);
+    st_plan_speed speed = st_plan_predict(&r.source, r.plan, 48, 48, -1);
+    check_close("prefill", name, 48 / (filled - start), speed.prefill_tps);
+    check_close("decode", name, 1 / (decoded - filled), speed.decode_tps);
+    golden_run_close(&r);
+}
+
+static void on_every_placement(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "mixtral", "qwen2moe", "llama4", "gemma4-e", "gemma4-moe", "qwen35moe"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        assert_true(golden_open(&g, names[i]));
+        for (int32_t layers = 1; layers <= (int32_t)g.desc->layer_count; layers++) {
+            st_plan_options placed = st_plan_options_default();
+            placed.layers = layers;
+            placed.moe = layers % 2 ? ST_MOE_CPU : ST_MOE_RESIDENT;
+            placed.cpu_ffn_layers = layers % 3 == 0 ? 2 : 0;
+            compare(names[i], &g, &placed);
+        }
+        golden_close(&g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(on_every_placement)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,174 @@
+#include "base/alloc.h"
+#include "support/plan_rig.h"
+
+static bool op_runs(const plan_rig *rig, uint32_t op)
+{
+    const st_part *nextn = &rig->source.program->nextn;
+    bool of_nextn = nextn->body.count && op >= nextn->body.first;
+    return !of_nextn || rig->plan->nextn;
+}
+
+static bool is_expert_tensor(st_role role)
+{
+    return role == ST_ROLE_FFN_GATE_UP_EXPS || role == ST_ROLE_FFN_GATE_EXPS || role == ST_ROLE_FFN_UP_EXPS ||
+           role == ST_ROLE_FFN_DOWN_EXPS;
+}
+
+/* Which devices' operations read each weight. */
+static void find_readers(const plan_rig *rig, uint8_t *readers)
+{
+    const st_plan *plan = rig->plan;
+    const st_binding *binding = rig->source.binding;
+    const st_program *program = rig->source.program;
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const st_op *op = &program->ops[i];
+        bool cached = op->kind == ST_OP_EXPERTS && plan->op_device[i] == ST_CARD && plan->experts.mode == ST_MOE_CACHE;
+        for (int k = 0; k < ST_OP_WEIGHTS && op_runs(rig, i); k++) {
+            if (op->weight[k] == ST_NO_WEIGHT) continue;
+            bool slots = cached && is_expert_tensor(binding->weights[op->weight[k]].role);
+            unsigned bits = slots ? 1u : cached ? 3u : 1u << plan->op_device[i];
+            readers[op->weight[k]] |= (uint8_t)bits;
+        }
+    }
+}
+
+/* On the card each tensor has a place of its own: others first, then experts, each right behind the one before. */
+static void check_offsets(const plan_rig *rig, const uint8_t *readers)
+{
+    const st_plan *plan = rig->plan;
+    const st_binding *binding = rig->source.binding;
+    size_t end = 0;
+    for (int experts = 0; experts < 2; experts++)
+        for (uint32_t i = 0; i < binding->count; i++) {
+            if (is_expert_tensor(binding->weights[i].role) != (experts == 1)) continue;
+            size_t offset = plan->weight_offset[ST_CARD][i];
+            assert_true((readers[i] >> ST_CARD & 1) == (offset != SIZE_MAX));
+            if (offset == SIZE_MAX) continue;
+            assert_true(offset >= end && offset - end < ST_RANGE_ALIGN && offset % ST_RANGE_ALIGN == 0);
+            end = offset + binding->weights[i].bytes;
+        }
+    assert_true(end <= plan->slots_offset && plan->slots_offset - end < ST_RANGE_ALIGN);
+}
+
+/* Each tensor is where an operation reads it, and nowhere else. */
+static void check_weights(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    const st_binding *binding = rig->source.binding;
+    uint64_t sums[ST_DEVICES_MAX][2] = {{0}};
+    uint8_t *readers = st_alloc_zero(binding->count, 1);
+    assert_non_null(readers);
+    find_readers(rig, readers);
+    for (uint32_t i = 0; i < binding->count; i++) {
+        assert_int_equal(plan->weight_devices[i], readers[i]);
+        assert_true(plan->weight_offset[ST_HOST][i] == SIZE_MAX);
+        for (uint32_t d = 0; d < ST_DEVICES_MAX; d++)
+            if (readers[i] >> d & 1) sums[d][is_expert_tensor(binding->weights[i].role)] += binding->weights[i].bytes;
+    }
+    if (plan->device_count == 2) check_offsets(rig, readers);
+    st_free(readers);
+    for (uint32_t d = 0; d < plan->device_count; d++) {
+        const uint64_t *owners = plan->devices[d].owners;
+        bool all = owners[ST_OWNER_WEIGHTS] == sums[d][0] && owners[ST_OWNER_EXPERTS] == sums[d][1];
+        assert_int_equal(all, d == ST_CARD || !plan->on_disk);
+    }
+}
+
+/* Owners add up, the block is what is neither mapped nor the runtime's, and the device holds it all. */
+static void check_device(const plan_rig *rig, uint32_t d)
+{
+    const st_plan_device *device = &rig->plan->devices[d];
+    uint64_t sum = 0, outside = device->owners[ST_OWNER_RUNTIME];
+    for (int i = 0; i < ST_OWNER_COUNT; i++) sum += device->owners[i];
+    if (d == ST_HOST) outside += device->owners[ST_OWNER_WEIGHTS] + device->owners[ST_OWNER_EXPERTS];
+    assert_int_equal(device->planned_bytes, sum);
+    assert_int_equal(device->block_bytes, sum - outside);
+    assert_int_equal(device->block_bytes % rig->devices[d].granularity, 0);
+    assert_true(device->owners[ST_OWNER_GRANULARITY] < rig->devices[d].granularity);
+    assert_int_equal(device->capacity_bytes, rig->devices[d].free_bytes);
+    assert_true(device->planned_bytes + device->margin_bytes <= device->capacity_bytes);
+}
+
+/* The sequence's ranges lie one behind the other; the layout built and the working set asked for are those planned. */
+static void check_sequence(const plan_rig *rig, uint8_t d)
+{
+    const st_plan *plan = rig->plan;
+    const st_plan_sequence *s = &plan->sequence[d];
+    const uint64_t *owners = plan->devices[d].owners;
+    st_working_set working;
+    st_working_options options = {.op_device = plan->op_device, .device = d, .batch = plan->batch,
+                                  .out_rows = plan->out_rows, .workers = rig->options.workers[d], .nextn = plan->nextn,
+                                  .expert_cache = plan->experts.mode == ST_MOE_CACHE};
+    assert_true(st_working_set_of(rig->source.desc, rig->source.program, rig->source.binding, &options, &working));
+    assert_memory_equal(&working, &s->working, sizeof working);
+    assert_int_equal(owners[ST_OWNER_SCRATCH], working.bytes * plan->sequences);
+    assert_int_equal(owners[ST_OWNER_KV], s->kv->exact.kv * plan->sequences);
+    assert_int_equal(owners[ST_OWNER_STATE], s->kv->exact.state * plan->sequences);
+    assert_int_equal(owners[ST_OWNER_SNAPSHOTS], s->kv->exact.snapshots * plan->sequences);
+    assert_int_equal(owners[ST_OWNER_STAGING],
+                     s->staging_bytes * plan->sequences + (d == ST_CARD ? plan->expert_staging_bytes : 0));
+    assert_true(s->kv_offset + s->kv->total_bytes <= s->working_offset);
+    assert_true(s->working_offset + s->working.bytes <= s->staging_offset);
+    assert_true(s->staging_offset + s->staging_bytes <= s->sequence_bytes);
+    assert_int_equal((s->kv_offset | s->working_offset | s->staging_offset | s->sequence_bytes) % ST_RANGE_ALIGN, 0);
+    assert_int_equal(plan->sequences_offset[d] % ST_RANGE_ALIGN, 0);
+    assert_int_equal(plan->sequences_offset[d] + s->sequence_bytes * plan->sequences,
+                     plan->devices[d].block_bytes - owners[ST_OWNER_GRANULARITY]);
+}
+
+static void check_experts(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    const st_desc *desc = rig->source.desc;
+    uint64_t bytes = 0, count = 0, all = 0;
+    for (uint32_t i = 0; i < desc->layer_count + (plan->nextn ? desc->nextn_count : 0); i++) {
+        assert_true(plan->experts.slots[i] <= desc->layers[i].ffn.experts);
+        assert_int_equal(plan->experts.slot_bytes[i] % ST_RANGE_ALIGN, 0);
+        bytes += plan->experts.slots[i] * plan->experts.slot_bytes[i];
+        count += plan->experts.slots[i];
+        all += desc->layers[i].ffn.experts;
+    }
+    if (all == 0) return;
+    assert_true(plan->experts.mode != ST_MOE_AUTO);
+    assert_true(plan->experts.resident_share == (double)count / (double)all);
+    if (plan->experts.mode != ST_MOE_CACHE) return;
+    assert_int_equal(plan->devices[ST_CARD].owners[ST_OWNER_SLOTS], bytes);
+    assert_true(bytes + plan->expert_staging_bytes <= plan->experts.budget_bytes);
+    assert_int_equal(plan->expert_staging_offset, plan->slots_offset + bytes);
+}
+
+/* What keeps state runs where the state is, and the card runs nothing that it cannot. */
+static void check_ops(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    const st_program *program = rig->source.program;
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const st_op *op = &program->ops[i];
+        assert_true(plan->op_device[i] < plan->device_count);
+        if (!op_runs(rig, i)) continue;
+        if (op->kind == ST_OP_KV_STORE) assert_int_equal(plan->op_device[i], plan->kv_device[op->p.kv.kv_layer]);
+        if (op->kind == ST_OP_ATTENTION)
+            assert_int_equal(plan->op_device[i], plan->kv_device[op->p.attention.kv_layer]);
+        if (op->kind == ST_OP_CONV || op->kind == ST_OP_DELTANET)
+            assert_int_equal(plan->op_device[i], plan->kv_device[op->layer]);
+        if (op->kind == ST_OP_EXPERTS && plan->experts.mode == ST_MOE_CACHE)
+            assert_int_equal(plan->op_device[i] == ST_CARD, plan->experts.slots[op->layer] > 0);
+        if (plan->op_device[i] == ST_CARD)
+            assert_true(st_profile_runs(&rig->devices[ST_CARD], rig->source.binding, op));
+    }
+}
+
+void plan_rig_check(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    assert_true(plan->context >= 1 && plan->context <= rig->source.desc->context_max);
+    assert_true(plan->batch >= 1 && plan->batch <= plan->context);
+    assert_true(plan->why_count > 0);
+    check_weights(rig);
+    check_experts(rig);
+    check_ops(rig);
+    for (uint8_t d = 0; d < plan->device_count; d++) {
+        check_device(rig, d);
+        check_sequence(rig, d);
+    }
+}

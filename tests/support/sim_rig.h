@@ -1,0 +1,52 @@
+/* A small world for the tests of the simulated device: a card with round rates, and two operations to run on it. */
+#ifndef TEST_SUPPORT_SIM_RIG_H
+#define TEST_SUPPORT_SIM_RIG_H
+
+#include "backend/sim/sim.h"
+#include "support/kit.h"
+
+enum {
+    SIM_IN = 4,
+    SIM_OUT = 3,
+    SIM_ROWS = 2,
+    SIM_CAPACITY = 1 << 20,
+    SIM_GRANULARITY = 512,
+    SIM_WEIGHT_BYTES = SIM_IN * SIM_OUT * 4,
+};
+
+/* Per second: the card 1000 bytes and 10,000 operations, the link 100 up and 50 down, the host 500 bytes and 2000
+ * operations. */
+st_sim_options sim_options(void);
+
+/* y = w · x, then z = y + y. */
+extern const st_program sim_program;
+extern const st_binding sim_binding;
+
+typedef struct sim_rig {
+    st_sim_world *world;
+    const st_backend *card;
+    st_device *device;
+    st_queue *compute, *up;
+    /* On the card, pieces of one block; and pinned on the host. */
+    unsigned char *block, *host;
+    st_step *step, *host_step;
+    float *weights, *x, *z, *host_x, *host_z;
+    void *scratch;
+    st_bound_op ops[2];
+    st_segment *segment;
+} sim_rig;
+
+/* What can fail tells it; then sim_rig_close frees what there is. */
+strata_status sim_rig_open(sim_rig *r, st_sim_world *world, strata_error *error);
+void sim_rig_close(sim_rig *r);
+
+/* Sends step, weights and input on `up`, runs on `compute`, which waits for them if `wait`, and brings z back. */
+strata_status sim_rig_run(sim_rig *r, bool wait, strata_error *error);
+
+/* Whether z is what the host computes. */
+bool sim_rig_is_right(const sim_rig *r);
+
+/* A world that must come to be. */
+st_sim_world *sim_world_open(const st_sim_options *options);
+
+#endif

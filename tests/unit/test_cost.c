@@ -1,0 +1,535 @@
+/* src/plan/cost.c, timeline.c: predictions. Small programs on round numbers, with the seconds found by hand; then what
+ * must hold for every model and every split. */
+#include "support/golden.h"
+
+#include <math.h>
+
+#include "base/fault.h"
+#include "plan/cost.h"
+
+static void close_to(double a, double b)
+{
+    if (!(fabs(a - b) < 1e-9)) fail_msg("%.12g is not %.12g", a, b);
+}
+
+/* ---- by hand ----------------------------------------------------------------------------------------------------- */
+
+static const st_gguf_tensor tensor = {.type = ST_TYPE_F32};
+
+enum { TABLE, MATRIX, OUTPUT, GATE, UP, DOWN, WEIGHTS };
+
+static const st_weight hand_weights[WEIGHTS] = {
+    [TABLE] = {.tensor = &tensor, .ne = {8, 100, 1}, .bytes = 3200},
+    [MATRIX] = {.tensor = &tensor, .ne = {8, 8, 1}, .bytes = 1000},
+    [OUTPUT] = {.tensor = &tensor, .ne = {8, 100, 1}, .bytes = 4000},
+    [GATE] = {.tensor = &tensor, .ne = {8, 8, 4}, .bytes = 4000},
+    [UP] = {.tensor = &tensor, .ne = {8, 8, 4}, .bytes = 4000},
+    [DOWN] = {.tensor = &tensor, .ne = {8, 8, 4}, .bytes = 4000},
+};
+static const st_binding hand_binding = {.weights = hand_weights, .count = WEIGHTS};
+static const st_desc hand_desc = {.layer_count = 1};
+
+enum { X, H, IDS, CHOSEN, E, O, LOGITS, VALUES };
+
+static const st_value hand_values[VALUES] = {
+    [X] = {.name = "x", .width = 8},
+    [H] = {.name = "h", .width = 8, .offset_bytes = 64},
+    [IDS] = {.name = "ids", .width = 2, .offset_bytes = 128},
+    [CHOSEN] = {.name = "chosen", .width = 2, .offset_bytes = 192},
+    [E] = {.name = "e", .width = 8, .offset_bytes = 256},
+    [O] = {.name = "o", .width = 8, .rows = ST_ROWS_OUT},
+    [LOGITS] = {.name = "logits", .width = 100, .rows = ST_ROWS_OUT, .offset_bytes = 64},
+};
+
+#define NONE ST_NO_VALUE
+#define OP_OF(k, l, i0, i1, i2, o, o2, w0, w1, w2)                                                                     \
+    {.kind = k, .layer = l, .in = {i0, i1, i2, NONE, NONE}, .out = o, .out2 = o2, .weight = {w0, w1, w2, ST_NO_WEIGHT}}
+
+/* Bytes for one row: 64, 1000, 96; then 64, 4000. */
+static const st_op dense_ops[] = {
+    OP_OF(ST_OP_EMBED, -1, NONE, NONE, NONE, X, NONE, TABLE, -1, -1),
+    OP_OF(ST_OP_MATMUL, 0, X, NONE, NONE, H, NONE, MATRIX, -1, -1),
+    OP_OF(ST_OP_ADD, 0, X, H, NONE, X, NONE, -1, -1, -1),
+    OP_OF(ST_OP_GATHER, -1, X, NONE, NONE, O, NONE, -1, -1, -1),
+    OP_OF(ST_OP_MATMUL, -1, O, NONE, NONE, LOGITS, NONE, OUTPUT, -1, -1),
+};
+static const st_program dense = {
+    .ops = dense_ops, .op_count = 5, .values = hand_values, .value_count = VALUES,
+    .main = {.body = {0, 3}, .head = {3, 2}, .input = NONE, .hidden = X, .logits = LOGITS}};
+
+/* Bytes for one row: 64, 1000, 48, 6000 (2 of 4 experts), 96; then 64, 4000. */
+static const st_op moe_ops[] = {
+    OP_OF(ST_OP_EMBED, -1, NONE, NONE, NONE, X, NONE, TABLE, -1, -1),
+    OP_OF(ST_OP_MATMUL, 0, X, NONE, NONE, H, NONE, MATRIX, -1, -1),
+    OP_OF(ST_OP_ROUTE, 0, H, NONE, NONE, IDS, CHOSEN, -1, -1, -1),
+    {.kind = ST_OP_EXPERTS, .layer = 0, .in = {X, IDS, CHOSEN, NONE, NONE}, .out = E, .out2 = NONE,
+     .weight = {GATE, UP, DOWN, ST_NO_WEIGHT}, .p.experts = {.experts = 4, .used = 2, .width = 8}},
+    OP_OF(ST_OP_ADD, 0, X, E, NONE, X, NONE, -1, -1, -1),
+    OP_OF(ST_OP_GATHER, -1, X, NONE, NONE, O, NONE, -1, -1, -1),
+    OP_OF(ST_OP_MATMUL, -1, O, NONE, NONE, LOGITS, NONE, OUTPUT, -1, -1),
+};
+static const st_program moe = {
+    .ops = moe_ops, .op_count = 7, .values = hand_values, .value_count = VALUES,
+    .main = {.body = {0, 5}, .head = {5, 2}, .input = NONE, .hidden = X, .logits = LOGITS}};
+
+/* Bytes and seconds. */
+static const st_profile slow_devices[2] = {
+    {.kind = ST_DEVICE_HOST, .memory_rate = 1000, .disk_rate = 100},
+    {.kind = ST_DEVICE_CARD, .memory_rate = 10000, .link_up = 500, .link_down = 250, .handover_seconds = 0.5,
+     .launch_seconds = 0.25},
+};
+
+static const uint8_t all_host[7] = {0}, but_embedding[7] = {0, 1, 1, 1, 1, 1, 1};
+
+typedef struct rig {
+    st_profile devices[2];
+    st_plan_source source;
+    st_plan plan;
+} rig;
+
+static void set_up(rig *r, const st_program *program, const uint8_t *op_device)
+{
+    memset(r, 0, sizeof *r);
+    memcpy(r->devices, slow_devices, sizeof r->devices);
+    r->source = (st_plan_source){.desc = &hand_desc, .binding = &hand_binding, .program = program,
+                                 .devices = r->devices, .device_count = 2};
+    r->plan = (st_plan){.context = 1000, .batch = 2, .device_count = 2, .op_device = op_device};
+}
+
+/* Decoding a token and a prompt of `tokens` take so many seconds. */
+static void takes(const rig *r, double decode, uint32_t tokens, double prefill, const char *limit)
+{
+    st_plan_speed speed = st_plan_predict(&r->source, &r->plan, 10, tokens, -1);
+    close_to(1 / speed.decode_tps, decode);
+    close_to(tokens / speed.prefill_tps, prefill);
+    assert_string_equal(speed.limit, limit);
+    assert_int_equal(speed.depth, 10);
+    assert_int_equal(speed.prefill, tokens);
+}
+
+static void on_the_host_alone(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, all_host);
+    takes(&r, 5.224, 3, 1.320 + 1.160 + 4.064, "RAM");
+    r.devices[ST_HOST].type_share[ST_TYPE_F32] = 0.5;
+    takes(&r, 10.448, 3, 2 * (1.320 + 1.160 + 4.064), "RAM");
+    r.devices[ST_HOST].op_rate = 10; /* 8, 128, 32; 32, 1600 operations */
+    takes(&r, 0.8 + 12.8 + 3.2 + 3.2 + 160, 1, 0.8 + 12.8 + 3.2 + 3.2 + 160, "arithmetic");
+}
+
+/* The step goes up, the embedding follows, two segments run, logits come down. In the prompt the second batch's
+ * embedding waits until the first has left the host's memory. */
+static void all_but_the_embedding_on_the_card(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, but_embedding);
+    double head = 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
+    double second = 0.756 + 0.064 + 0.064 + 0.25 + 0.1096 + head;
+    takes(&r, 0.064 + 0.064 + 0.25 + 0.1096 + head, 3, second, "the link");
+    r.devices[ST_CARD].link_up = r.devices[ST_CARD].link_down = 1e6; /* then it is the host's memory that copies pass */
+    double quick = 0.024 + 0.25 + 0.4064 + 0.4 + 0.5;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.064 + 0.032 + 0.25 + 0.1096 + quick);
+    assert_string_equal(st_plan_predict(&r.source, &r.plan, 10, 3, -1).limit, "hand-overs");
+}
+
+/* The host's matrix runs while x goes up; the head waits for it to come back. */
+static void host_and_card_in_turn(void **state)
+{
+    (void)state;
+    static const uint8_t devices[] = {0, 0, 1, 0, 0};
+    rig r;
+    set_up(&r, &dense, devices);
+    double decode = 1.064 + 0.064 + 0.25 + 0.0096 + 0.128 + 0.5 + 4.064;
+    takes(&r, decode, 1, decode, "RAM");
+}
+
+/* What does not fit RAM is read for every step: here half of the weights. */
+static void from_the_disk(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, all_host);
+    r.plan.device_count = 1;
+    r.plan.devices[ST_HOST] = (st_plan_device){.capacity_bytes = 6000, .margin_bytes = 1000};
+    r.plan.devices[ST_HOST].owners[ST_OWNER_KV] = 700;
+    r.plan.devices[ST_HOST].owners[ST_OWNER_SCRATCH] = 200;
+    r.plan.devices[ST_HOST].owners[ST_OWNER_WEIGHTS] = 4100; /* are what is asked about */
+    takes(&r, 5.224, 1, 5.224, "RAM");
+    r.plan.on_disk = true;
+    takes(&r, 5.224 + 25.32, 1, 5.224 + 25.32, "the disk");
+    r.plan.devices[ST_HOST].owners[ST_OWNER_KV] = 100000;
+    takes(&r, 5.224 + 50.64, 1, 5.224 + 50.64, "the disk");
+    r.plan.devices[ST_HOST].capacity_bytes = 200000;
+    takes(&r, 5.224, 1, 5.224, "RAM");
+}
+
+/* --- experts --- */
+
+static void experts_on_the_host(void **state)
+{
+    (void)state;
+    static const uint8_t devices[] = {0, 1, 1, 0, 1, 1, 1};
+    rig r;
+    set_up(&r, &moe, devices);
+    r.plan.experts.mode = ST_MOE_CPU;
+    double head = 0.048 + 0.25 + 0.4064 + 1.6 + 0.5, routed = 0.128 + 0.25 + 0.1048; /* x is at the host's already */
+    double decode = routed + 0.064 + 0.5 + 6 + 0.064 + 0.25 + 0.0096 + head;
+    takes(&r, decode, 1, decode, "RAM");
+}
+
+static const double cached_head = 0.25 + 0.0096 + 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
+
+/* One of four in a slot: a quarter of a token's experts are found. */
+static void experts_in_a_cache(void **state)
+{
+    (void)state;
+    uint32_t slots = 1;
+    rig r;
+    set_up(&r, &moe, but_embedding);
+    r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
+    double forked = 0.128 + 0.25 + 0.1048 + 0.192;
+    takes(&r, forked + 0.5 + 4.5 + 0.064 + cached_head, 1, forked + 0.5 + 4.5 + 0.064 + cached_head, "RAM");
+
+    /* other rates: the argument's before a recorded one; the card's part is the longer one in the end */
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + 0.5 + 0.6 + 0.064 + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + 0.25 + 0.6 + 0.064 + cached_head);
+    r.plan.experts.hit_rate = 0.9;
+    r.plan.experts.hit_source = "table";
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + 0.5 + 4.5 + 0.064 + cached_head);
+    r.plan.experts.hit_source = "recorded";
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + 0.5 + 0.6 + 0.064 + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + 0.5 + 6 + 0.064 + cached_head);
+
+    /* no slot: nothing is found, whatever was recorded; a slot for each: the host is not asked */
+    slots = 0;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + 0.5 + 6 + 0.064 + cached_head);
+    slots = 4;
+    double found = 0.128 + 0.25 + 0.1048 + 0.25 + 0.6 + cached_head;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, found);
+    slots = 1;
+    r.plan.on_disk = true; /* host weights: the table and the experts, 15200 bytes; half of them fit */
+    r.plan.devices[ST_HOST].capacity_bytes = 7600;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps,
+             forked + 0.5 + 0.6 + 0.1 * 30 + 0.064 + cached_head + 0.32);
+}
+
+/* A prompt of two touches all four. Three of them go over the link (18 s) or are left to the host (9 s). */
+static void experts_of_a_prompt(void **state)
+{
+    (void)state;
+    uint32_t slots = 1;
+    rig r;
+    set_up(&r, &moe, but_embedding);
+    r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
+    double routed = 0.128 + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
+    close_to(2 / st_plan_predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.384 + 0.5 + 9 + 0.128 + rest);
+    r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but streamed rows need no copies */
+    close_to(2 / st_plan_predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.25 + 18 + rest);
+    r.devices[ST_CARD].memory_rate = 600; /* 20 s of computing hide the stream */
+    double slow = 10000.0 / 600 * (0.1096 + 0.0192 + 0.4064) - (0.1096 + 0.0192 + 0.4064);
+    close_to(2 / st_plan_predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.25 + 20 + rest + slow);
+}
+
+/* A rate is over all layers. Those without slots and those with all of them are certain; the others make up for it. */
+static void a_rate_is_of_all_layers(void **state)
+{
+    (void)state;
+    st_op ops[11]; /* the embedding, two layers, the head */
+    uint32_t slots[2] = {2, 0};
+    st_desc desc = {.layer_count = 2};
+    memcpy(ops, moe_ops, 5 * sizeof *ops);
+    memcpy(ops + 5, moe_ops + 1, 6 * sizeof *ops);
+    for (int i = 5; i < 9; i++) ops[i].layer = 1;
+    st_program program = moe;
+    program.ops = ops;
+    program.op_count = 11;
+    program.main.body.count = 9;
+    program.main.head.first = 9;
+    static const uint8_t devices[11] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    rig r;
+    set_up(&r, &program, devices);
+    r.source.desc = &desc;
+    r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = slots};
+    /* the first layer's end and the second's beginning are one segment */
+    double layer = 0.25 + 0.1048 + 0.192 + 0.5 + 0.064 + 0.25 + 0.0096, rest = cached_head - 0.2596 + 0.128 - 0.25;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + 3 + 6 + rest); /* half of 4 */
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + 6 * 0.2 + 6 + rest);
+    slots[1] = 4; /* then one of two is certain to be found */
+    double found = 0.25 + 0.1048 + 0.25 + 0.6 + 0.25 + 0.0096;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.6).decode_tps, layer + 6 * 0.8 + found + rest);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, layer + 6 + found + rest);
+}
+
+static void assumed_hit_rates(void **state)
+{
+    (void)state;
+    static const double few[][2] = {{-1, 0}, {0, 0}, {0.25, 0.25}, {0.9, 0.9}, {1, 1}, {2, 1}};
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++) close_to(st_hit_rate_assumed(63, few[i][0]), few[i][1]);
+    static const double many[][2] = {{-1, 0},        {0, 0},       {0.03, 0.18},   {0.06, 0.36}, {0.125, 0.55},
+                                     {0.19, 0.74},   {0.285, 0.815}, {0.38, 0.89}, {0.505, 0.925}, {0.63, 0.96},
+                                     {0.815, 0.98},  {1, 1},       {2, 1}};
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
+        close_to(st_hit_rate_assumed(64, many[i][0]), many[i][1]);
+        close_to(st_hit_rate_assumed(512, many[i][0]), many[i][1]);
+    }
+}
+
+static void what_is_asked_about(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, all_host);
+    r.plan.batch = 512;
+    st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 5000, 0, -1);
+    assert_int_equal(speed.depth, 999); /* the token itself has to fit */
+    assert_int_equal(speed.prefill, 512);
+    assert_false(speed.estimate);
+    r.plan.context = 100;
+    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 0, -1).depth, 99);
+    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 0, -1).prefill, 100);
+    r.plan.context = 100000;
+    r.plan.batch = 2048;
+    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 0, -1).prefill, 2048);
+    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 7, -1).prefill, 7);
+    r.devices[ST_CARD].estimate = true;
+    assert_true(st_plan_predict(&r.source, &r.plan, 0, 1, -1).estimate);
+    r.plan.device_count = 1; /* a card that takes no part says nothing */
+    assert_false(st_plan_predict(&r.source, &r.plan, 0, 1, -1).estimate);
+    r.devices[ST_HOST].estimate = true;
+    assert_true(st_plan_predict(&r.source, &r.plan, 0, 1, -1).estimate);
+    r.devices[ST_HOST].memory_rate = 0; /* nothing is known */
+    assert_true(st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps == 0);
+}
+
+/* ---- for every model and split ----------------------------------------------------------------------------------- */
+
+static const char *const families[] = {"llama",    "mixtral",      "qwen2",      "qwen3",  "qwen2moe",
+                                       "qwen3moe", "olmoe",        "llama4",     "gemma4-e", "gemma4-dense",
+                                       "gemma4-moe", "qwen35",     "qwen35moe"};
+
+enum { FAMILIES = sizeof families / sizeof *families, OPS_MAX = 1024, LAYERS_MAX = 64, SPLITS = 12, TOKENS = 70 };
+
+static uint64_t seed;
+
+static double draw(double from, double to)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return from + (to - from) * (double)(seed >> 33) / (double)(1u << 31);
+}
+
+typedef struct model_rig {
+    golden g;
+    st_profile devices[2];
+    st_plan_source source;
+    st_plan plan;
+    uint8_t op_device[OPS_MAX];
+    uint32_t slots[LAYERS_MAX];
+} model_rig;
+
+static void draw_devices(model_rig *r)
+{
+    r->devices[ST_HOST] = st_profile_default(ST_DEVICE_HOST);
+    r->devices[ST_CARD] = st_profile_default(ST_DEVICE_CARD);
+    for (int d = 0; d < 2; d++) {
+        r->devices[d].memory_rate = exp(draw(20, 28));
+        r->devices[d].op_rate = exp(draw(20, 28));
+        r->devices[d].type_share[ST_TYPE_F32] = draw(0.2, 1);
+    }
+    r->devices[ST_HOST].disk_rate = exp(draw(18, 22));
+    r->devices[ST_CARD].link_up = exp(draw(20, 25));
+    r->devices[ST_CARD].link_down = exp(draw(20, 25));
+}
+
+static void draw_plan(model_rig *r)
+{
+    const st_program *p = r->g.program;
+    assert_true(p->op_count <= OPS_MAX && r->g.desc->layer_count + r->g.desc->nextn_count <= LAYERS_MAX);
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const st_op *op = &p->ops[i];
+        bool same = i > 0 && p->ops[i - 1].layer == op->layer && p->ops[i - 1].block == op->block;
+        r->op_device[i] = same ? r->op_device[i - 1] : draw(0, 1) < 0.6;
+        if (op->kind == ST_OP_EXPERTS) r->slots[op->layer] = (uint32_t)draw(0, op->p.experts.experts + 0.99);
+    }
+    r->plan = (st_plan){.context = 4096, .batch = 32, .device_count = 2, .op_device = r->op_device,
+                        .kv_type = ST_TYPE_BF16, .on_disk = draw(0, 1) < 0.3};
+    r->plan.devices[ST_HOST].capacity_bytes = (uint64_t)draw(0, 1e6);
+    r->plan.experts = (st_plan_experts){.mode = draw(0, 1) < 0.6 ? ST_MOE_CACHE : ST_MOE_RESIDENT, .slots = r->slots};
+}
+
+static void open_model(model_rig *r, const char *name)
+{
+    memset(r, 0, sizeof *r);
+    assert_true(golden_open(&r->g, name));
+    r->source = (st_plan_source){.desc = r->g.desc, .binding = r->g.binding, .program = r->g.program,
+                                 .devices = r->devices, .device_count = 2};
+}
+
+typedef struct seconds {
+    double decode, prefill;
+} seconds;
+
+static seconds ask(const model_rig *r, uint32_t depth, uint32_t tokens)
+{
+    st_plan_speed speed = st_plan_predict(&r->source, &r->plan, depth, tokens, -1);
+    assert_true(speed.decode_tps > 0 && isfinite(speed.decode_tps));
+    assert_true(speed.prefill_tps > 0 && isfinite(speed.prefill_tps));
+    return (seconds){1 / speed.decode_tps, tokens / speed.prefill_tps};
+}
+
+static void not_slower(seconds than, seconds now, const char *what)
+{
+    if (now.decode > than.decode * (1 + 1e-12))
+        fail_msg("%s: a token: %.9g s, then %.9g", what, than.decode, now.decode);
+    if (now.prefill > than.prefill * (1 + 1e-12))
+        fail_msg("%s: a prompt: %.9g s, then %.9g", what, than.prefill, now.prefill);
+}
+
+static void better_devices_are_not_slower(model_rig *r)
+{
+    st_profile *host = &r->devices[ST_HOST], *card = &r->devices[ST_CARD];
+    double *const rates[] = {&host->memory_rate, &host->op_rate,  &host->disk_rate, &card->memory_rate,
+                             &card->op_rate,     &card->link_up, &card->link_down};
+    double *const times[] = {&card->launch_seconds, &card->handover_seconds};
+    seconds before = ask(r, 100, TOKENS);
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        double kept = *rates[i];
+        *rates[i] *= draw(1, 3);
+        not_slower(before, ask(r, 100, TOKENS), "a higher rate");
+        *rates[i] = kept;
+    }
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        double kept = *times[i];
+        *times[i] *= draw(0, 1);
+        not_slower(before, ask(r, 100, TOKENS), "a shorter time");
+        *times[i] = kept;
+    }
+}
+
+static void more_work_is_not_faster(model_rig *r)
+{
+    seconds before = ask(r, 0, 1);
+    for (uint32_t depth = 1; depth < 4096; depth *= 4) {
+        seconds now = ask(r, depth, 1);
+        not_slower((seconds){now.decode, before.prefill}, before, "an earlier token");
+        before = now;
+    }
+    for (uint32_t tokens = 2; tokens < 32; tokens += 5) { /* up to a batch */
+        seconds now = ask(r, 4095, tokens);
+        not_slower((seconds){before.decode, now.prefill}, (seconds){before.decode, before.prefill}, "a shorter prompt");
+        before.prefill = now.prefill;
+    }
+}
+
+static void more_slots_are_not_slower(model_rig *r)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < r->g.program->op_count; i++)
+        if (r->g.program->ops[i].kind == ST_OP_EXPERTS) most = r->g.program->ops[i].p.experts.experts;
+    memset(r->slots, 0, sizeof r->slots);
+    for (uint32_t n = 0; n < most * r->g.desc->layer_count; n++) {
+        seconds before = ask(r, 100, TOKENS);
+        r->slots[n / most]++;
+        not_slower(before, ask(r, 100, TOKENS), "a slot");
+    }
+    if (!most || r->plan.experts.mode != ST_MOE_CACHE) return;
+    seconds cached = ask(r, 100, TOKENS); /* with a slot for each, but for launches, as without a cache */
+    r->plan.experts.mode = ST_MOE_RESIDENT;
+    not_slower(cached, ask(r, 100, TOKENS), "residence");
+}
+
+static void what_holds_for_all(void **state)
+{
+    static model_rig r;
+    open_model(&r, *state);
+    for (uint64_t i = 0; i < (kit_is_slow() ? 2 : SPLITS); i++) {
+        seed = i + 1;
+        draw_devices(&r);
+        draw_plan(&r);
+        better_devices_are_not_slower(&r);
+        more_work_is_not_faster(&r);
+        more_slots_are_not_slower(&r);
+    }
+    golden_close(&r.g);
+}
+
+/* A predictor says what st_plan_predict says, also when the plan's numbers change afterwards. */
+static void a_predictor_says_the_same(void **state)
+{
+    (void)state;
+    static model_rig r;
+    open_model(&r, "qwen3moe");
+    for (uint64_t i = 0; i < 8; i++) {
+        seed = i + 1;
+        draw_devices(&r);
+        draw_plan(&r);
+        st_arena arena = {0};
+        st_predictor *p;
+        strata_error error;
+        assert_int_equal(st_predictor_build(&r.source, &r.plan, 100, &arena, &p, &error), STRATA_OK);
+        for (int k = 0; k < 4; k++) {
+            const char *limit;
+            double rate = k == 3 ? 0.5 : -1;
+            st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 100, TOKENS, rate);
+            assert_true(1 / st_predictor_decode(p, &r.plan, rate, &limit) == speed.decode_tps);
+            assert_true(1 / st_predictor_decode(p, &r.plan, rate, NULL) == speed.decode_tps);
+            assert_true(TOKENS / st_predictor_prefill(p, &r.plan, TOKENS) == speed.prefill_tps);
+            assert_string_equal(limit, speed.limit);
+            for (uint32_t layer = 0; layer < r.g.desc->layer_count; layer++) r.slots[layer] = (uint32_t)draw(0, 8);
+            r.plan.devices[ST_HOST].capacity_bytes = (uint64_t)draw(0, 1e6);
+        }
+        st_arena_free(&arena);
+    }
+    golden_close(&r.g);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    static model_rig r;
+    open_model(&r, "qwen35moe");
+    seed = 3;
+    draw_devices(&r);
+    draw_plan(&r);
+    strata_status status = STRATA_MEMORY;
+    for (uint64_t n = 1; status != STRATA_OK; n++) {
+        st_arena arena = {0};
+        st_predictor *p = NULL;
+        strata_error error;
+        st_fault_arm(ST_FAULT_ALLOC, n, false);
+        status = st_predictor_build(&r.source, &r.plan, 100, &arena, &p, &error);
+        st_fault_arm(ST_FAULT_ALLOC, n, false);
+        st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 100, TOKENS, -1);
+        st_fault_arm(ST_FAULT_ALLOC, 0, false);
+        assert_true(status == STRATA_OK ? p != NULL : !p && status == STRATA_MEMORY);
+        if (status == STRATA_OK) assert_true(speed.decode_tps > 0);
+        else assert_true(speed.decode_tps == 0 && !strcmp(speed.limit, "unknown"));
+        assert_true(n < 200 && (n > 4 || status != STRATA_OK));
+        st_arena_free(&arena);
+    }
+    golden_close(&r.g);
+}
+
+int main(void)
+{
+    static struct CMUnitTest tests[FAMILIES + 12];
+    size_t n = 0;
+    for (; n < FAMILIES; n++)
+        tests[n] = (struct CMUnitTest){.name = families[n], .test_func = what_holds_for_all,
+                                       .initial_state = (void *)(uintptr_t)families[n]};
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(on_the_host_alone);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_but_the_embedding_on_the_card);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(host_and_card_in_turn);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(from_the_disk);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_on_the_host);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_in_a_cache);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_of_a_prompt);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_rate_is_of_all_layers);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(assumed_hit_rates);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(what_is_asked_about);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_predictor_says_the_same);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_allocation_may_fail);
+    return _cmocka_run_group_tests("cost", tests, n, NULL, NULL);
+}

@@ -1,0 +1,229 @@
+/* src/memory/ledger.c: who was promised which bytes, who took them, and the one block of each device. */
+#include "support/sim_rig.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "memory/ledger.h"
+
+enum { HOST = 0, CARD = 1, GRANULE = SIM_GRANULARITY };
+
+static st_ledger *new_ledger(st_ledger_trace trace, void *context)
+{
+    st_ledger *ledger = NULL;
+    assert_int_equal(st_ledger_new(2, trace, context, &ledger, NULL), STRATA_OK);
+    st_ledger_name(ledger, HOST, "host", 64000000);
+    st_ledger_name(ledger, CARD, "card", 12884901888);
+    return ledger;
+}
+
+static void expect_failure(const st_ledger *ledger, const char *const *words)
+{
+    strata_error error;
+    assert_int_equal(st_ledger_check(ledger, &error), STRATA_MEMORY);
+    for (; *words; words++)
+        if (!strstr(error.message, *words)) fail_msg("\"%s\" is not in: %s", *words, error.message);
+}
+
+static void sums_are_exact(void **state)
+{
+    (void)state;
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    uint64_t sum = 0;
+    /* As large as they come, and odd: nothing is rounded. */
+    for (int owner = 0; owner < ST_OWNER_COUNT; owner++) {
+        for (uint64_t i = 1; i <= 1000; i++) {
+            uint64_t bytes = ((uint64_t)1 << 40) / i + (uint64_t)owner;
+            st_ledger_reserve(ledger, CARD, (st_owner)owner, bytes);
+            st_ledger_commit(ledger, CARD, (st_owner)owner, bytes - 1);
+            st_ledger_commit(ledger, CARD, (st_owner)owner, 1);
+            sum += bytes;
+        }
+    }
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
+    uint64_t reserved = 0, committed = 0;
+    for (int owner = 0; owner < ST_OWNER_COUNT; owner++) {
+        st_ledger_line line = st_ledger_at(ledger, CARD, (st_owner)owner);
+        st_ledger_line other = st_ledger_at(ledger, HOST, (st_owner)owner);
+        reserved += line.reserved;
+        committed += line.committed;
+        assert_true(other.reserved == 0 && other.committed == 0);
+    }
+    assert_true(reserved == sum && committed == sum);
+    st_ledger_free(ledger);
+}
+
+static void differences_are_told_with_both_numbers(void **state)
+{
+    (void)state;
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_WEIGHTS, 1000);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_KV, 123456789);
+    st_ledger_commit(ledger, CARD, ST_OWNER_WEIGHTS, 1000);
+    st_ledger_commit(ledger, CARD, ST_OWNER_KV, 123456788);
+    expect_failure(ledger, (const char *const[]){"card", "kv", "123456789", "123456788", NULL});
+    st_ledger_commit(ledger, CARD, ST_OWNER_KV, 1);
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
+    st_ledger_commit(ledger, HOST, ST_OWNER_STAGING, 7); /* that nobody planned */
+    expect_failure(ledger, (const char *const[]){"host", "staging", "planned 0", "found 7", NULL});
+    st_ledger_release(ledger, HOST, ST_OWNER_STAGING, 7);
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
+    /* A driver's own is measured, not compared. */
+    st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 500);
+    st_ledger_commit(ledger, CARD, ST_OWNER_RUNTIME, 600);
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
+    st_ledger_free(ledger);
+}
+
+static void what_comes_after_the_lock_is_told(void **state)
+{
+    (void)state;
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_SCRATCH, 30);
+    st_ledger_commit(ledger, CARD, ST_OWNER_SCRATCH, 30);
+    st_ledger_lock(ledger);
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
+    /* Even though the sums are right again afterwards. */
+    st_ledger_release(ledger, CARD, ST_OWNER_SCRATCH, 10);
+    st_ledger_commit(ledger, CARD, ST_OWNER_SCRATCH, 10);
+    assert_int_equal(st_ledger_at(ledger, CARD, ST_OWNER_SCRATCH).committed, 30);
+    expect_failure(ledger, (const char *const[]){"card", "scratch", "after", "10 bytes", NULL});
+    st_ledger_free(ledger);
+}
+
+static void more_given_back_than_taken_is_told(void **state)
+{
+    (void)state;
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    st_ledger_commit(ledger, HOST, ST_OWNER_KV, 100);
+    st_ledger_release(ledger, HOST, ST_OWNER_KV, 103);
+    assert_int_equal(st_ledger_at(ledger, HOST, ST_OWNER_KV).committed, 0);
+    expect_failure(ledger, (const char *const[]){"host", "kv", "3 bytes", NULL});
+    st_ledger_free(ledger);
+
+    /* A sum that does not fit is no plan's. */
+    ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, HOST, ST_OWNER_KV, 4);
+    st_ledger_commit(ledger, HOST, ST_OWNER_KV, UINT64_MAX);
+    st_ledger_commit(ledger, HOST, ST_OWNER_KV, 5);
+    expect_failure(ledger, (const char *const[]){"18446744073709551615", NULL});
+    st_ledger_free(ledger);
+}
+
+static void one_block_per_device(void **state)
+{
+    (void)state;
+    st_sim_options options = sim_options();
+    st_sim_world *world = sim_world_open(&options);
+    const st_backend *card = st_backend_sim_card(), *host = st_backend_sim_host();
+    st_device *card_device = NULL, *host_device = NULL;
+    strata_error error;
+    assert_int_equal(card->open(&(st_device_options){.world = world}, &card_device, NULL), STRATA_OK);
+    assert_int_equal(host->open(&(st_device_options){.world = world, .threads = 1}, &host_device, NULL), STRATA_OK);
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    assert_null(st_ledger_block(ledger, CARD));
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, card_device, 10 * GRANULE, false, &error), STRATA_OK);
+    assert_int_equal(st_sim_used_bytes(world), 10 * GRANULE);
+    assert_non_null(st_ledger_block(ledger, CARD));
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, card_device, GRANULE, false, &error), STRATA_RUNTIME);
+    assert_non_null(strstr(error.message, "card"));
+    assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 1000, true, &error), STRATA_OK);
+    memset(st_ledger_block(ledger, HOST), 1, 1000);
+    st_ledger_free(ledger);
+    assert_int_equal(st_sim_used_bytes(world), 0);
+
+    /* A refusal names the device; nothing is taken and another try may follow. */
+    ledger = new_ledger(NULL, NULL);
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, card_device, 2 * SIM_CAPACITY, false, &error), STRATA_MEMORY);
+    assert_int_equal(strncmp(error.message, "card: ", 6), 0);
+    assert_null(st_ledger_block(ledger, CARD));
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, card_device, SIM_CAPACITY, false, &error), STRATA_OK);
+    /* No bytes, no block: but still the one. */
+    assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 0, true, &error), STRATA_OK);
+    assert_null(st_ledger_block(ledger, HOST));
+    assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 0, true, &error), STRATA_RUNTIME);
+    st_ledger_free(ledger);
+    st_ledger_free(NULL);
+    card->close(card_device);
+    host->close(host_device);
+    st_sim_world_free(world);
+}
+
+static void note_line(void *context, const char *moment, const char *device, uint64_t used_bytes, uint64_t free_bytes)
+{
+    st_buf_printf(context, "%s %s %llu %llu\n", moment, device, (unsigned long long)used_bytes,
+                  (unsigned long long)free_bytes);
+}
+
+static void moments_are_traced(void **state)
+{
+    (void)state;
+    st_buf lines = {0};
+    st_ledger *ledger = new_ledger(note_line, &lines);
+    st_ledger_mark(ledger, "start");
+    st_ledger_commit(ledger, HOST, ST_OWNER_WEIGHTS, 64000001); /* more than there is */
+    st_ledger_commit(ledger, CARD, ST_OWNER_WEIGHTS, 884901888);
+    st_ledger_commit(ledger, CARD, ST_OWNER_KV, 5);
+    st_ledger_mark(ledger, "end");
+    st_buf_append_char(&lines, '\0');
+    assert_string_equal(lines.data, "start host 0 64000000\nstart card 0 12884901888\n"
+                                    "end host 64000001 0\nend card 884901893 11999999995\n");
+    st_buf_free(&lines);
+    st_ledger_free(ledger);
+}
+
+static void the_table_for_people(void **state)
+{
+    (void)state;
+    st_buf out = {0};
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_WEIGHTS, 1234567);
+    st_ledger_commit(ledger, CARD, ST_OWNER_WEIGHTS, 1234567);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_STATE, 999);
+    st_ledger_commit(ledger, CARD, ST_OWNER_GRANULARITY, 1000);
+    assert_true(st_ledger_print(ledger, &out));
+    st_buf_append_char(&out, '\0');
+    assert_string_equal(out.data, "host, 64,000,000 bytes\n"
+                                  "  owner                          planned             allocated\n"
+                                  "  sum                                  0                     0\n"
+                                  "card, 12,884,901,888 bytes\n"
+                                  "  owner                          planned             allocated\n"
+                                  "  weights                      1,234,567             1,234,567\n"
+                                  "  recurrent state                    999                     0\n"
+                                  "  granularity                          0                 1,000\n"
+                                  "  sum                          1,235,566             1,235,567\n");
+    st_buf_free(&out);
+    st_fault_arm(ST_FAULT_ALLOC, 1, false);
+    assert_false(st_ledger_print(ledger, &out));
+    st_fault_arm(ST_FAULT_ALLOC, 0, false);
+    st_buf_free(&out);
+    st_ledger_free(ledger);
+}
+
+static void what_cannot_be(void **state)
+{
+    (void)state;
+    st_ledger *ledger = NULL;
+    assert_int_equal(st_ledger_new(0, NULL, NULL, &ledger, NULL), STRATA_USAGE);
+    assert_int_equal(st_ledger_new(ST_DEVICES_MAX + 1, NULL, NULL, &ledger, NULL), STRATA_USAGE);
+    st_fault_arm(ST_FAULT_ALLOC, 1, false);
+    assert_int_equal(st_ledger_new(1, NULL, NULL, &ledger, NULL), STRATA_MEMORY);
+    st_fault_arm(ST_FAULT_ALLOC, 0, false);
+    assert_null(ledger);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_exact),
+        cmocka_unit_test(differences_are_told_with_both_numbers),
+        cmocka_unit_test(what_comes_after_the_lock_is_told),
+        cmocka_unit_test(more_given_back_than_taken_is_told),
+        cmocka_unit_test(one_block_per_device),
+        cmocka_unit_test(moments_are_traced),
+        cmocka_unit_test(the_table_for_people),
+        cmocka_unit_test(what_cannot_be),
+    };
+    return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
+}

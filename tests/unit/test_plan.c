@@ -1,0 +1,576 @@
+/* src/plan: where things go and what they take, to the byte. The small model's sums are done by hand. */
+#include "support/plan_rig.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "plan/draft.h"
+
+/* plan_small: a layer's attention part is a norm, q, k, v and the output projection; its feed-forward part a norm and
+ * three matrices; float32 all of them. A position is 32 keys and 32 values in each of four layers. */
+enum {
+    ATTENTION = (64 + 64 * 64 + 2 * 64 * 32 + 64 * 64) * 4,
+    FFN = (64 + 3 * 64 * 128) * 4,
+    OUTPUT = 64 * 256 * 4,
+    OUTPUT_NORM = 64 * 4,
+    EMBEDDING = 64 * 256 * 4,
+    LAYERS = 4,
+    ROW_BF16 = 2 * 32 * 2,
+    STAGING = 2 * 256 + 256 * 4, /* two step blocks of 16 rows, a row of logits */
+};
+
+static uint64_t owner(const plan_rig *rig, uint32_t device, st_owner of)
+{
+    return rig->plan->devices[device].owners[of];
+}
+
+static uint8_t device_of(const plan_rig *rig, st_op_kind kind, int32_t layer, int nth)
+{
+    const st_program *program = rig->source.program;
+    for (uint32_t i = 0; i < program->op_count; i++)
+        if (program->ops[i].kind == kind && program->ops[i].layer == layer && nth-- == 0)
+            return rig->plan->op_device[i];
+    fail_msg("no such operation");
+    return 0;
+}
+
+static uint8_t readers_of(const plan_rig *rig, st_role role, int32_t layer)
+{
+    return rig->plan->weight_devices[st_binding_find(rig->source.binding, role, layer)];
+}
+
+static void check_lines(const char *const *lines, uint32_t count, const char *part)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (strstr(lines[i], part)) return;
+    for (uint32_t i = 0; i < count; i++) print_message("%s\n", lines[i]);
+    fail_msg("no line says: %s", part);
+}
+
+static void check_why(const plan_rig *rig, const char *part)
+{
+    check_lines(rig->plan->why, rig->plan->why_count, part);
+}
+
+static void check_refused(plan_rig *rig, strata_status status, const char *message, const char *hint)
+{
+    plan_rig_plan(rig);
+    if (rig->status != status || !strstr(rig->error.message, message) || !strstr(rig->error.hint, hint))
+        fail_msg("expected status %d, \"%s\" (%s); found %d, \"%s\" (%s)", status, message, hint, rig->status,
+                 rig->error.message, rig->error.hint);
+}
+
+/* --- placement --------------------------------------------------------------------------------------------------- */
+
+static void everything_on_the_card(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    rig.devices[ST_CARD].overhead_bytes = 12345;
+    rig.devices[ST_CARD].granularity = 2 << 20;
+    const st_plan *plan = plan_rig_get(&rig);
+    assert_int_equal(plan->device_count, 2);
+    assert_int_equal(plan->layers_on_card, 4);
+    assert_int_equal(plan->ffn_on_card, 4);
+    assert_true(plan->output_on_card);
+    assert_int_equal(plan->kv_type, ST_TYPE_BF16);
+    assert_int_equal(plan->experts.mode, ST_MOE_AUTO);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_RUNTIME), 12345);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * LAYERS * ROW_BF16);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), 0);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STAGING), 0);
+    uint64_t used = LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + 1024 * LAYERS * ROW_BF16 +
+                    plan->sequence[ST_CARD].working.bytes;
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_GRANULARITY), (2 << 20) - used % (2 << 20));
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), EMBEDDING);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 0);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), STAGING);
+    assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_HOST);
+    check_why(&rig, "4 of 4 attention parts");
+    check_why(&rig, "the embedding stays in RAM");
+    plan_rig_close(&rig);
+}
+
+static void nothing_on_a_card(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    for (int i = 0; i < 3; i++) {
+        rig.source.device_count = i == 0 ? 1 : 2;
+        rig.options.layers = i == 1 ? 0 : ST_LAYERS_AUTO;
+        if (i == 2) rig.devices[ST_CARD].free_bytes = 100000; /* not even one layer */
+        const st_plan *plan = plan_rig_get(&rig);
+        assert_int_equal(plan->device_count, 1);
+        assert_int_equal(plan->layers_on_card, 0);
+        assert_false(plan->output_on_card);
+        assert_int_equal(plan->kv_type, ST_TYPE_F32);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS),
+                         LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * 2 * ROW_BF16);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 0);
+        if (i > 0) check_why(&rig, i == 1 ? "no card takes part: -g 0" : "not one layer fits");
+    }
+    plan_rig_close(&rig);
+}
+
+static void layers_from_the_first(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 512;
+    for (int32_t n = 1; n <= 4; n++) {
+        rig.options.layers = n;
+        const st_plan *plan = plan_rig_get(&rig);
+        assert_int_equal(plan->layers_on_card, n);
+        assert_int_equal(plan->ffn_on_card, n);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), n * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), (LAYERS - n) * (ATTENTION + FFN) + EMBEDDING);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 512 * n * ROW_BF16);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 512 * (LAYERS - n) * ROW_BF16);
+        for (int32_t l = 0; l < LAYERS; l++) assert_int_equal(plan->kv_device[l], l < n ? ST_CARD : ST_HOST);
+    }
+    plan_rig_close(&rig);
+}
+
+/* Attention first, then the output matrix, then feed-forward parts from the first; each at its exact byte. */
+static void a_dense_model_larger_than_the_card(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    st_profile *card = &rig.devices[ST_CARD];
+    for (uint32_t n = 0; n <= LAYERS; n++) {
+        card->free_bytes = (uint64_t)1 << 40;
+        rig.options.cpu_ffn_layers = LAYERS - n;
+        uint64_t need = plan_rig_get(&rig)->devices[ST_CARD].planned_bytes;
+        assert_int_equal(rig.plan->ffn_on_card, n);
+        rig.options.cpu_ffn_layers = 0;
+        card->free_bytes = need;
+        assert_int_equal(plan_rig_get(&rig)->ffn_on_card, n);
+        assert_int_equal(rig.plan->devices[ST_CARD].planned_bytes, need);
+        assert_int_equal(rig.plan->layers_on_card, LAYERS);
+        assert_true(rig.plan->output_on_card);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * ATTENTION + OUTPUT_NORM + OUTPUT + n * FFN);
+        assert_int_equal(device_of(&rig, ST_OP_GATED_ACT, 0, 0), n > 0 ? ST_CARD : ST_HOST);
+        assert_int_equal(device_of(&rig, ST_OP_GATED_ACT, 3, 0), n > 3 ? ST_CARD : ST_HOST);
+        if (n < LAYERS) check_lines(rig.plan->lacking, rig.plan->lacking_count, "another dense feed-forward part");
+        card->free_bytes = need - 1;
+        assert_int_equal(plan_rig_get(&rig)->ffn_on_card, n > 0 ? n - 1 : 0);
+        assert_int_equal(rig.plan->output_on_card, n > 0);
+        assert_int_equal(rig.plan->layers_on_card, LAYERS);
+    }
+    plan_rig_close(&rig);
+}
+
+static void whole_layers_go_to_ram_last_first(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    rig.options.cpu_ffn_layers = LAYERS;
+    rig.options.layers = 1; /* with the output matrix */
+    uint64_t working = plan_rig_get(&rig)->sequence[ST_CARD].working.bytes, layer = ATTENTION + 1024 * ROW_BF16;
+    rig.options.cpu_ffn_layers = 0;
+    rig.options.layers = ST_LAYERS_AUTO;
+    for (uint32_t n = 1; n <= LAYERS; n++) {
+        rig.devices[ST_CARD].free_bytes = working + n * layer;
+        assert_int_equal(plan_rig_get(&rig)->layers_on_card, n);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), n * ATTENTION);
+        assert_int_equal(rig.plan->devices[ST_CARD].planned_bytes, working + n * layer);
+        rig.devices[ST_CARD].free_bytes--;
+        assert_int_equal(plan_rig_get(&rig)->layers_on_card, n - 1);
+    }
+    plan_rig_close(&rig);
+}
+
+/* A tied output matrix on the card serves the look-up; nothing of it is in RAM. */
+static void a_tied_output_matrix(void **state)
+{
+    (void)state;
+    plan_shape shape = plan_small;
+    shape.tied = true;
+    plan_rig rig;
+    plan_rig_open(&rig, &shape);
+    rig.options.context = 256;
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), 0);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
+    assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_CARD);
+    assert_int_equal(rig.plan->sequence[ST_HOST].working.bytes, 0); /* nothing runs there */
+    check_why(&rig, "serves the look-up");
+    rig.devices[ST_CARD].types[ST_OP_EMBED] = 0; /* it could not: both have it */
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), EMBEDDING);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
+    assert_int_equal(readers_of(&rig, ST_ROLE_TOKEN_EMBD, -1), 3);
+    plan_rig_close(&rig);
+}
+
+static void per_layer_tables_stay_in_ram(void **state)
+{
+    (void)state;
+    plan_shape shape = {.arch = "gemma4",
+                        .layers = 4,
+                        .embedding = 64,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head = 32,
+                        .ffn = 128,
+                        .vocab = 256,
+                        .context = 1024,
+                        .window = 8,
+                        .window_head = 16,
+                        .full_every = 2,
+                        .per_layer = 16,
+                        .tied = true};
+    plan_rig rig;
+    plan_rig_open(&rig, &shape);
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), 16 * 4 * 256 * 4);
+    assert_int_equal(readers_of(&rig, ST_ROLE_PER_LAYER_TOKEN_EMBD, -1), 1 << ST_HOST);
+    assert_int_equal(readers_of(&rig, ST_ROLE_PER_LAYER_MODEL_PROJ, -1), 1 << ST_CARD);
+    assert_int_equal(readers_of(&rig, ST_ROLE_TOKEN_EMBD, -1), 1 << ST_CARD);
+    plan_rig_close(&rig);
+}
+
+/* What the card does not run, the host does; keys and values are where their operations can be. */
+static void what_the_card_cannot_run(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 256;
+    rig.devices[ST_CARD].types[ST_OP_GATED_ACT] = 0;
+    plan_rig_get(&rig);
+    assert_int_equal(device_of(&rig, ST_OP_GATED_ACT, 2, 0), ST_HOST);
+    assert_int_equal(device_of(&rig, ST_OP_MATMUL, 2, 0), ST_CARD);
+    rig.devices[ST_CARD].types[ST_OP_ATTENTION] = 0;
+    plan_rig_get(&rig);
+    assert_int_equal(device_of(&rig, ST_OP_KV_STORE, 2, 0), ST_HOST);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 0);
+    assert_int_equal(rig.plan->kv_type, ST_TYPE_F32); /* none of it is on a card */
+    plan_rig_close(&rig);
+}
+
+/* --- keys, values and state -------------------------------------------------------------------------------------- */
+
+static void three_kv_types(void **state)
+{
+    (void)state;
+    static const struct { int32_t type; uint64_t row; } rows[] = {
+        {ST_TYPE_F32, 2 * 32 * 4}, {ST_TYPE_BF16, 2 * 32 * 2}, {ST_TYPE_Q8_0, 2 * 34}, {-1, 2 * 32 * 2}};
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1000;
+    for (int i = 0; i < 4; i++) {
+        rig.options.kv_type = rows[i].type;
+        plan_rig_get(&rig);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1000 * LAYERS * rows[i].row);
+        uint64_t gap = (256 - 1000 * rows[i].row / 2 % 256) % 256; /* behind each layer's keys, and its values */
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), 2 * LAYERS * gap);
+    }
+    plan_rig_close(&rig);
+}
+
+/* Window layers keep window + batch − 1 positions; a pattern that is all "full" is a dense model. */
+static void rings_and_full_layers(void **state)
+{
+    (void)state;
+    plan_shape shape = {.arch = "gemma4",
+                        .layers = 4,
+                        .embedding = 64,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head = 32,
+                        .ffn = 128,
+                        .vocab = 256,
+                        .context = 4096,
+                        .window = 8,
+                        .window_head = 16,
+                        .full_every = 2};
+    plan_rig rig;
+    plan_rig_open(&rig, &shape);
+    rig.options.context = 1024;
+    plan_rig_get(&rig);
+    uint64_t full = 1024 * 2 * 2 * 32 * 2, ring = (8 + 16 - 1) * 2 * 2 * 16 * 2;
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 2 * full + 2 * ring);
+    rig.options.context = 4096;
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 2 * 4 * full + 2 * ring); /* rings do not grow */
+    plan_rig_close(&rig);
+
+    shape.full_every = 1; /* none has a window */
+    plan_rig_open(&rig, &shape);
+    rig.options.context = 1024;
+    uint64_t planned = plan_rig_get(&rig)->devices[ST_CARD].planned_bytes;
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 4 * full);
+    plan_rig_close(&rig);
+    shape.window = 0;
+    plan_rig_open(&rig, &shape);
+    rig.options.context = 1024;
+    assert_int_equal(plan_rig_get(&rig)->devices[ST_CARD].planned_bytes, planned);
+    plan_rig_close(&rig);
+}
+
+/* Layers that read another's keys and values have none; a host layer's look-up crosses to the card. */
+static void shared_keys_and_values(void **state)
+{
+    (void)state;
+    plan_shape shape = {.arch = "gemma4",
+                        .layers = 6,
+                        .embedding = 64,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head = 32,
+                        .ffn = 128,
+                        .vocab = 256,
+                        .context = 4096,
+                        .window = 8,
+                        .window_head = 16,
+                        .full_every = 2,
+                        .shared_kv = 4};
+    plan_rig rig;
+    plan_rig_open(&rig, &shape);
+    rig.options.context = 1024;
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * 2 * 2 * 32 * 2 + 23 * 2 * 2 * 16 * 2);
+    rig.options.layers = 3;
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * 2 * 2 * 32 * 2 + 23 * 2 * 2 * 16 * 2);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 0);
+    assert_int_equal(rig.plan->kv_device[5], ST_CARD);
+    assert_int_equal(device_of(&rig, ST_OP_MATMUL, 5, 0), ST_HOST);
+    assert_int_equal(device_of(&rig, ST_OP_ATTENTION, 5, 0), ST_CARD);
+    plan_rig_close(&rig);
+}
+
+static const plan_shape recurrent = {.arch = "qwen35",
+                                     .layers = 8,
+                                     .embedding = 64,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .head = 32,
+                                     .ffn = 128,
+                                     .vocab = 256,
+                                     .context = 2048,
+                                     .delta_keys = 2,
+                                     .delta_values = 4,
+                                     .delta_size = 16,
+                                     .nextn = true};
+
+/* Six DeltaNet layers: three inputs of the convolution over 2 · 32 + 64 channels, and a 16 × 16 state for each of 4
+ * heads. */
+static void recurrent_state_and_snapshots(void **state)
+{
+    (void)state;
+    enum { STATE = 6 * (3 * 128 + 4 * 16 * 16) * 4, KV = 2 * 2 * 2 * 32 * 2 };
+    plan_rig rig;
+    plan_rig_open(&rig, &recurrent);
+    rig.options.context = 1024;
+    rig.options.snapshots = 3;
+    rig.options.sequences = 2;
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STATE), 2 * STATE);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_SNAPSHOTS), 2 * 3 * STATE);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 2 * 1024 * KV);
+    rig.options.layers = 0;
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->kv_type, ST_TYPE_BF16); /* in RAM too */
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STATE), 2 * STATE);
+    plan_rig_close(&rig);
+
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    rig.options.snapshots = 3; /* of no use to a model that can be rewound */
+    plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_SNAPSHOTS), 0);
+    plan_rig_close(&rig);
+}
+
+static void a_nextn_block(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &recurrent);
+    rig.options.context = 1024;
+    uint64_t without = plan_rig_get(&rig)->devices[ST_CARD].owners[ST_OWNER_WEIGHTS];
+    assert_int_equal(rig.plan->kv_device[8], ST_NO_DEVICE);
+    assert_int_equal(readers_of(&rig, ST_ROLE_NEXTN_EH_PROJ, 8), 0);
+    rig.options.nextn = true;
+    plan_rig_get(&rig);
+    /* norms of E and of a head; q with its gate, k, v, output; three matrices; the projection and its three norms */
+    uint64_t block = (2 * 64 + 2 * 32 + 64 * 256 + 2 * 64 * 64 + 128 * 64 + 3 * 64 * 128 + 128 * 64 + 3 * 64) * 4;
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), without + block);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 3 * 1024 * 2 * 2 * 32 * 2);
+    assert_int_equal(rig.plan->kv_device[8], ST_CARD);
+    rig.options.layers = 7; /* not all: the block stays in RAM, its logits come from where the output matrix is */
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->kv_device[8], ST_HOST);
+    assert_int_equal(readers_of(&rig, ST_ROLE_NEXTN_EH_PROJ, 8), 1 << ST_HOST);
+    assert_int_equal(readers_of(&rig, ST_ROLE_OUTPUT, -1), 1 << ST_CARD);
+    assert_int_equal(readers_of(&rig, ST_ROLE_OUTPUT_NORM, -1), 3);
+    plan_rig_close(&rig);
+}
+
+/* --- margins, disk, refusals ------------------------------------------------------------------------------------- */
+
+static void margins(void **state)
+{
+    (void)state;
+    const uint64_t mib = 1 << 20;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 256;
+    rig.options.margin_bytes[ST_HOST] = rig.options.margin_bytes[ST_CARD] = ST_BYTES_AUTO;
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->devices[ST_CARD].margin_bytes, 256 * mib);
+    assert_int_equal(rig.plan->devices[ST_HOST].margin_bytes, 4096 * mib);
+    rig.devices[ST_CARD].display = true;
+    rig.devices[ST_HOST].free_bytes = 6000 * mib;
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->devices[ST_CARD].margin_bytes, 768 * mib);
+    assert_int_equal(rig.plan->devices[ST_HOST].margin_bytes, 3000 * mib); /* at most half */
+    rig.devices[ST_CARD].free_bytes = 700 * mib; /* a margin leaves nothing */
+    assert_int_equal(plan_rig_get(&rig)->device_count, 1);
+    rig.options.margin_bytes[ST_CARD] = 701 * mib;
+    check_refused(&rig, STRATA_MEMORY,
+                  "a margin of 735,051,776 bytes, 734,003,200 are there: 1,048,576 bytes are missing", "");
+    plan_rig_close(&rig);
+}
+
+static void refused_to_the_byte(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 4096;
+    rig.options.layers = ST_LAYERS_ALL;
+    rig.options.margin_bytes[ST_CARD] = 1000;
+    rig.options.out_rows = 1;
+    /* All layers without the output matrix. A position is 64 bytes of keys in a layer: fours to 256. */
+    rig.devices[ST_CARD].types[ST_OP_GATHER] = rig.devices[ST_CARD].types[ST_OP_SOFTCAP] = 0;
+    plan_rig_get(&rig);
+    uint64_t need = rig.plan->devices[ST_CARD].planned_bytes - OUTPUT - OUTPUT_NORM;
+    rig.devices[ST_CARD].free_bytes = need + 1000;
+    plan_rig_get(&rig);
+    assert_false(rig.plan->output_on_card);
+    assert_int_equal(rig.plan->devices[ST_CARD].planned_bytes, need);
+    rig.devices[ST_CARD].free_bytes--;
+    char needed[ST_NUMBER_TEXT], message[128];
+    snprintf(message, sizeof message, "(%s bytes)", st_number_text(need + 1000, needed));
+    check_refused(&rig, STRATA_MEMORY, message, "would fit: -c 4092, or --kv-type q8_0, or -g 3");
+    assert_non_null(strstr(rig.error.message, "card: 4 of 4 layers, a context of 4,096 and the margin need"));
+    assert_non_null(strstr(rig.error.message, " 1 bytes are missing"));
+    assert_null(rig.plan);
+    rig.options.layers = 0;
+    plan_rig_get(&rig);
+    rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 500000; /* of weights alone */
+    check_refused(&rig, STRATA_MEMORY, "RAM: the weights, a context of 4,096", "--disk");
+    plan_rig_close(&rig);
+}
+
+static void contradictions(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.layers = 5;
+    check_refused(&rig, STRATA_USAGE, "-g: expected at most the model's 4 layers, found 5", "-g -1");
+    rig.options.layers = -3;
+    check_refused(&rig, STRATA_USAGE, "found -3", "");
+    rig.options.layers = 2;
+    rig.source.device_count = 1;
+    check_refused(&rig, STRATA_USAGE, "-g 2: expected a card, found none", "--vram");
+    rig.source.device_count = 3;
+    check_refused(&rig, STRATA_USAGE, "expected the host and at most one card, found 3 devices", "");
+    rig.source.device_count = 2;
+    rig.options.nextn = true;
+    check_refused(&rig, STRATA_USAGE, "no NextN block", "");
+    rig.options.nextn = false;
+    rig.options.kv_type = ST_TYPE_Q4_0;
+    check_refused(&rig, STRATA_USAGE, "--kv-type: expected f32, bf16 or q8_0", "");
+    rig.options.kv_type = -1;
+    rig.options.sequences = 65;
+    check_refused(&rig, STRATA_USAGE, "sequences: expected at most 64, found 65", "");
+    rig.options.sequences = 1;
+    rig.options.batch = 65537;
+    check_refused(&rig, STRATA_USAGE, "batch: expected at most 65536, found 65537", "");
+    plan_rig_close(&rig);
+}
+
+/* What RAM has no room for stays in the file, if that is allowed, and costs the disk's time. */
+static void weights_in_the_file(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.source.device_count = 1;
+    rig.options.context = 1024;
+    plan_rig_get(&rig);
+    double in_ram = rig.plan->speed.decode_tps;
+    rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 100000;
+    check_refused(&rig, STRATA_MEMORY, ": 100,000 bytes are missing", "--disk");
+    rig.options.disk = true;
+    plan_rig_get(&rig);
+    assert_true(rig.plan->on_disk);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS),
+                     LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING - 100000);
+    assert_int_equal(rig.plan->devices[ST_HOST].planned_bytes, rig.devices[ST_HOST].free_bytes);
+    assert_true(rig.plan->speed.decode_tps < in_ram);
+    check_why(&rig, "100,000 bytes of weights stay in the file");
+    plan_rig_close(&rig);
+}
+
+/* Every allocation of the planner fails once: an error, nothing leaked. */
+static void out_of_memory(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small_moe);
+    rig.devices[ST_CARD].free_bytes = 1 << 20;
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        st_fault_arm(ST_FAULT_ALLOC, n, false);
+        plan_rig_plan(&rig);
+        failed = st_fault_calls(ST_FAULT_ALLOC) >= n;
+        st_fault_arm(ST_FAULT_ALLOC, 0, false);
+        if (failed && rig.status != STRATA_OK) assert_int_equal(rig.status, STRATA_MEMORY);
+        if (!failed) assert_int_equal(rig.status, STRATA_OK);
+        assert_true(n < 1000);
+    }
+    plan_rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_on_the_card),
+        cmocka_unit_test(nothing_on_a_card),
+        cmocka_unit_test(layers_from_the_first),
+        cmocka_unit_test(a_dense_model_larger_than_the_card),
+        cmocka_unit_test(whole_layers_go_to_ram_last_first),
+        cmocka_unit_test(a_tied_output_matrix),
+        cmocka_unit_test(per_layer_tables_stay_in_ram),
+        cmocka_unit_test(what_the_card_cannot_run),
+        cmocka_unit_test(three_kv_types),
+        cmocka_unit_test(rings_and_full_layers),
+        cmocka_unit_test(shared_keys_and_values),
+        cmocka_unit_test(recurrent_state_and_snapshots),
+        cmocka_unit_test(a_nextn_block),
+        cmocka_unit_test(margins),
+        cmocka_unit_test(refused_to_the_byte),
+        cmocka_unit_test(contradictions),
+        cmocka_unit_test(weights_in_the_file),
+        cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/* src/backend/profile.c: the work of operations and the time of devices, with numbers found by hand. */
+#include "support/golden.h"
+
+#include "backend/profile.h"
+#include "quant/row.h"
+
+static void close_to(double a, double b)
+{
+    if (a < b * (1 - 1e-12) || a > b * (1 + 1e-12)) fail_msg("%.17g is not %.17g", a, b);
+}
+
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+static void the_slower_of_memory_and_arithmetic(void **state)
+{
+    (void)state;
+    st_profile p = {.memory_rate = 1000, .op_rate = 500};
+    close_to(st_profile_seconds(&p, &(st_work){.bytes = 3000, .ops = 1000}), 3);
+    close_to(st_profile_seconds(&p, &(st_work){.bytes = 3000, .ops = 2000}), 4);
+    p.type_share[ST_TYPE_Q4_K] = 0.5;
+    close_to(st_profile_seconds(&p, &(st_work){.bytes = 3000, .ops = 2000, .type = ST_TYPE_Q4_K}), 6);
+    close_to(st_profile_seconds(&p, &(st_work){.bytes = 3000, .ops = 2000, .type = ST_TYPE_Q6_K}), 4);
+    close_to(st_profile_seconds(&p, &(st_work){.bytes = 3000, .type = 1000}), 3); /* a type that no file has */
+}
+
+static void what_is_not_known_is_not_charged(void **state)
+{
+    (void)state;
+    st_profile nothing = {.op_rate = 0}, half = {.op_rate = 500};
+    assert_true(st_profile_seconds(&nothing, &(st_work){.bytes = 3000, .ops = 1000}) == 0);
+    close_to(st_profile_seconds(&half, &(st_work){.bytes = 3000, .ops = 1000}), 2);
+}
+
+/* ---- work -------------------------------------------------------------------------------------------------------- */
+
+static double row_of(st_type type, const st_op *op)
+{
+    size_t heads = op->p.attention.kv_heads;
+    return (double)st_row_bytes(type, heads * op->p.attention.key_length) +
+           (double)st_row_bytes(type, heads * op->p.attention.value_length);
+}
+
+static void check_work(const golden *g, const st_op *op, uint32_t rows, uint32_t depth, st_type kv)
+{
+    st_work work = st_work_of(g->program, g->binding, op, rows, depth, kv);
+    st_op_cost cost = st_op_estimate(g->program, g->binding, op, rows, depth);
+    assert_true(work.ops == cost.flops);
+    if (op->kind == ST_OP_MATMUL || op->kind == ST_OP_EXPERTS) {
+        close_to(work.bytes, cost.weight_bytes);
+    } else if (op->kind == ST_OP_ATTENTION) {
+        double seen = depth + (rows + 1) / 2.0, span = op->p.attention.window ? op->p.attention.window : op->p.attention.chunk;
+        if (span > 0 && seen > span) seen = span;
+        close_to(work.bytes, seen * row_of(kv, op));
+    } else if (op->kind == ST_OP_KV_STORE) {
+        uint32_t k = g->program->values[op->in[0]].width, v = g->program->values[op->in[1]].width;
+        close_to(work.bytes, (double)rows * ((double)st_row_bytes(kv, k) + (double)st_row_bytes(kv, v)));
+    } else if (op->kind == ST_OP_DELTANET || op->kind == ST_OP_CONV) {
+        close_to(work.bytes, cost.weight_bytes + cost.state_bytes); /* states are float32 whatever keys are */
+    } else {
+        close_to(work.bytes, cost.weight_bytes + cost.value_bytes);
+    }
+}
+
+static void keys_and_values_count_at_their_type(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "qwen35moe", "gemma4-e", "llama4"};
+    static const st_type types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
+    uint32_t kinds[ST_OP_COUNT] = {0};
+    for (size_t n = 0; n < 4; n++) {
+        golden g;
+        assert_true(golden_open(&g, names[n]));
+        for (uint32_t i = 0; i < g.program->op_count; i++) {
+            kinds[g.program->ops[i].kind]++;
+            for (int t = 0; t < 3; t++) {
+                check_work(&g, &g.program->ops[i], 1, 4096, types[t]);
+                check_work(&g, &g.program->ops[i], 512, 0, types[t]);
+            }
+        }
+        golden_close(&g);
+    }
+    assert_true(kinds[ST_OP_ATTENTION] && kinds[ST_OP_KV_STORE] && kinds[ST_OP_DELTANET] && kinds[ST_OP_EXPERTS]);
+}
+
+/* Weights of several types: the type is that of most bytes. */
+static const st_gguf_tensor tensors[] = {{.type = ST_TYPE_F32}, {.type = ST_TYPE_Q4_K}, {.type = ST_TYPE_Q6_K}};
+static const st_weight weights[] = {{.tensor = &tensors[0], .bytes = 10, .ne = {8, 8, 2}},
+                                    {.tensor = &tensors[1], .bytes = 200, .ne = {8, 8, 2}},
+                                    {.tensor = &tensors[2], .bytes = 100, .ne = {8, 8, 2}}};
+static const st_binding binding = {.weights = weights, .count = 3};
+static const st_value values[] = {{.width = 8}, {.width = 2}, {.width = 2}, {.width = 8}};
+static const st_program program = {.values = values, .value_count = 4};
+
+static st_op experts_op(void)
+{
+    return (st_op){.kind = ST_OP_EXPERTS, .in = {0, 1, 2, ST_NO_VALUE, ST_NO_VALUE}, .out = 3, .out2 = ST_NO_VALUE,
+                   .weight = {1, 0, 2, ST_NO_WEIGHT}, .p.experts = {.experts = 2, .used = 2, .width = 8}};
+}
+
+static void the_type_is_that_of_most_bytes(void **state)
+{
+    (void)state;
+    st_op op = experts_op();
+    st_work work = st_work_of(&program, &binding, &op, 1, 0, ST_TYPE_F32);
+    assert_int_equal(work.type, ST_TYPE_Q4_K);
+    close_to(work.bytes, 310);
+    op.weight[0] = 2;
+    assert_int_equal(st_work_of(&program, &binding, &op, 1, 0, ST_TYPE_F32).type, ST_TYPE_Q6_K);
+    st_op none = {.kind = ST_OP_ADD, .in = {0, 3, ST_NO_VALUE, ST_NO_VALUE, ST_NO_VALUE}, .out = 0, .out2 = ST_NO_VALUE,
+                  .weight = {ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}};
+    work = st_work_of(&program, &binding, &none, 3, 0, ST_TYPE_F32);
+    assert_int_equal(work.type, ST_TYPE_F32);
+    close_to(work.bytes, 3 * 24 * 4);
+}
+
+/* ---- what runs --------------------------------------------------------------------------------------------------- */
+
+static void runs_only_with_every_weight(void **state)
+{
+    (void)state;
+    st_op op = experts_op();
+    st_profile p = st_profile_default(ST_DEVICE_CARD);
+    assert_true(st_profile_runs(&p, &binding, &op));
+    static const st_type each[] = {ST_TYPE_F32, ST_TYPE_Q4_K, ST_TYPE_Q6_K};
+    for (int i = 0; i < 3; i++) {
+        st_profile without = p;
+        without.types[ST_OP_EXPERTS] &= ~((uint64_t)1 << each[i]);
+        assert_false(st_profile_runs(&without, &binding, &op));
+        without.types[ST_OP_EXPERTS] = p.types[ST_OP_EXPERTS];
+        without.types[ST_OP_MATMUL] = 0; /* another operation's */
+        assert_true(st_profile_runs(&without, &binding, &op));
+    }
+    p.types[ST_OP_EXPERTS] &= ~((uint64_t)1 << ST_TYPE_IQ4_NL); /* another type's */
+    assert_true(st_profile_runs(&p, &binding, &op));
+
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) op.weight[i] = ST_NO_WEIGHT;
+    assert_true(st_profile_runs(&p, &binding, &op));
+    p.types[ST_OP_EXPERTS] &= ~(uint64_t)1;
+    assert_false(st_profile_runs(&p, &binding, &op));
+}
+
+static void what_every_device_has(void **state)
+{
+    (void)state;
+    st_profile card = st_profile_default(ST_DEVICE_CARD), host = st_profile_default(ST_DEVICE_HOST);
+    assert_int_equal(card.kind, ST_DEVICE_CARD);
+    assert_int_equal(card.alignment, 256);
+    assert_int_equal(card.granularity, 2 * 1024 * 1024);
+    assert_int_equal(card.overhead_bytes, 500 * 1024 * 1024);
+    assert_true(card.launch_seconds == 3e-6 && card.handover_seconds == 20e-6);
+    assert_int_equal(host.kind, ST_DEVICE_HOST);
+    assert_int_equal(host.alignment, 64);
+    assert_int_equal(host.granularity, 1);
+    assert_int_equal(host.overhead_bytes, 0);
+    assert_true(host.launch_seconds == 0 && host.handover_seconds == 0);
+    assert_true(card.name[0] && host.name[0]);
+    for (size_t i = 0; i < st_type_count(); i++)
+        for (int op = 0; op < ST_OP_COUNT; op++)
+            assert_true(card.types[op] >> st_type_at(i) & host.types[op] >> st_type_at(i) & 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_slower_of_memory_and_arithmetic),
+        cmocka_unit_test(what_is_not_known_is_not_charged),
+        cmocka_unit_test(keys_and_values_count_at_their_type),
+        cmocka_unit_test(the_type_is_that_of_most_bytes),
+        cmocka_unit_test(runs_only_with_every_weight),
+        cmocka_unit_test(what_every_device_has),
+    };
+    return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
+}

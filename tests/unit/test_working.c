@@ -1,0 +1,161 @@
+/* src/plan/working.c: the working set of a sequence, piece by piece. */
+#include "support/plan_rig.h"
+
+#include "backend/backend.h"
+
+static st_working_set set_of(const plan_rig *rig, const st_working_options *options)
+{
+    st_working_set set;
+    assert_true(st_working_set_of(rig->source.desc, rig->source.program, rig->source.binding, options, &set));
+    return set;
+}
+
+static size_t up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+static st_op_cost hungriest(const plan_rig *rig, uint32_t batch)
+{
+    st_op_cost most = {0};
+    const st_program *program = rig->source.program;
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        st_op_cost cost = st_op_estimate(program, rig->source.binding, &program->ops[i], batch, 0);
+        if (most.shared_bytes < cost.shared_bytes) most.shared_bytes = cost.shared_bytes;
+        if (most.worker_bytes < cost.worker_bytes) most.worker_bytes = cost.worker_bytes;
+    }
+    return most;
+}
+
+static void pieces_follow_each_other(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    const st_program *program = rig.source.program;
+    st_op_cost most = hungriest(&rig, 7);
+    st_working_set set = set_of(&rig, &(st_working_options){.batch = 7, .out_rows = 3, .workers = 5});
+    assert_int_equal(set.values[ST_ROWS_ALL], 0);
+    assert_int_equal(set.values[ST_ROWS_OUT], up(program->row_bytes[ST_ROWS_ALL] * 7));
+    assert_int_equal(set.steps[0], set.values[ST_ROWS_OUT] + up(program->row_bytes[ST_ROWS_OUT] * 3));
+    assert_int_equal(set.steps[1], set.steps[0] + 256); /* 16 bytes and two numbers for each of 7 rows */
+    assert_int_equal(set.scratch, set.steps[1] + 256);
+    assert_int_equal(set.shared_bytes, up(most.shared_bytes));
+    assert_int_equal(set.worker_bytes, up(most.worker_bytes));
+    assert_int_equal(set.carry, set.scratch + set.shared_bytes + 5 * set.worker_bytes);
+    assert_int_equal(set.bytes, set.carry); /* without a NextN block nothing is carried */
+    plan_rig_close(&rig);
+}
+
+/* A device has what its own operations want; one that runs nothing has nothing. */
+static void only_what_runs_counts(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small_moe);
+    const st_program *program = rig.source.program;
+    uint8_t op_device[1024] = {0};
+    assert_true(program->op_count < sizeof op_device);
+    st_working_options host = {.op_device = op_device, .device = ST_HOST, .batch = 256, .out_rows = 1, .workers = 1};
+    st_working_options card = host;
+    card.device = ST_CARD;
+    st_working_set all = set_of(&rig, &host), none = set_of(&rig, &card);
+    assert_int_equal(none.bytes, 0);
+    for (uint32_t i = 0; i < program->op_count; i++)
+        if (program->ops[i].kind == ST_OP_EXPERTS) op_device[i] = ST_CARD;
+    st_working_set rest = set_of(&rig, &host), experts = set_of(&rig, &card);
+    assert_int_equal(experts.shared_bytes, all.shared_bytes); /* they are the hungriest */
+    assert_true(rest.shared_bytes < all.shared_bytes);
+    assert_true(rest.bytes < all.bytes && experts.bytes <= all.bytes);
+    assert_int_equal(experts.scratch, all.scratch); /* all values on both */
+    host.expert_cache = true; /* what the card has not the host computes */
+    assert_int_equal(set_of(&rig, &host).bytes, all.bytes);
+    st_scratch_need needs[1024];
+    for (uint32_t i = 0; i < program->op_count; i++)
+        needs[i] = st_scratch_need_of(program, rig.source.binding, &program->ops[i], 256);
+    card.needs = needs;
+    assert_int_equal(set_of(&rig, &card).bytes, experts.bytes);
+    plan_rig_close(&rig);
+}
+
+static void nextn_carries_a_hidden_state(void **state)
+{
+    (void)state;
+    plan_shape shape = plan_small;
+    shape.arch = "qwen35";
+    shape.nextn = true;
+    shape.delta_keys = shape.delta_values = 2;
+    shape.delta_size = 16;
+    plan_rig rig;
+    plan_rig_open(&rig, &shape);
+    st_working_options options = {.batch = 8, .out_rows = 1, .workers = 1};
+    st_working_set without = set_of(&rig, &options);
+    options.nextn = true;
+    st_working_set with = set_of(&rig, &options);
+    assert_int_equal(without.bytes, without.carry);
+    assert_int_equal(with.bytes, with.carry + 64 * sizeof(float));
+    plan_rig_close(&rig);
+}
+
+/* The widest head and the per-layer embeddings of all layers are in it, for every row of the batch. */
+static void wide_heads_and_per_layer_embeddings(void **state)
+{
+    (void)state;
+    enum { BATCH = 32 };
+    plan_shape shape = {.arch = "gemma4",
+                        .layers = 6,
+                        .embedding = 64,
+                        .heads = 4,
+                        .kv_heads = 1,
+                        .head = 32,
+                        .ffn = 1024,
+                        .vocab = 256,
+                        .context = 4096,
+                        .window = 16,
+                        .window_head = 32,
+                        .full_every = 6,
+                        .tied = true};
+    st_working_options options = {.batch = BATCH, .out_rows = 1, .workers = 1};
+    size_t bytes[4];
+    for (int i = 0; i < 4; i++) {
+        plan_shape s = shape;
+        if (i == 1) s.head = 512;      /* one layer of six */
+        if (i == 2) s.per_layer = 32;
+        if (i == 3) s.per_layer = 64;
+        plan_rig rig;
+        plan_rig_open(&rig, &s);
+        bytes[i] = set_of(&rig, &options).values[ST_ROWS_OUT];
+        plan_rig_close(&rig);
+    }
+    /* The feed-forward part (x, normed x, gate, up) was the widest; now q and what attention makes of it are, with x */
+    size_t angles = 32;
+    assert_int_equal(bytes[0], BATCH * (64 + 64 + 1024 + 1024 + angles) * sizeof(float));
+    assert_true(bytes[1] >= BATCH * (64 + 2 * 4 * 512) * sizeof(float));
+    assert_int_equal(bytes[3] - bytes[2], BATCH * 6 * 32 * sizeof(float));
+    assert_true(bytes[2] - bytes[0] >= BATCH * 6 * 32 * sizeof(float));
+}
+
+static void what_does_not_fit_a_size(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    st_working_set set = {.bytes = 1};
+    st_scratch_need needs[1024] = {{SIZE_MAX, SIZE_MAX}};
+    st_working_options options = {.batch = 8, .out_rows = 1, .workers = 1, .needs = needs};
+    assert_false(st_working_set_of(rig.source.desc, rig.source.program, rig.source.binding, &options, &set));
+    assert_int_equal(set.bytes, 1);
+    plan_rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_follow_each_other),
+        cmocka_unit_test(only_what_runs_counts),
+        cmocka_unit_test(nextn_carries_a_hidden_state),
+        cmocka_unit_test(wide_heads_and_per_layer_embeddings),
+        cmocka_unit_test(what_does_not_fit_a_size),
+    };
+    return cmocka_run_group_tests_name("working set", tests, NULL, NULL);
+}
