@@ -194,6 +194,14 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
  * (strata_free). With `probe`, their rates are measured anew; else the measurement that was kept is used. */
 strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error);
 
+/* Replays a recorded routing against cache policies and the optimum, as a JSON object (strata_free): docs/experts.md. */
+typedef struct strata_replay_options {
+    const char *slots, *policies, *profile; /* "8,32", "lru,optimum", as of a placement; NULL: some sizes, all, the usual */
+    uint32_t admission;                     /* on the first touch or the second; 0: by the policy */
+    double budget, upload_cost;             /* uploads per layer and token (0: any number); what one costs in hits */
+} strata_replay_options;
+strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error);
+
 /* Makes a model ready: describes it, binds its tensors, lowers its program and brings its weights to hand. `model` must
  * outlive the engine; `options` may be NULL. Immutable; sessions of one engine take turns. */
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
@@ -203,6 +211,8 @@ void strata_engine_free(strata_engine *engine);
 uint32_t strata_engine_context(const strata_engine *engine);
 /* Seconds on the clock of its devices: real time, or virtual time where they are simulated. */
 double strata_engine_clock(const strata_engine *engine);
+/* Tokens per second as planned: of decoding behind `depth` tokens, and of a prompt of `count` more. */
+void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt);
 
 /* What the engine runs and what it takes, as a JSON object (strata_free). */
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error);

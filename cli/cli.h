@@ -343,7 +343,30 @@ cli_command_function cli_cmd_bench;
 cli_command_function cli_cmd_tokenize;
 cli_command_function cli_cmd_detokenize;
 cli_command_function cli_cmd_template;
+cli_command_function cli_cmd_replay;
 cli_command_function cli_cmd_version;
 cli_command_function cli_cmd_help;
+
+/* ---- charts (chart.c) ------------------------------------------------------------------------------------------ */
+
+typedef struct cli_chart_line {
+    const char *name;
+    bool dashed;
+} cli_chart_line;
+
+typedef struct cli_chart_point {
+    size_t line;
+    double x, y; /* from 0 to 1 */
+} cli_chart_point;
+
+typedef struct cli_chart {
+    const char *title, *x_label, *y_label;
+    cli_chart_line *lines;
+    size_t line_count;
+    cli_chart_point *points; /* by x */
+    size_t point_count;
+} cli_chart;
+
+void cli_chart_print(const cli_chart *chart, FILE *out);
 
 #endif

@@ -13,6 +13,7 @@ typedef struct bench_row {
     double speed, slowest, fastest; /* tokens per second */
     double read_bytes, ops;         /* of a token */
     double gb_per_s, gop_per_s, read_share, int8_share;
+    double predicted, ratio;        /* tokens per second as planned; speed / predicted */
     json_t *profile; /* NULL: not asked for */
 } bench_row;
 
@@ -47,21 +48,16 @@ static void draw_ids(bench *b, size_t first, size_t count)
 /* Makes the sequence the first `count` ids. */
 static strata_status run_ids(bench *b, size_t count, strata_error *error)
 {
-    return strata_session_prompt(b->engine.session, b->ids, count, NULL, NULL, error);
-}
-
-static strata_status run_ids_to_logits(bench *b, size_t count, strata_error *error)
-{
     const float *logits;
     size_t vocab = 0;
-    strata_status status = run_ids(b, count, error);
+    strata_status status = strata_session_prompt(b->engine.session, b->ids, count, NULL, NULL, error);
     if (status == STRATA_OK) status = strata_session_logits(b->engine.session, &logits, &vocab, error);
     if (status == STRATA_OK) b->vocab = (uint32_t)vocab;
     return status;
 }
 
 /* A sequence of `base` tokens (those of the depth always the same, so that they are run once where they can be kept),
- * and ids for `count` more. */
+ * and ids for `count` more. Whoever has the logits has waited for a card to end. */
 static strata_status begin_sequence(bench *b, size_t base, uint32_t count, strata_error *error)
 {
     draw_ids(b, b->depth, base - b->depth + count);
@@ -70,13 +66,13 @@ static strata_status begin_sequence(bench *b, size_t base, uint32_t count, strat
 
 static strata_status run_prompt(bench *b, size_t base, uint32_t count, strata_error *error)
 {
-    return run_ids_to_logits(b, base + count, error);
+    return run_ids(b, base + count, error);
 }
 
 static strata_status run_decode(bench *b, size_t base, uint32_t count, strata_error *error)
 {
     strata_status status = STRATA_OK;
-    for (uint32_t i = 1; status == STRATA_OK && i <= count; i++) status = run_ids_to_logits(b, base + i, error);
+    for (uint32_t i = 1; status == STRATA_OK && i <= count; i++) status = run_ids(b, base + i, error);
     return status;
 }
 
@@ -122,6 +118,21 @@ static double prompt_ops(const bench *b, uint32_t count)
     return fact(b, "prompt_ops_per_token");
 }
 
+/* The planner's prediction, of what comes behind `base` tokens. Of decoding it is that of the token in the middle. */
+static double predict_decode(const bench *b, uint32_t base, uint32_t count)
+{
+    double decode, prompt;
+    strata_engine_predict(b->engine.engine, base + (count - 1) / 2, 1, &decode, &prompt);
+    return decode;
+}
+
+static double predict_prompt(const bench *b, uint32_t base, uint32_t count)
+{
+    double decode, prompt;
+    strata_engine_predict(b->engine.engine, base, count, &decode, &prompt);
+    return prompt;
+}
+
 /* ---- tests ----------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_test {
@@ -133,11 +144,12 @@ typedef struct bench_test {
     strata_status (*run)(bench *b, size_t base, uint32_t count, strata_error *error);
     double (*bytes)(const bench *b, uint32_t count);
     double (*ops)(const bench *b, uint32_t count);
+    double (*predict)(const bench *b, uint32_t base, uint32_t count);
 } bench_test;
 
 static const bench_test tests[TESTS] = {
-    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, run_prompt, prompt_bytes, prompt_ops},
-    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, run_decode, decode_bytes, decode_ops},
+    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, run_prompt, prompt_bytes, prompt_ops, predict_prompt},
+    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, run_decode, decode_bytes, decode_ops, predict_decode},
 };
 
 /* The tokens that a test goes on from. */
@@ -200,6 +212,7 @@ static strata_status run_test(bench *b, const bench_test *test, bench_row *row, 
     free(speeds);
     row->read_bytes = test->bytes(b, row->tokens);
     row->ops = test->ops(b, row->tokens);
+    row->predicted = test->predict(b, base_of(b, test), row->tokens);
     return status;
 }
 
@@ -239,14 +252,22 @@ static double share_of(double part, double whole)
     return part >= 0.0 && whole > 0.0 ? part / whole : -1.0;
 }
 
+/* Where a card takes part, the host's rates are no measure of the whole. */
+static bool has_card(const bench *b)
+{
+    return json_array_size(json_object_get(json_object_get(b->engine.facts, "plan"), "devices")) > 1;
+}
+
 static void find_shares(bench *b)
 {
+    bool alone = !has_card(b);
     for (size_t i = 0; i < b->row_count; i++) {
         bench_row *row = &b->rows[i];
         row->gb_per_s = row->read_bytes >= 0.0 ? row->read_bytes * row->speed * 1e-9 : -1.0;
         row->gop_per_s = row->ops * row->speed * 1e-9;
-        row->read_share = share_of(row->gb_per_s * 1e9, machine_rate(b, "read_bytes_per_s"));
-        row->int8_share = share_of(row->gop_per_s * 1e9, machine_rate(b, "int8_ops_per_s"));
+        row->read_share = alone ? share_of(row->gb_per_s * 1e9, machine_rate(b, "read_bytes_per_s")) : -1.0;
+        row->int8_share = alone ? share_of(row->gop_per_s * 1e9, machine_rate(b, "int8_ops_per_s")) : -1.0;
+        row->ratio = share_of(row->speed, row->predicted);
     }
 }
 
@@ -259,11 +280,12 @@ static json_t *number_or_null(double number)
 
 static json_t *row_json(const bench *b, const bench_row *row)
 {
-    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "test", row->name, "tokens",
+    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o}", "test", row->name, "tokens",
                                (int)row->tokens, "depth", (int)b->depth, "repetitions", (int)b->repetitions, "tps",
                                row->speed, "tps_min", row->slowest, "tps_max", row->fastest, "gb_per_s",
                                number_or_null(row->gb_per_s), "gop_per_s", number_or_null(row->gop_per_s), "read_share",
-                               number_or_null(row->read_share), "int8_share", number_or_null(row->int8_share));
+                               number_or_null(row->read_share), "int8_share", number_or_null(row->int8_share),
+                               "predicted_tps", row->predicted, "ratio", number_or_null(row->ratio));
     if (object && row->profile && json_object_set(object, "profile", row->profile) == 0) return object;
     if (object && !row->profile) return object;
     json_decref(object);
@@ -313,12 +335,15 @@ static void print_machine(const bench *b)
 static void print_table(const bench *b)
 {
     char spread[64], memory[128], peak[32];
-    printf("%-18s %9s  %-25s%8s %9s %9s %9s\n", "test", "t/s", "(min – max)", "GB/s", "of reads", "Gop/s", "of int8");
+    printf("%-18s %9s  %-25s%10s %6s %9s %9s %9s %9s\n", "test", "t/s", "(min – max)", "predicted", "ratio", "GB/s",
+           "of reads", "Gop/s", "of int8");
     for (size_t i = 0; i < b->row_count; i++) {
         const bench_row *row = &b->rows[i];
         snprintf(spread, sizeof spread, "(%.1f – %.1f)", row->slowest, row->fastest);
         printf("%-18s %9.1f  %-25s", row->name, row->speed, spread);
-        print_number(row->gb_per_s, 8, 2, "");
+        print_number(row->predicted, 10, 1, "");
+        print_number(row->ratio, 7, 2, "");
+        print_number(row->gb_per_s, 10, 2, "");
         print_number(row->read_share * 100.0, 8, 0, " %");
         print_number(row->gop_per_s, 10, 1, "");
         print_number(row->int8_share * 100.0, 8, 0, " %");
@@ -392,7 +417,7 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
 static strata_status run_bench(bench *b, strata_error *error)
 {
     double start = strata_engine_clock(b->engine.engine);
-    strata_status status = run_ids_to_logits(b, 1, error); /* the first token: from here on the vocabulary is known */
+    strata_status status = run_ids(b, 1, error); /* the first token: from here on the vocabulary is known */
     b->first_seconds = strata_engine_clock(b->engine.engine) - start;
     if (status != STRATA_OK) return status;
     if (b->depth) draw_ids(b, 0, b->depth);

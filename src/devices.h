@@ -3,6 +3,7 @@
 #ifndef ST_DEVICES_H
 #define ST_DEVICES_H
 
+#include "backend/backend.h"
 #include "backend/profile.h"
 #include "strata.h"
 
@@ -25,6 +26,10 @@ typedef struct st_measurement {
     double op_rate;   /* multiplications and additions per second of matrices times batches */
     double type_share[ST_PROFILE_TYPES]; /* of read_rate, with weights of a type; 0: unknown */
 } st_measurement;
+
+/* devices_rates.c: bytes per second of decoding with weights of a type that come from memory and not from a cache. */
+strata_status st_measure_reading(const st_backend *backend, st_device *device, uint32_t type, double *rate,
+                                 strata_error *error);
 
 /* Measures, with all cores: some five seconds. */
 strata_status st_measurement_take(st_measurement *out, strata_error *error);

@@ -19,12 +19,15 @@
 
 enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
 
+/* Of the memory's rate: who reaches less with weights from the cache is limited by arithmetic. */
+#define MEMORY_LIMITED 0.5
+
 /* ---- taking it --------------------------------------------------------------------------------------------------- */
 
 typedef struct taking {
     st_measurement *m;
-    double batch_seconds_per_op; /* the sum over `batch_types` types */
-    uint32_t batch_types;
+    double batch_seconds_per_op; /* the sum over `batch_rows` rows */
+    uint32_t batch_rows;
 } taking;
 
 static bool type_of(const char *name, uint32_t *out)
@@ -38,21 +41,37 @@ static bool type_of(const char *name, uint32_t *out)
     return false;
 }
 
-/* Matrices of a few rows are read: their kernels reach some share of the memory's rate. They were timed with weights in
- * the cache, so more than all of it means that memory is what limits them. */
+/* Matrices of a few rows are read: their kernels reach some share of the memory's rate. Here they were timed with weights
+ * in the cache; read_types has the last word on those that could read more than memory gives. Batches are arithmetic: of
+ * matrices and of experts, with what most files are made of. */
 static bool take_row(void *context, const st_op_measure *row)
 {
     taking *t = context;
     uint32_t type;
-    if (row->kind != ST_OP_MATMUL || !type_of(row->type, &type) || !(row->seconds > 0.0)) return true;
-    if (row->rows == 1) {
-        double share = row->bytes / row->seconds / t->m->read_rate;
-        t->m->type_share[type] = share < 1.0 ? share : 1.0;
-    } else if (type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0) {
-        t->batch_seconds_per_op += row->seconds / row->ops; /* what most files are made of */
-        t->batch_types++;
+    bool matrices = row->kind == ST_OP_MATMUL || row->kind == ST_OP_EXPERTS;
+    if (!matrices || !type_of(row->type, &type) || !(row->seconds > 0.0)) return true;
+    if (row->rows == 1 && row->kind == ST_OP_MATMUL) t->m->type_share[type] = row->bytes / row->seconds / t->m->read_rate;
+    if (row->rows > 1 && (type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0)) {
+        t->batch_seconds_per_op += row->seconds / row->ops;
+        t->batch_rows++;
     }
     return true;
+}
+
+/* The shares with weights from memory. What a matrix is read at, memory can do: the rate is at least that. */
+static strata_status read_types(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
+{
+    double probed = m->read_rate;
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) {
+        if (m->type_share[type] < MEMORY_LIMITED) continue;
+        double rate = 0;
+        strata_status status = st_measure_reading(backend, device, type, &rate, error);
+        if (status != STRATA_OK) return status;
+        m->type_share[type] = rate / probed;
+        if (m->read_rate < rate) m->read_rate = rate;
+    }
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) m->type_share[type] *= probed / m->read_rate;
+    return STRATA_OK;
 }
 
 static strata_status measure_device(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
@@ -65,10 +84,10 @@ static strata_status measure_device(const st_backend *backend, st_device *device
     m->int8_rate = rates.int8_ops;
     status = st_measure_ops(backend, device, take_row, &t, error);
     if (status != STRATA_OK) return status;
-    if (t.batch_types == 0 || !(m->read_rate > 0.0))
+    if (t.batch_rows == 0 || !(m->read_rate > 0.0))
         return st_error_set(error, STRATA_DEVICE, NULL, "%s: expected rates above zero, found none", m->cpu);
-    m->op_rate = t.batch_types / t.batch_seconds_per_op;
-    return STRATA_OK;
+    m->op_rate = t.batch_rows / t.batch_seconds_per_op;
+    return read_types(backend, device, m, error);
 }
 
 strata_status st_measurement_take(st_measurement *out, strata_error *error)

@@ -259,3 +259,17 @@ strata_status strata_engine_measure(strata_engine *engine, bool operations, char
                              "operations", rows);
     return give_json(root, json, error);
 }
+
+static double prompt_seconds(const strata_engine *engine, uint32_t count)
+{
+    if (count == 0) return 0;
+    double tps = st_plan_predict(&engine->source, engine->plan, 0, count, -1).prefill_tps;
+    return tps > 0 ? count / tps : 0;
+}
+
+void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt)
+{
+    double seconds = prompt_seconds(engine, depth + count) - prompt_seconds(engine, depth);
+    *decode = st_plan_predict(&engine->source, engine->plan, depth, 1, -1).decode_tps;
+    *prompt = seconds > 0 ? count / seconds : 0;
+}

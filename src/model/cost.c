@@ -97,14 +97,15 @@ static st_op_cost cost_kv_store(const op_view *v)
     return (st_op_cost){.flops = bytes / sizeof(float), .state_bytes = bytes, .value_bytes = bytes};
 }
 
-/* A block of queries against a tile of keys and values; or one row against all positions, by the reference. */
+/* A block of queries against a tile of keys and values; or a few rows; or one position at a time, by the reference. */
 static size_t attention_worker_bytes(const op_view *v)
 {
     size_t key = v->op->p.attention.key_length, value = (v->op->p.attention.value_length + 15) / 16 * 16;
-    size_t queries = larger(ST_QUERY_BLOCK, v->op->p.attention.heads / v->op->p.attention.kv_heads);
+    size_t heads = v->op->p.attention.heads, shared = heads / v->op->p.attention.kv_heads;
+    size_t queries = larger(ST_QUERY_BLOCK, shared);
     size_t block = queries * (key + ST_KEY_TILE + value + 2) + ST_KEY_TILE * (larger(key, value) + key);
-    size_t few = ST_KEY_TILE * (key + value + 1);
-    return larger(larger(block, few), (size_t)v->depth + v->rows + key + value) * sizeof(float);
+    size_t few = heads * (key + ST_KEY_TILE) + ST_KEY_RUN * larger(key, value);
+    return larger(larger(block, few), key + value) * sizeof(float);
 }
 
 static st_op_cost cost_attention(const op_view *v)

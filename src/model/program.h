@@ -54,7 +54,11 @@ typedef struct st_op {
         struct { uint32_t heads, head_size, dims; st_rope_style style; } rope;
         struct { uint32_t chunk; float factor; } temperature;
         struct { uint32_t kv_layer; } kv;
-        struct { uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer; float scale; } attention;
+        struct {
+            uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer;
+            float scale;
+            bool narrow; /* keys and values come from quantised weights: 8 bits of mantissa will do */
+        } attention;
         struct { uint32_t groups, stride, offset; } slice; /* out width = groups × size */
         struct { st_activation activation; } gate;
         struct { float factor; } scale;

@@ -12,7 +12,8 @@ enum {
     ST_FLOAT_STRETCH = 256, /* … this many elements of each … */
     ST_FLOAT_ROWS = 128,    /* … against this many tokens */
     ST_KEY_TILE = 64,       /* positions that attention takes at a time */
-    ST_QUERY_BLOCK = 64,    /* queries of a block of rows, unless one row has more */
+    ST_KEY_RUN = 4,         /* positions of a few rows' heads, one after the other */
+    ST_QUERY_BLOCK = 128,   /* queries of a block of rows, unless one row has more */
     ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
     ST_FEW_COLUMNS = 256,   /* columns of an expert at a time for a few rows */
     ST_STRETCHES = 32,      /* into which a row's positions are split, at most */

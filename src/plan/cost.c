@@ -99,7 +99,7 @@ static void push_experts(pricing *w, st_event_kind kind, const st_op *op)
     double down = value_bytes(w, op->in[0]) + value_bytes(w, op->in[1]) + value_bytes(w, op->in[2]);
     double up = value_bytes(w, op->out);
     push(w, kind, ST_NO_MARK)->cached = (st_cached_experts){.layer = (uint32_t)op->layer,
-                                                            .experts = op->p.experts.experts,
+                                                            .experts = op->p.experts.experts, .used = op->p.experts.used,
                                                             .rows = w->rows[ST_ROWS_ALL],
                                                             .work = work_of(w, op),
                                                             .down = st_copy_seconds(devices, false, down),

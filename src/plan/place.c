@@ -188,6 +188,15 @@ static bool unit_on_card(const st_planner *p, const st_draft *draft, const st_op
     }
 }
 
+/* A head begins where its body ended: of a whole batch only the rows that are asked for cross. */
+static bool hidden_on_card(const st_planner *p, uint32_t gather)
+{
+    const st_op *ops = p->source->program->ops;
+    uint32_t i = gather;
+    while (i > 0 && ops[i - 1].out != ops[gather].in[0]) i--;
+    return i > 0 && p->op_device[i - 1] != ST_HOST;
+}
+
 /* Keys and values are where the layer's attention is; who shares them goes there to read. */
 static void place_kv(st_planner *p, const st_draft *draft)
 {
@@ -288,7 +297,9 @@ void st_draft_place(st_planner *p, st_draft *draft)
     place_kv(p, draft);
     place_slots(p, draft);
     for (uint32_t i = 0; i < program->op_count; i++) {
-        bool on_card = op_runs(p, i) && p->card_runs[i] && unit_on_card(p, draft, &program->ops[i]);
+        const st_op *op = &program->ops[i];
+        bool may = op_runs(p, i) && p->card_runs[i];
+        bool on_card = may && (op->kind == ST_OP_GATHER ? hidden_on_card(p, i) : unit_on_card(p, draft, op));
         p->op_device[i] = on_card ? ST_CARD : ST_HOST;
     }
     place_weights(p, draft);

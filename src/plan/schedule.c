@@ -48,9 +48,14 @@ static const st_op *op_at(const builder *b, uint32_t index)
     return &b->program->ops[b->range.first + index];
 }
 
+static bool is_split(const builder *b, uint32_t index)
+{
+    return b->op_device[b->range.first + index] == ST_SPLIT;
+}
+
 static uint8_t device_at(const builder *b, uint32_t index)
 {
-    return b->op_device[b->range.first + index];
+    return is_split(b, index) ? ST_CARD : b->op_device[b->range.first + index];
 }
 
 /* --- which values move, and where --------------------------------------------------------------------------------- */
@@ -71,9 +76,9 @@ static void close_group(builder *b)
     b->group_gap = 0;
 }
 
-static strata_status need(builder *b, int32_t value, uint32_t index, strata_error *error)
+static strata_status need(builder *b, int32_t value, uint32_t index, uint8_t device, strata_error *error)
 {
-    uint8_t device = device_at(b, index), *valid = &b->valid[value];
+    uint8_t *valid = &b->valid[value];
     if (*valid >> device & 1) return STRATA_OK;
     if (*valid == 0)
         return st_error_set(error, STRATA_RUNTIME, NULL, "operation %u (%s): its input %s is on no device",
@@ -96,18 +101,27 @@ static void write_value(builder *b, int32_t value, uint32_t index)
     b->made[value] = index + 1;
 }
 
+static strata_status need_inputs(builder *b, uint32_t index, uint8_t device, strata_error *error)
+{
+    const st_op *op = op_at(b, index);
+    strata_status status = STRATA_OK;
+    for (int k = 0; k < ST_OP_INPUTS && status == STRATA_OK; k++)
+        if (op->in[k] != ST_NO_VALUE) status = need(b, op->in[k], index, device, error);
+    return status;
+}
+
 static strata_status find_moves(builder *b, strata_error *error)
 {
     for (uint32_t i = 0; i < b->range.count; i++) {
-        const st_op *op = op_at(b, i);
         if (i > 0 && device_at(b, i) != device_at(b, i - 1)) close_group(b);
-        for (int k = 0; k < ST_OP_INPUTS; k++) {
-            if (op->in[k] == ST_NO_VALUE) continue;
-            strata_status status = need(b, op->in[k], i, error);
-            if (status != STRATA_OK) return status;
+        strata_status status = need_inputs(b, i, device_at(b, i), error);
+        if (status == STRATA_OK && is_split(b, i)) {
+            status = need_inputs(b, i, ST_HOST, error);
+            close_group(b);
         }
-        write_value(b, op->out, i);
-        write_value(b, op->out2, i);
+        if (status != STRATA_OK) return status;
+        write_value(b, op_at(b, i)->out, i);
+        write_value(b, op_at(b, i)->out2, i);
     }
     close_group(b);
     return STRATA_OK;
@@ -148,13 +162,9 @@ static int32_t wait_of(builder *b, st_op_range ops)
     return wait;
 }
 
-static void emit_run(builder *b, uint32_t first, uint32_t end)
+static void emit_stage(builder *b, st_stage stage)
 {
-    if (first == end) return;
-    st_stage stage = {.kind = ST_STAGE_RUN, .device = device_at(b, first), .value = ST_NO_VALUE, .wait = ST_NO_STAGE,
-                      .ops = {.first = b->range.first + first, .count = end - first}};
-    stage.from = stage.device;
-    if (stage.device == ST_HOST) stage.wait = wait_of(b, stage.ops);
+    if (stage.kind == ST_STAGE_SPLIT || stage.device == ST_HOST) stage.wait = wait_of(b, stage.ops);
     if (stage.wait != ST_NO_STAGE) {
         b->stages[stage.wait].awaited = true;
         b->waited = stage.wait;
@@ -164,6 +174,19 @@ static void emit_run(builder *b, uint32_t first, uint32_t end)
         b->up_count = kept;
     }
     b->stages[b->stage_count++] = stage;
+}
+
+static void emit_run(builder *b, uint32_t first, uint32_t end)
+{
+    if (first == end) return;
+    uint8_t device = device_at(b, first);
+    st_stage stage = {.kind = ST_STAGE_RUN, .device = device, .from = device, .value = ST_NO_VALUE, .wait = ST_NO_STAGE,
+                      .ops = {.first = b->range.first + first, .count = end - first}};
+    emit_stage(b, stage);
+    if (!is_split(b, end - 1)) return;
+    stage.kind = ST_STAGE_SPLIT;
+    stage.ops = (st_op_range){.first = b->range.first + end - 1, .count = 1};
+    emit_stage(b, stage);
 }
 
 static void emit_moves(builder *b, uint32_t at)
@@ -183,7 +206,7 @@ static void emit_stages(builder *b)
     uint32_t first = 0; /* of the run that is open */
     for (uint32_t i = 0; i < b->range.count; i++) {
         bool moves = b->gaps[i].first != NONE;
-        if (!moves && (i == 0 || device_at(b, i) == device_at(b, i - 1))) continue;
+        if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !is_split(b, i - 1)))) continue;
         emit_run(b, first, i);
         emit_moves(b, i);
         first = i;
@@ -201,10 +224,10 @@ static bool allocate(builder *b, st_arena *scratch)
         for (int k = 0; k < ST_OP_INPUTS; k++) inputs += op_at(b, i)->in[k] != ST_NO_VALUE;
     b->made = st_arena_alloc(scratch, values, sizeof *b->made);
     b->gaps = st_arena_alloc(scratch, count + 1, sizeof *b->gaps);
-    b->moves = st_arena_alloc(scratch, inputs, sizeof *b->moves);
-    b->stages = st_arena_alloc(scratch, inputs + count, sizeof *b->stages);
+    b->moves = st_arena_alloc(scratch, 2 * inputs, sizeof *b->moves);
+    b->stages = st_arena_alloc(scratch, 2 * inputs + 2 * count, sizeof *b->stages); /* a split reads on both devices */
     b->moved = st_arena_alloc(scratch, values, sizeof *b->moved);
-    b->up = st_arena_alloc(scratch, inputs, sizeof *b->up);
+    b->up = st_arena_alloc(scratch, 2 * inputs, sizeof *b->up);
     if (!b->made || !b->gaps || !b->moves || !b->stages || !b->moved || !b->up) return false;
     for (size_t i = 0; i <= count; i++) b->gaps[i] = (gap){NONE, NONE};
     for (size_t i = 0; i < values; i++) b->moved[i] = ST_NO_STAGE;

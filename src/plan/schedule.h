@@ -15,7 +15,11 @@ enum { ST_DEVICES_MAX = 2, ST_HOST = 0, ST_CARD = 1 }; /* the host is always the
 typedef enum st_stage_kind {
     ST_STAGE_RUN,  /* `ops` on `device` */
     ST_STAGE_MOVE, /* `value` from `from` to `device` */
+    ST_STAGE_SPLIT, /* behind the card's run that ends with `ops`, routed experts: what the card has not of them is added */
 } st_stage_kind;
+
+/* In op_device: on the card, and where it has not all of the experts also on the host, which needs the same inputs. */
+enum { ST_SPLIT = 2 };
 
 enum { ST_NO_STAGE = -1 };
 
@@ -25,7 +29,7 @@ typedef struct st_stage {
     bool awaited;    /* a MOVE: somebody waits for its end, so a mark is wanted behind it */
     st_op_range ops;
     int32_t value;
-    int32_t wait;    /* a RUN on the host: the MOVE that must have ended before it begins (and with it all before that);
+    int32_t wait;    /* a RUN on the host, or a SPLIT: the MOVE that must have ended before it begins (and with it all before that);
                         ST_NO_STAGE: none, or one that an earlier RUN has waited for */
 } st_stage;
 

@@ -1,5 +1,7 @@
 #include "plan/timeline.h"
 
+#include <math.h>
+
 #include "plan/plan.h"
 
 static double spend(st_timeline *t, st_spent what, double seconds)
@@ -139,6 +141,36 @@ static void walk_fork(st_timeline *t, const st_cached_experts *x)
     t->is_forked = true;
 }
 
+/* A token's misses are whole experts, now none and now three: what a layer takes is the mean over how many there are, each
+ * expert missing by itself, and not what a mean number of them would take. */
+static void mean_ends(const st_timeline *t, const st_cached_experts *x, double begin, double *end, double *host_end)
+{
+    part card = card_part(t, x), host = host_part(t, x);
+    double missing = 1 - share_on_card(t, x), each = missing > 0 ? host.seconds / missing / x->used : 0;
+    double chance = missing < 1 ? pow(1 - missing, x->used) : 0;
+    *end = *host_end = 0;
+    for (uint32_t m = 0; m <= x->used; m++) {
+        if (m == x->used && missing >= 1) chance = 1;
+        double on_card = begin + card.seconds, on_host = t->host + each * m, both = on_card > on_host ? on_card : on_host;
+        *end += chance * (both + (m > 0 ? x->up + t->devices[ST_CARD].launch_seconds : 0));
+        *host_end += chance * on_host;
+        if (missing < 1) chance *= (double)(x->used - m) / (m + 1) * missing / (1 - missing);
+    }
+}
+
+static void walk_token(st_timeline *t, const st_cached_experts *x)
+{
+    part card = card_part(t, x), host = host_part(t, x);
+    double begin = t->card, end, host_end;
+    host_waits(t, t->forked);
+    mean_ends(t, x, begin, &end, &host_end);
+    if (begin + card.seconds > host_end) spend(t, card.on, card.seconds);
+    else spend(t, host.on, host_end - t->host);
+    spend(t, ST_SPENT_LINK, x->up);
+    t->card = end;
+    t->host = host_end;
+}
+
 static void walk_experts(st_timeline *t, const st_cached_experts *x)
 {
     if (!is_shared(t, x)) {
@@ -148,14 +180,18 @@ static void walk_experts(st_timeline *t, const st_cached_experts *x)
         return;
     }
     if (!t->is_forked) walk_fork(t, x);
-    part card = card_part(t, x), host = host_part(t, x);
+    t->is_forked = false;
     launch(t);
+    if (x->rows == 1) {
+        walk_token(t, x);
+        return;
+    }
+    part card = card_part(t, x), host = host_part(t, x);
     t->card += card.seconds;
     host_waits(t, t->forked);
     t->host += host.seconds;
     if (t->card > t->host) spend(t, card.on, card.seconds);
     else spend(t, host.on, host.seconds);
-    t->is_forked = false;
     copy(t, x->up);
 }
 

@@ -24,7 +24,7 @@ typedef enum st_event_kind {
 } st_event_kind;
 
 typedef struct st_cached_experts {
-    uint32_t layer, experts, rows;
+    uint32_t layer, experts, used, rows;
     st_work work;    /* of all that the rows touch */
     double down, up; /* seconds of copying what the host's share needs, and its sum back */
 } st_cached_experts;

@@ -49,12 +49,14 @@ static bool lay_out(const st_desc *desc, const st_program *program, const st_wor
 {
     size_t end = 0, of_workers, step_bytes = st_step_bytes(options->batch);
     bool carries = options->nextn && program->nextn.body.count > 0;
+    size_t sums = options->expert_cache && options->device == ST_CARD ? options->batch : 0, row = (size_t)desc->embedding * sizeof(float);
     return take(&end, program->row_bytes[ST_ROWS_ALL], options->batch, &set->values[ST_ROWS_ALL]) &&
            take(&end, program->row_bytes[ST_ROWS_OUT], options->out_rows, &set->values[ST_ROWS_OUT]) &&
            take(&end, 1, step_bytes, &set->steps[0]) && take(&end, 1, step_bytes, &set->steps[1]) &&
            take(&end, 1, set->shared_bytes, &set->scratch) &&
            take(&end, options->workers, set->worker_bytes, &of_workers) && /* right behind: both are aligned */
            take(&end, carries ? desc->embedding : 0, sizeof(float), &set->carry) &&
+           take(&end, sums, row, &set->sums[0]) && take(&end, sums, row, &set->sums[1]) &&
            st_align_size(end, ALIGNMENT, &set->bytes);
 }
 

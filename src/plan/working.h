@@ -28,6 +28,7 @@ typedef struct st_working_set {
     size_t values[2];        /* offsets by st_rows */
     size_t steps[2];         /* offsets: main, NextN */
     size_t scratch, carry;   /* offsets */
+    size_t sums[2];          /* offsets, on the card beside an expert cache: what the host and what fetched experts add */
     size_t shared_bytes, worker_bytes; /* of scratch: once, then for each worker */
     size_t bytes;            /* in all: a multiple of 256; 0: the device runs nothing */
 } st_working_set;

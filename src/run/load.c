@@ -16,6 +16,7 @@ struct st_load {
     st_load_options options;
     st_ledger *ledger;
     const void **weights[ST_DEVICES_MAX]; /* [weights] */
+    st_stream *stream;                    /* NULL: no expert cache */
     st_queue *queue;                      /* of the card, while weights go up */
     st_event *event;
     uint64_t done_bytes, total_bytes;     /* of weights */
@@ -94,7 +95,7 @@ static strata_status land_on_host(st_load *load, uint32_t index, strata_error *e
     load->weights[ST_HOST][index] = w->tensor->data;
     for (uint32_t i = 0; i < part_count(w) && status == STRATA_OK; i++) {
         const st_gguf_tensor *tensor = part_at(w, i);
-        if (!load->plan->on_disk) st_file_populate(tensor->data, tensor->bytes);
+        if (!load->plan->on_disk && !load->options.untouched) st_file_populate(tensor->data, tensor->bytes);
         status = tell_progress(load, tensor->bytes, error);
     }
     if (!load->plan->on_disk) st_ledger_commit(load->ledger, ST_HOST, owner_of(w), w->bytes);
@@ -176,7 +177,8 @@ static void place_slots(st_load *load)
     const st_plan *plan = load->plan;
     if (plan->experts.mode != ST_MOE_CACHE) return;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < plan->layers_total; i++) bytes += plan->experts.slots[i] * plan->experts.slot_bytes[i];
+    uint32_t layers = load->source->desc->layer_count + load->source->desc->nextn_count;
+    for (uint32_t i = 0; i < layers; i++) bytes += plan->experts.slots[i] * plan->experts.slot_bytes[i];
     place(load, ST_CARD, ST_OWNER_SLOTS, plan->slots_offset, bytes);
     place(load, ST_CARD, ST_OWNER_STAGING, plan->expert_staging_offset, plan->expert_staging_bytes);
 }
@@ -205,6 +207,15 @@ static void place_sequences(st_load *load)
             if (s->sequence_bytes) load->end_bytes[d] = at + s->sequence_bytes;
         }
     }
+}
+
+static strata_status open_stream(st_load *load, strata_error *error)
+{
+    if (load->plan->experts.mode != ST_MOE_CACHE) return STRATA_OK;
+    st_stream_source source = {.plan_source = load->source, .plan = load->plan, .backend = load->devices[ST_CARD].backend,
+                               .device = load->devices[ST_CARD].device, .block = st_ledger_block(load->ledger, ST_CARD),
+                               .host_weights = load->weights[ST_HOST]};
+    return st_stream_new(&source, &load->options.experts, &load->stream, error);
 }
 
 /* What lies between the ranges, and behind the last. */
@@ -237,6 +248,8 @@ static strata_status load_all(st_load *load, strata_error *error)
     if (status == STRATA_OK) status = land_weights(load, error);
     if (status != STRATA_OK) return status;
     place_slots(load);
+    status = open_stream(load, error);
+    if (status != STRATA_OK) return status;
     place_sequences(load);
     st_ledger_mark(load->ledger, "KV and scratch");
     place_gaps(load);
@@ -269,6 +282,7 @@ strata_status st_load_new(const st_plan_source *source, const st_plan *plan, con
 void st_load_free(st_load *load)
 {
     if (!load) return;
+    st_stream_free(load->stream);
     st_ledger_free(load->ledger);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) st_free(load->weights[d]);
     st_free(load);
@@ -278,7 +292,7 @@ st_run_source st_load_sequence(const st_load *load, uint32_t sequence)
 {
     const st_plan *plan = load->plan;
     st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
-                         .plan = plan};
+                         .plan = plan, .stream = load->stream};
     for (uint32_t d = 0; d < plan->device_count; d++)
         run.devices[d] = (st_run_device){
             .backend = load->devices[d].backend,
@@ -291,4 +305,9 @@ st_run_source st_load_sequence(const st_load *load, uint32_t sequence)
 const st_ledger *st_load_ledger(const st_load *load)
 {
     return load->ledger;
+}
+
+st_stream *st_load_stream(const st_load *load)
+{
+    return load->stream;
 }

@@ -19,6 +19,8 @@ typedef struct st_load_options {
     strata_progress progress; /* bytes of weights at hand; may be NULL */
     st_ledger_trace trace;    /* may be NULL */
     void *context;            /* of both */
+    st_stream_options experts; /* of a plan with an expert cache */
+    bool untouched;           /* mapped weights are left where they are: nothing will read them */
 } st_load_options;
 
 /* Takes memory and brings every weight to its device. The source, the plan and the devices must outlive it. At the end
@@ -31,5 +33,6 @@ void st_load_free(st_load *load);
 st_run_source st_load_sequence(const st_load *load, uint32_t sequence);
 
 const st_ledger *st_load_ledger(const st_load *load);
+st_stream *st_load_stream(const st_load *load); /* NULL: no expert cache */
 
 #endif

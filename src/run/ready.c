@@ -21,6 +21,22 @@ static st_bound_value bind_value(const st_ready *ready, uint8_t device, int32_t 
                             .width = source->program->values[value].width};
 }
 
+/* Which of a layer's experts an operation computes. */
+typedef enum expert_share { ALL_EXPERTS, CARD_EXPERTS, HOST_EXPERTS, WAVE_EXPERTS } expert_share;
+
+typedef struct expert_source {
+    expert_share share;
+    uint32_t wave;
+} expert_source;
+
+static const void *const *shared_table(const st_ready *ready, expert_source experts, uint32_t layer, int matrix)
+{
+    const st_stream *stream = ready->source->stream;
+    if (experts.share == CARD_EXPERTS) return st_stream_card_parts(stream, layer, matrix);
+    if (experts.share == HOST_EXPERTS) return st_stream_host_parts(stream, layer, matrix);
+    return st_stream_wave_parts(stream, experts.wave, matrix);
+}
+
 /* Where each expert is: pieces of one tensor, or on the host tensors of their own. */
 static const void *const *expert_table(const st_ready *ready, uint8_t device, const st_weight *w, const unsigned char *data)
 {
@@ -31,12 +47,15 @@ static const void *const *expert_table(const st_ready *ready, uint8_t device, co
     return table;
 }
 
-static strata_status bind_weight(const st_ready *ready, uint8_t device, int32_t index, bool of_experts, st_bound_weight *out,
-                                 strata_error *error)
+static strata_status bind_weight(const st_ready *ready, uint8_t device, const st_op *op, int slot, expert_source experts,
+                                 st_bound_weight *out, strata_error *error)
 {
+    int32_t index = op->weight[slot];
     if (index == ST_NO_WEIGHT) return STRATA_OK;
+    bool routed = op->kind == ST_OP_EXPERTS && slot < 3, shared = routed && experts.share != ALL_EXPERTS;
     const st_weight *w = &ready->source->binding->weights[index];
     const unsigned char *data = ready->source->devices[device].weights[index];
+    if (shared) data = ready->devices[device].working; /* the tables say where they are */
     if (!data)
         return st_error_set(error, STRATA_RUNTIME, NULL, "tensor %.*s is not on the device that reads it",
                             ST_STR_ARG(w->tensor->name));
@@ -45,20 +64,22 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, int32_t 
     if (!st_type_row_bytes(out->info, w->ne[0], &out->row_bytes))
         return st_error_set(error, STRATA_FORMAT, NULL, "tensor %.*s: rows are no whole number of blocks",
                             ST_STR_ARG(w->tensor->name));
-    if (of_experts) {
+    if (shared) out->parts = shared_table(ready, experts, (uint32_t)op->layer, slot);
+    if (routed && !shared) {
         out->parts = expert_table(ready, device, w, data);
         if (!out->parts) return st_error_memory(error, w->ne[2] * sizeof(void *), "the table of experts");
     }
     return STRATA_OK;
 }
 
-static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, st_bound_op *out, strata_error *error)
+static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, expert_source experts, st_bound_op *out,
+                             strata_error *error)
 {
     const st_run_device *source = &ready->source->devices[device];
     *out = (st_bound_op){.op = op, .out = bind_value(ready, device, op->out), .out2 = bind_value(ready, device, op->out2)};
     for (int i = 0; i < ST_OP_INPUTS; i++) out->in[i] = bind_value(ready, device, op->in[i]);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
-        strata_status status = bind_weight(ready, device, op->weight[i], op->kind == ST_OP_EXPERTS, &out->weight[i], error);
+        strata_status status = bind_weight(ready, device, op, i, experts, &out->weight[i], error);
         if (status != STRATA_OK) return status;
         if (out->weight[i].data && !source->backend->supports(source->device, op->kind, out->weight[i].type))
             return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s with %s weights: the device %s cannot run it",
@@ -70,21 +91,102 @@ static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op 
     return STRATA_OK;
 }
 
+static strata_status prepare_bound(const st_ready *ready, int part, uint8_t device, const st_bound_op *ops, uint32_t count,
+                                   st_rows rows, st_segment **out, strata_error *error)
+{
+    const st_ready_device *d = &ready->devices[device];
+    st_segment_source segment = {.ops = ops, .count = count, .rows = rows, .step = d->step[part],
+                                 .scratch = d->working + d->set->scratch, .shared_bytes = d->set->shared_bytes,
+                                 .worker_bytes = d->set->worker_bytes};
+    return d->source.backend->prepare(d->source.device, &segment, out, error);
+}
+
+/* Experts in slots have the cache's tables, those that are there for good their own. */
+static expert_source experts_of(const st_ready *ready, uint8_t device, const st_op *op)
+{
+    bool slots = ready->source->stream && op->kind == ST_OP_EXPERTS && device == ST_CARD &&
+                 st_stream_covers(ready->source->stream, (uint32_t)op->layer);
+    return (expert_source){.share = slots ? CARD_EXPERTS : ALL_EXPERTS};
+}
+
 static strata_status prepare_segment(const st_ready *ready, int part, const st_stage *stage, st_rows rows, st_segment **out,
                                      strata_error *error)
 {
-    const st_ready_device *device = &ready->devices[stage->device];
     st_bound_op *ops = st_alloc_zero(stage->ops.count, sizeof *ops);
     if (!ops) return st_error_memory(error, stage->ops.count * sizeof *ops, "the bound program");
     strata_status status = STRATA_OK;
-    for (uint32_t i = 0; i < stage->ops.count && status == STRATA_OK; i++)
-        status = bind_op(ready, stage->device, &ready->source->program->ops[stage->ops.first + i], &ops[i], error);
-    st_segment_source segment = {.ops = ops, .count = stage->ops.count, .rows = rows, .step = device->step[part],
-                                 .scratch = device->working + device->set->scratch,
-                                 .shared_bytes = device->set->shared_bytes, .worker_bytes = device->set->worker_bytes};
-    if (status == STRATA_OK) status = device->source.backend->prepare(device->source.device, &segment, out, error);
+    for (uint32_t i = 0; i < stage->ops.count && status == STRATA_OK; i++) {
+        const st_op *op = &ready->source->program->ops[stage->ops.first + i];
+        status = bind_op(ready, stage->device, op, experts_of(ready, stage->device, op), &ops[i], error);
+    }
+    if (status == STRATA_OK) status = prepare_bound(ready, part, stage->device, ops, stage->ops.count, rows, out, error);
     st_free(ops);
     return status;
+}
+
+/* --- experts that the card has not ---------------------------------------------------------------------------------------- */
+
+static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
+{
+    const st_ready_device *card = &ready->devices[ST_CARD];
+    return (st_bound_value){.data = card->working + card->set->sums[which], .width = width};
+}
+
+/* The output on the card += one of the sums. */
+static strata_status bind_add(const st_ready *ready, const st_op *experts, int which, st_bound_op *out, strata_error *error)
+{
+    st_op *add = st_arena_alloc(ready->arena, 1, sizeof *add);
+    if (!add) return st_error_memory(error, sizeof *add, "the program's stages");
+    *add = (st_op){.kind = ST_OP_ADD, .layer = experts->layer, .block = experts->block, .out = experts->out,
+                   .out2 = ST_NO_VALUE};
+    for (int i = 0; i < ST_OP_INPUTS; i++) add->in[i] = i < 2 ? experts->out : ST_NO_VALUE;
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) add->weight[i] = ST_NO_WEIGHT;
+    st_bound_value value = bind_value(ready, ST_CARD, experts->out);
+    *out = (st_bound_op){.op = add, .in = {value, sum_at(ready, which, value.width)}, .out = value};
+    return STRATA_OK;
+}
+
+static strata_status prepare_wave(const st_ready *ready, int part, const st_op *op, uint32_t wave, st_segment **out,
+                                  strata_error *error)
+{
+    st_bound_op ops[2];
+    expert_source fetched = {.share = WAVE_EXPERTS, .wave = wave};
+    strata_status status = bind_op(ready, ST_CARD, op, fetched, &ops[0], error);
+    ops[0].out = sum_at(ready, 1, ops[0].out.width);
+    if (status == STRATA_OK) status = bind_add(ready, op, 1, &ops[1], error);
+    return status == STRATA_OK ? prepare_bound(ready, part, ST_CARD, ops, 2, ST_ROWS_ALL, out, error) : status;
+}
+
+static strata_status prepare_split(const st_ready *ready, int part, const st_op *op, st_ready_split *out, strata_error *error)
+{
+    st_bound_op bound;
+    uint32_t waves = st_stream_waves(ready->source->stream, (uint32_t)op->layer);
+    out->op = op;
+    out->waves = st_arena_alloc(ready->arena, waves, sizeof *out->waves);
+    if (!out->waves) return st_error_memory(error, waves * sizeof *out->waves, "the program's stages");
+    out->wave_count = waves;
+    strata_status status = bind_op(ready, ST_HOST, op, (expert_source){.share = HOST_EXPERTS}, &bound, error);
+    if (status == STRATA_OK) status = prepare_bound(ready, part, ST_HOST, &bound, 1, ST_ROWS_ALL, &out->host, error);
+    if (status == STRATA_OK) status = bind_add(ready, op, 0, &bound, error);
+    if (status == STRATA_OK) status = prepare_bound(ready, part, ST_CARD, &bound, 1, ST_ROWS_ALL, &out->add_host, error);
+    for (uint32_t i = 0; i < waves && status == STRATA_OK; i++)
+        status = prepare_wave(ready, part, op, i, &out->waves[i], error);
+    return status;
+}
+
+/* The plan's devices, with those operations marked whose experts may be missing on the card. */
+static const uint8_t *devices_of(const st_ready *ready)
+{
+    const st_run_source *source = ready->source;
+    uint8_t *devices = st_arena_alloc(ready->arena, source->program->op_count, 1);
+    for (uint32_t i = 0; devices && i < source->program->op_count; i++) {
+        const st_op *op = &source->program->ops[i];
+        devices[i] = source->plan->op_device[i];
+        if (source->stream && op->kind == ST_OP_EXPERTS && devices[i] == ST_CARD &&
+            st_stream_splits(source->stream, (uint32_t)op->layer))
+            devices[i] = ST_SPLIT;
+    }
+    return devices;
 }
 
 static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows, bool marked, st_ready_stage *out,
@@ -92,6 +194,8 @@ static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows
 {
     const st_run_device *card = &ready->source->devices[ST_CARD];
     if (out->stage.kind == ST_STAGE_RUN) return prepare_segment(ready, part, &out->stage, rows, &out->segment, error);
+    if (out->stage.kind == ST_STAGE_SPLIT)
+        return prepare_split(ready, part, &ready->source->program->ops[out->stage.ops.first], &out->split, error);
     return marked ? card->backend->event_new(card->device, &out->end, error) : STRATA_OK;
 }
 
@@ -100,8 +204,9 @@ strata_status st_ready_range_new(const st_ready *ready, int part, st_op_range op
 {
     const st_run_source *source = ready->source;
     st_stages stages;
-    strata_status status = st_schedule_build(source->program, source->plan->op_device, ops, ready->valid, ready->arena,
-                                             &stages, error);
+    const uint8_t *devices = devices_of(ready);
+    if (!devices) return st_error_memory(error, source->program->op_count, "the program's stages");
+    strata_status status = st_schedule_build(source->program, devices, ops, ready->valid, ready->arena, &stages, error);
     if (status != STRATA_OK) return status;
     out->stages = st_arena_alloc(ready->arena, stages.count, sizeof *out->stages);
     if (!out->stages) return st_error_memory(error, stages.count * sizeof *out->stages, "the program's stages");
@@ -115,12 +220,21 @@ strata_status st_ready_range_new(const st_ready *ready, int part, st_op_range op
     return status;
 }
 
+static void free_split(const st_ready_device *devices, st_ready_split *split)
+{
+    if (split->host) devices[ST_HOST].source.backend->segment_free(split->host);
+    if (split->add_host) devices[ST_CARD].source.backend->segment_free(split->add_host);
+    for (uint32_t i = 0; i < split->wave_count; i++)
+        if (split->waves[i]) devices[ST_CARD].source.backend->segment_free(split->waves[i]);
+}
+
 void st_ready_range_free(const st_ready_device *devices, st_ready_range *range)
 {
     for (uint32_t i = 0; i < range->count; i++) {
         st_ready_stage *s = &range->stages[i];
         if (s->segment) devices[s->stage.device].source.backend->segment_free(s->segment);
         if (s->end) devices[ST_CARD].source.backend->event_free(s->end);
+        free_split(devices, &s->split);
     }
     *range = (st_ready_range){0};
 }

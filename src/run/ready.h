@@ -7,10 +7,20 @@
 
 enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
 
+/* What is added to the experts that the card has: the host's share, and waves of fetched ones. */
+typedef struct st_ready_split {
+    const st_op *op;
+    st_segment *host;     /* the host's experts into its own place of the output */
+    st_segment *add_host; /* the card adds what came from there */
+    st_segment **waves;   /* the card computes fetched experts and adds them */
+    uint32_t wave_count;
+} st_ready_split;
+
 typedef struct st_ready_stage {
     st_stage stage;
     st_segment *segment; /* of a stage that runs */
     st_event *end;       /* of a move that somebody waits for */
+    st_ready_split split; /* of a split */
 } st_ready_stage;
 
 /* A part's body or head as it is walked for a batch. */

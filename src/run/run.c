@@ -23,6 +23,7 @@ struct st_run {
     st_ready_device devices[ST_DEVICES_MAX];
     st_event *crossed;       /* behind the last copy of logits or hidden states between the devices */
     st_event *step_sent;     /* behind the last step block that went up */
+    st_event *share_sent;    /* behind the host's last share of a layer's experts that went up */
     st_event *pending;       /* behind copies that may still read the host's values; NULL: none do */
     bool step_sending;
     float *host_logits;      /* where the card's logits land */
@@ -49,6 +50,7 @@ static strata_status open_queues(st_run *run, strata_error *error)
     const st_run_device *card = &run->source.devices[ST_CARD];
     status = card->backend->event_new(card->device, &run->crossed, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->step_sent, error);
+    if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->share_sent, error);
     return status;
 }
 
@@ -153,6 +155,7 @@ void st_run_free(st_run *run)
     st_kv_free(run->kv);
     if (run->crossed) run->source.devices[ST_CARD].backend->event_free(run->crossed);
     if (run->step_sent) run->source.devices[ST_CARD].backend->event_free(run->step_sent);
+    if (run->share_sent) run->source.devices[ST_CARD].backend->event_free(run->share_sent);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++)
         if (run->devices[d].queue) run->source.devices[d].backend->queue_free(run->devices[d].queue);
     st_arena_free(&run->arena);
@@ -209,6 +212,55 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
     return status == STRATA_OK && ready->end ? mark(run, ready->end, error) : status;
 }
 
+/* --- experts that the card has not: fetched ones follow on the card, the others are the host's, and one sum ------------------------- */
+
+static strata_status run_waves(st_run *run, const st_ready_split *split, st_stream_work *work, strata_error *error)
+{
+    const st_backend *card = run->source.devices[ST_CARD].backend;
+    st_queue *queue = run->devices[ST_CARD].queue;
+    st_stream *stream = run->source.stream;
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < work->waves && status == STRATA_OK; i++) {
+        st_event *ready;
+        status = st_stream_fetch(stream, (uint32_t)split->op->layer, i, &ready, error);
+        if (status == STRATA_OK && !ready) {
+            work->host = true; /* they could not be fetched */
+            continue;
+        }
+        if (status == STRATA_OK) status = card->event_wait_queue(ready, queue, error);
+        if (status == STRATA_OK) status = card->launch(split->waves[i], queue, error);
+        if (status == STRATA_OK) status = st_stream_launched(stream, i, queue, error);
+    }
+    return status;
+}
+
+static strata_status run_host_share(st_run *run, const st_ready_split *split, uint32_t rows, strata_error *error)
+{
+    const st_run_device *devices = run->source.devices;
+    st_queue *queue = run->devices[ST_CARD].queue;
+    size_t bytes = (size_t)rows * run->source.program->values[split->op->out].width * sizeof(float);
+    unsigned char *sum = run->devices[ST_CARD].working + run->devices[ST_CARD].set->sums[0];
+    strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, error);
+    if (status == STRATA_OK) status = copy(run, ST_CARD, sum, ST_HOST, value_at(run, ST_HOST, split->op->out), bytes, error);
+    if (status == STRATA_OK) status = mark(run, run->share_sent, error);
+    if (status == STRATA_OK) run->pending = run->share_sent;
+    return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, error) : status;
+}
+
+static strata_status run_split(st_run *run, const st_ready_split *split, uint32_t rows, strata_error *error)
+{
+    st_stream *stream = run->source.stream;
+    uint32_t layer = (uint32_t)split->op->layer;
+    const int32_t *ids = (const int32_t *)(const void *)value_at(run, ST_HOST, split->op->in[1]);
+    const float *weights = (const float *)(const void *)value_at(run, ST_HOST, split->op->in[2]);
+    st_stream_work work;
+    strata_status status = st_stream_decide(stream, layer, ids, weights, rows, &work, error);
+    if (status == STRATA_OK) status = run_waves(run, split, &work, error);
+    if (status == STRATA_OK && work.host) status = run_host_share(run, split, rows, error);
+    strata_status ended = st_stream_end(stream, layer, status == STRATA_OK ? error : NULL);
+    return status == STRATA_OK ? ended : status;
+}
+
 /* `step` is the block as the host wrote it. */
 static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, strata_error *error)
 {
@@ -221,6 +273,10 @@ static strata_status run_range(st_run *run, const st_ready_range *range, const s
         }
         uint8_t device = ready->stage.device;
         if (ready->stage.wait != ST_NO_STAGE) status = wait_for(run, range->stages[ready->stage.wait].end, error);
+        if (ready->stage.kind == ST_STAGE_SPLIT) {
+            if (status == STRATA_OK) status = run_split(run, &ready->split, step->count, error);
+            continue;
+        }
         if (status == STRATA_OK) status = run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, error);
     }
     if (status == STRATA_OK && range->pending != ST_NO_STAGE) run->pending = range->stages[range->pending].end;
@@ -312,8 +368,11 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
     if (count == 0 || count > plan->batch || count > plan->context - position)
         return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u: expected 1 to %u in a context of %u",
                             count, position, plan->batch, plan->context);
-    strata_status status = run_body(run, ST_PART_MAIN, ids, count, position, error);
+    strata_status status = run->source.stream ? st_stream_begin(run->source.stream, error) : STRATA_OK;
+    if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, ids, count, position, error);
     if (status == STRATA_OK && plan->nextn) status = run_nextn(run, ids, count, position, error);
+    /* Who comes next may be another session: the slots are shared, so nothing of this one may be under way. */
+    if (status == STRATA_OK && run->source.stream && plan->sequences > 1) status = drain(run, error);
     if (status != STRATA_OK) return status;
     st_kv_advance(run->kv, count);
     run->last_count = count;

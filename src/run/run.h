@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "kv/kv.h"
 #include "model/program.h"
+#include "moe/stream.h"
 #include "plan/plan.h"
 
 typedef struct st_run st_run;
@@ -23,6 +24,7 @@ typedef struct st_run_source {
     const st_binding *binding;
     const st_program *program;
     const st_plan *plan; /* where everything runs and lies */
+    st_stream *stream;   /* of a plan with an expert cache; else NULL */
     st_run_device devices[ST_DEVICES_MAX];
 } st_run_source;
 

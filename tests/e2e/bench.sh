@@ -12,7 +12,7 @@ for family in llama qwen35 gemma4-e olmoe; do
     check "$family: medians within their spread" sane
 done
 check "a row's fields" json 'all(set(r) == {"test", "tokens", "depth", "repetitions", "tps", "tps_min", "tps_max", "gb_per_s",
-    "gop_per_s", "read_share", "int8_share"} for r in d["rows"])'
+    "gop_per_s", "read_share", "int8_share", "predicted_tps", "ratio"} for r in d["rows"])'
 check "tokens, depth and repetitions" json '[(r["tokens"], r["depth"], r["repetitions"]) for r in d["rows"]] == [(8, 0, 3), (4, 0, 3)]'
 check "the machine's rates" json 'd["machine"]["read_bytes_per_s"] > 0 and set(d["machine"]) == {"read_bytes_per_s", "int8_ops_per_s"}'
 check "shares are of the machine's rates" json 'd["rows"][0]["read_share"] is None and
@@ -25,6 +25,22 @@ run bench -m "$kit/llama.gguf" $few --cpu ref --json
 check "--cpu ref: no int8 to have a share of" json 'd["engine"]["kernels"] == "ref" and d["rows"][0]["int8_share"] is None'
 run bench -m "$kit/llama.gguf" $few -t 1 -b 3 --kv-type q8_0 --json
 check "-t, -b and --kv-type" json '(d["engine"]["threads"], d["engine"]["batch"], d["engine"]["kv_type"]) == (1, 3, "Q8_0")'
+
+# --- predictions
+run bench -m "$kit/llama.gguf" $few -d 40 --json
+check "each row beside its prediction" json 'all(r["predicted_tps"] > 0 and abs(r["ratio"] * r["predicted_tps"] / r["tps"] - 1) < 1e-9
+    for r in d["rows"])'
+cat >"$work/slow.json" <<'JSON'
+{"card": {"source": "measured", "vram": "1GiB", "memory_gb_per_s": 0.5, "ops_gop_per_s": 4, "link_up_gb_per_s": 0.025, "link_down_gb_per_s": 0.025},
+ "host": {"source": "measured", "ram": "8GiB", "memory_gb_per_s": 0.06, "ops_gop_per_s": 0.2}}
+JSON
+for placed in "-g 0" "-g 2" "-g -1"; do
+    run bench -m "$kit/llama.gguf" -p 64 -n 16 -r 2 --json --device sim --device-profile "$work/slow.json" $placed
+    check "a simulated card keeps the time that was predicted ($placed)" json 'all(abs(r["ratio"] - 1) < 0.02 for r in d["rows"])'
+    check "shares of the host's rates where it is alone ($placed)" json '(d["rows"][1]["read_share"] is None) == ("'"$placed"'" != "-g 0")'
+done
+run bench -m "$kit/llama.gguf" $few --device sim --vram 1GiB
+check "dashes where a card takes part" grep -qE '^tg4 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
 
 # --- 0 leaves a row out
 run bench -m "$kit/llama.gguf" -p 0 -n 3 -r 1 --json
@@ -53,8 +69,8 @@ check "to the end of the model's context" json 'd["engine"]["context"] == 512'
 
 # --- for people
 run bench -m "$kit/llama.gguf" $few -d 40
-check "a table" grep -qE '^pp8 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +- +- +[0-9.]+ ' "$work/out"
-check "and one for tokens" grep -qE '^tg4 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9]+ % +[0-9.]+ ' "$work/out"
+check "a table" grep -qE '^pp8 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +- +- +[0-9.]+ ' "$work/out"
+check "and one for tokens" grep -qE '^tg4 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+ % +[0-9.]+ ' "$work/out"
 check "the machine" grep -qE '^the machine: reads [0-9.]+ GB/s.*; kernels "[a-z0-9]+", [0-9]+ threads$' "$work/out"
 check "the memory" grep -qE '^memory: weights .* mapped, KV .*, scratch .*, peak .*; loaded in [0-9.]+ s' "$work/out"
 run bench -m "$kit/llama.gguf" $few --profile

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The program itself: help, usage errors, exit codes, output that cannot be written, colours, man page, completions.
 . "$(dirname "$0")/tap"
-commands="run info plan devices logits perplexity bench tokenize detokenize template version help"
+commands="run info plan devices logits perplexity bench tokenize detokenize template replay version help"
 
 # --- help and version
 run --help
@@ -96,32 +96,16 @@ STRATA_COLOR=always run info "$kit/llama.gguf"
 check "STRATA_COLOR mirrors --color" colored
 STRATA_COLOR=always run info --color=never "$kit/llama.gguf"
 check "an option wins over its variable" not_colored
-terminal() { # VARIABLES...: what a terminal would see
-    env "$@" python3 - "$strata" "$kit/llama.gguf" >"$work/out" <<'PYTHON'
-import os, pty, sys
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execv(sys.argv[1], [sys.argv[1], "info", sys.argv[2]])
-text = b""
-try:
-    while block := os.read(terminal, 4096):
-        text += block
-except OSError:
-    pass
-sys.stdout.buffer.write(text)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-PYTHON
-}
-terminal TERM=xterm
+TERM=xterm terminal info "$kit/llama.gguf"
 check "colours on a terminal" colored
 check "bars on a terminal" out_has "█"
-terminal TERM=xterm NO_COLOR=1
+TERM=xterm NO_COLOR=1 terminal info "$kit/llama.gguf"
 check "NO_COLOR" not_colored
-terminal TERM=xterm NO_COLOR=
+TERM=xterm NO_COLOR= terminal info "$kit/llama.gguf"
 check "an empty NO_COLOR does not count" colored
-terminal TERM=dumb
+TERM=dumb terminal info "$kit/llama.gguf"
 check "TERM=dumb" not_colored
-terminal TERM=xterm LC_ALL=C
+TERM=xterm LC_ALL=C terminal info "$kit/llama.gguf"
 check "no bars without UTF-8" eval '! out_has "█"'
 
 # --- the man page and the completions have every option of the help

@@ -149,7 +149,7 @@ static const attempt attempts[] = {
 
 static void check_faults(const attempt *a, st_fault_kind kind, strata_status expected, bool persistent)
 {
-    uint64_t failed = 0;
+    uint64_t failed = 0, spared = 0;
     for (uint64_t nth = 1;; nth++) {
         rig r;
         strata_error error = {0};
@@ -159,10 +159,11 @@ static void check_faults(const attempt *a, st_fault_kind kind, strata_status exp
         uint64_t calls = st_fault_calls(kind);
         st_fault_arm(kind, 0, false);
         if (status == STRATA_OK) {
-            assert_true(calls < nth); /* a clean run: the failure never came */
             check_usable(&r);
             tear_down(&r);
-            break;
+            if (calls < nth) break; /* a clean run: the failure never came */
+            assert_true(++spared < 16); /* what loading can do without: the kept measurement of this machine */
+            continue;
         }
         failed++;
         if (status != expected) fail_msg("%s, call %u: status %d: %s", a->name, (unsigned)nth, status, error.message);

@@ -69,11 +69,44 @@ static void the_trunk_alone_on_the_card(void **state)
     }
 }
 
+/* Every mode, few slots to all, any batch. */
+static void experts_in_every_mode(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"mixtral", "qwen2moe", "qwen3moe", "olmoe", "llama4", "gemma4-moe", "qwen35moe"};
+    static const uint32_t batches[] = {1, 7, 48};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        assert_true(golden_open(&g, names[i]));
+        uint32_t layers = g.desc->layer_count, experts = 0;
+        for (uint32_t l = 0; l < layers; l++)
+            if (g.desc->layers[l].ffn.experts > experts) experts = g.desc->layers[l].ffn.experts;
+        for (uint32_t slots = 1; slots <= experts; slots++)
+            for (size_t b = 0; b < 3; b++) {
+                st_plan_options options = st_plan_options_default();
+                options.layers = ST_LAYERS_ALL;
+                options.moe = ST_MOE_CACHE;
+                options.expert_slots = (int32_t)slots;
+                run_placed(names[i], &g, &options, batches[b], layers);
+            }
+        for (size_t b = 0; b < 3; b++) {
+            st_plan_options options = st_plan_options_default();
+            options.layers = ST_LAYERS_ALL;
+            options.moe = ST_MOE_RESIDENT;
+            run_placed(names[i], &g, &options, batches[b], layers);
+            options.moe = ST_MOE_CPU;
+            run_placed(names[i], &g, &options, batches[b], layers);
+        }
+        golden_close(&g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(some_layers_on_the_card),
         cmocka_unit_test(the_trunk_alone_on_the_card),
+        cmocka_unit_test(experts_in_every_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,6 +182,14 @@ static void experts_on_the_host(void **state)
 
 static const double cached_head = 0.25 + 0.0096 + 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
 
+/* What a token's two experts take from the fork on, the card's launch first: found with chance `hit` each, 0.6 on the card,
+ * `all` on the host if both are missing; the hand-over, what comes back, and the launch that adds it. */
+static double cached(double hit, double all)
+{
+    double none = hit * hit, one = 2 * hit * (1 - hit), both = (1 - hit) * (1 - hit), back = 0.064 + 0.25;
+    return none * (0.25 + 0.6) + one * (0.5 + all / 2 + back) + both * (0.5 + all + back);
+}
+
 /* One of four in a slot: a quarter of a token's experts are found. */
 static void experts_in_a_cache(void **state)
 {
@@ -191,21 +199,21 @@ static void experts_in_a_cache(void **state)
     set_up(&r, &moe, but_embedding);
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
     double forked = 0.128 + 0.25 + 0.1048 + 0.192;
-    takes(&r, forked + 0.5 + 4.5 + 0.064 + cached_head, 1, forked + 0.5 + 4.5 + 0.064 + cached_head, "RAM");
+    takes(&r, forked + cached(0.25, 6) + cached_head, 1, forked + cached(0.25, 6) + cached_head, "RAM");
 
     /* other rates: the argument's before a recorded one; the card's part is the longer one in the end */
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + 0.5 + 0.6 + 0.064 + cached_head);
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + 0.25 + 0.6 + 0.064 + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + cached(0.9, 6) + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
     r.plan.experts.hit_rate = 0.9;
     r.plan.experts.hit_source = "table";
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + 0.5 + 4.5 + 0.064 + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.25, 6) + cached_head);
     r.plan.experts.hit_source = "recorded";
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + 0.5 + 0.6 + 0.064 + cached_head);
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + 0.5 + 6 + 0.064 + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.9, 6) + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + cached_head);
 
     /* no slot: nothing is found, whatever was recorded; a slot for each: the host is not asked */
     slots = 0;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + 0.5 + 6 + 0.064 + cached_head);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0, 6) + cached_head);
     slots = 4;
     double found = 0.128 + 0.25 + 0.1048 + 0.25 + 0.6 + cached_head;
     close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, found);
@@ -213,7 +221,7 @@ static void experts_in_a_cache(void **state)
     r.plan.on_disk = true; /* host weights: the table and the experts, 15200 bytes; half of them fit */
     r.plan.devices[ST_HOST].capacity_bytes = 7600;
     close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps,
-             forked + 0.5 + 0.6 + 0.1 * 30 + 0.064 + cached_head + 0.32);
+             forked + cached(0.9, 6 + 30) + cached_head + 0.32);
 }
 
 /* A prompt of two touches all four. Three of them go over the link (18 s) or are left to the host (9 s). */
@@ -254,13 +262,13 @@ static void a_rate_is_of_all_layers(void **state)
     r.source.desc = &desc;
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = slots};
     /* the first layer's end and the second's beginning are one segment */
-    double layer = 0.25 + 0.1048 + 0.192 + 0.5 + 0.064 + 0.25 + 0.0096, rest = cached_head - 0.2596 + 0.128 - 0.25;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + 3 + 6 + rest); /* half of 4 */
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + 6 * 0.2 + 6 + rest);
+    double layer = 0.25 + 0.1048 + 0.192 + 0.25 + 0.0096, rest = cached_head - 0.2596 + 0.128 - 0.25;
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + cached(0.5, 6) + cached(0, 6) + rest); /* half of 4 */
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + cached(0.8, 6) + cached(0, 6) + rest);
     slots[1] = 4; /* then one of two is certain to be found */
     double found = 0.25 + 0.1048 + 0.25 + 0.6 + 0.25 + 0.0096;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.6).decode_tps, layer + 6 * 0.8 + found + rest);
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, layer + 6 + found + rest);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.6).decode_tps, layer + cached(0.2, 6) + found + rest);
+    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, layer + cached(0, 6) + found + rest);
 }
 
 static void assumed_hit_rates(void **state)

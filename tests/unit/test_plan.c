@@ -20,6 +20,11 @@ enum {
     STAGING = 2 * 256 + 256 * 4, /* two step blocks of 16 rows, a row of logits */
 };
 
+/* Every second layer looks back at eight positions. */
+static const plan_shape windowed = {.arch = "gemma4", .layers = 4, .embedding = 64, .heads = 4, .kv_heads = 2, .head = 32,
+                                    .ffn = 128, .vocab = 256, .context = 4096, .window = 8, .window_head = 16,
+                                    .full_every = 2};
+
 static uint64_t owner(const plan_rig *rig, uint32_t device, st_owner of)
 {
     return rig->plan->devices[device].owners[of];
@@ -218,20 +223,10 @@ static void a_tied_output_matrix(void **state)
 static void per_layer_tables_stay_in_ram(void **state)
 {
     (void)state;
-    plan_shape shape = {.arch = "gemma4",
-                        .layers = 4,
-                        .embedding = 64,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .head = 32,
-                        .ffn = 128,
-                        .vocab = 256,
-                        .context = 1024,
-                        .window = 8,
-                        .window_head = 16,
-                        .full_every = 2,
-                        .per_layer = 16,
-                        .tied = true};
+    plan_shape shape = windowed;
+    shape.context = 1024;
+    shape.per_layer = 16;
+    shape.tied = true;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
     plan_rig_get(&rig);
@@ -239,6 +234,30 @@ static void per_layer_tables_stay_in_ram(void **state)
     assert_int_equal(readers_of(&rig, ST_ROLE_PER_LAYER_TOKEN_EMBD, -1), 1 << ST_HOST);
     assert_int_equal(readers_of(&rig, ST_ROLE_PER_LAYER_MODEL_PROJ, -1), 1 << ST_CARD);
     assert_int_equal(readers_of(&rig, ST_ROLE_TOKEN_EMBD, -1), 1 << ST_CARD);
+    plan_rig_close(&rig);
+}
+
+/* The rows asked for are picked where the hidden state is, so that they alone cross; the rest goes with the matrix. */
+static void a_head_begins_where_its_body_ended(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    rig.options.layers = 2;
+    plan_rig_get(&rig);
+    assert_true(rig.plan->output_on_card);
+    assert_int_equal(device_of(&rig, ST_OP_GATHER, -1, 0), ST_HOST);
+    assert_int_equal(device_of(&rig, ST_OP_RMS_NORM, -1, 0), ST_CARD);
+    rig.options.layers = ST_LAYERS_ALL;
+    rig.devices[ST_CARD].free_bytes = plan_rig_get(&rig)->devices[ST_CARD].planned_bytes - OUTPUT;
+    plan_rig_get(&rig);
+    assert_false(rig.plan->output_on_card);
+    assert_int_equal(device_of(&rig, ST_OP_GATHER, -1, 0), ST_CARD);
+    assert_int_equal(device_of(&rig, ST_OP_RMS_NORM, -1, 0), ST_HOST);
+    rig.options.cpu_ffn_layers = 4; /* the layers end on the CPU */
+    plan_rig_get(&rig);
+    assert_int_equal(device_of(&rig, ST_OP_GATHER, -1, 0), ST_HOST);
     plan_rig_close(&rig);
 }
 
@@ -285,18 +304,7 @@ static void three_kv_types(void **state)
 static void rings_and_full_layers(void **state)
 {
     (void)state;
-    plan_shape shape = {.arch = "gemma4",
-                        .layers = 4,
-                        .embedding = 64,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .head = 32,
-                        .ffn = 128,
-                        .vocab = 256,
-                        .context = 4096,
-                        .window = 8,
-                        .window_head = 16,
-                        .full_every = 2};
+    plan_shape shape = windowed;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
     rig.options.context = 1024;
@@ -325,19 +333,9 @@ static void rings_and_full_layers(void **state)
 static void shared_keys_and_values(void **state)
 {
     (void)state;
-    plan_shape shape = {.arch = "gemma4",
-                        .layers = 6,
-                        .embedding = 64,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .head = 32,
-                        .ffn = 128,
-                        .vocab = 256,
-                        .context = 4096,
-                        .window = 8,
-                        .window_head = 16,
-                        .full_every = 2,
-                        .shared_kv = 4};
+    plan_shape shape = windowed;
+    shape.layers = 6;
+    shape.shared_kv = 4;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
     rig.options.context = 1024;
@@ -560,6 +558,7 @@ int main(void)
         cmocka_unit_test(whole_layers_go_to_ram_last_first),
         cmocka_unit_test(a_tied_output_matrix),
         cmocka_unit_test(per_layer_tables_stay_in_ram),
+        cmocka_unit_test(a_head_begins_where_its_body_ended),
         cmocka_unit_test(what_the_card_cannot_run),
         cmocka_unit_test(three_kv_types),
         cmocka_unit_test(rings_and_full_layers),

@@ -409,7 +409,7 @@ static void indices_that_are_none_are_told(void **state)
     open_rig(&r);
     static const st_op embed = {.kind = ST_OP_EMBED, .p.embed.scale = 1}, gather = {.kind = ST_OP_GATHER};
     static const st_op experts = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = 2, .used = 1, .width = 2}};
-    const void *parts[2] = {r.weights, NULL};
+    const void *parts[2] = {r.weights, &error}; /* the second is not the card's */
     st_bound_weight table = r.ops[0].weight[0], expert = table;
     expert.parts = parts;
     expert.ne[1] = 2;

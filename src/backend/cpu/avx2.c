@@ -20,6 +20,8 @@ static inline __m256i pairs_to_sums(__m256i pairs)
 
 /* Registers of a block of sums in row_gemm: 4 × 2 of 16. */
 enum { GEMM_ROWS = 4, GEMM_COLUMNS = 2 };
+/* Queries that meet a row of the cache at once, with four sums each. */
+enum { FEW_QUERIES = 2 };
 #define VEC_BYTES 32
 
 #include "backend/cpu/dot.inc"

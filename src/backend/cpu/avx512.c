@@ -13,6 +13,8 @@
 
 /* Registers of a block of sums in row_gemm: 6 × 2 of 32. */
 enum { GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
+/* Queries that meet a row of the cache at once, with four sums each. */
+enum { FEW_QUERIES = 4 };
 #define VEC_BYTES 64
 
 #include "backend/cpu/dot.inc"
@@ -111,6 +113,7 @@ static uint64_t int8_work(uint64_t rounds)
 
 static const st_isa isa = {
     .name = "avx512",
+    .pairs = st_isa_avx512bf16,
     .types =
         {
             [ST_TYPE_Q4_0] = {dots512_q4_0, unpack_q4_0, 32, 8, false},

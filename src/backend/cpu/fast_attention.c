@@ -1,6 +1,6 @@
 /* Attention on the fast path. A batch: tiles of keys are turned once and meet the queries of a block of rows and of all
- * heads that share them, with a running softmax. A few rows: the cache is read once, split into stretches of positions so
- * that every thread has some, and the stretches are joined in order. */
+ * heads that share them, with a running softmax. A few rows: the cache is read once, in the order in which it lies, split
+ * into stretches of positions so that every thread has some, and the stretches are joined in order. */
 #include <math.h>
 #include <string.h>
 
@@ -10,8 +10,11 @@
 
 enum {
     KEYS = ST_KEY_TILE,
-    STRETCH = 256, /* positions of a stretch, at least */
+    STRETCH = 64, /* positions of a stretch, at least */
+    RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next … */
+    FETCH_BYTES = 3 << 10, /* … and what is fetched ahead, behind the next run */
     VEC = 16,
+    LINE = 64,
 };
 
 typedef struct attention_shape {
@@ -30,19 +33,39 @@ static attention_shape shape_of(const st_op *op)
     return s;
 }
 
-/* `count` positions of one KV head as float rows of `padded` elements. */
+static void fetch_lines(uintptr_t from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const void *)(from + at), 0, 2);
+}
+
+/* `count` positions of one KV head as float rows of `padded` elements; as many bytes from `fetch` on are
+ * fetched meanwhile. */
 static void load_rows(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t first, size_t count,
-                      size_t head, size_t size, size_t padded, float *out)
+                      size_t head, size_t size, size_t padded, uintptr_t fetch, float *out)
 {
     const st_kv_view *kv = &call->bound->kv;
-    for (size_t i = 0; i < count; i++) {
+    size_t from = st_row_bytes(kv->type, head * size), bytes = st_row_bytes(kv->type, size);
+    void (*to_float)(const void *row, float *out, size_t count) = call->isa->to_float[kv->type];
+    for (size_t i = 0; i < count; i++, fetch += fetch ? bytes : 0) {
         const unsigned char *row = cache + (first + i) % kv->capacity * row_bytes;
         float *to = out + i * padded;
-        if (call->isa->to_float[kv->type]) call->isa->to_float[kv->type](row + st_row_bytes(kv->type, head * size), to, size);
-        else if (size % ST_BLOCK == 0) call->isa->q8_to_float(row + st_row_bytes(kv->type, head * size), to, size);
+        if (fetch) fetch_lines(fetch, bytes);
+        if (to_float) to_float(row + from, to, size);
+        else if (size % ST_BLOCK == 0) call->isa->q8_to_float(row + from, to, size);
         else st_row_load(kv->type, row, head * size, size, to);
-        memset(to + size, 0, (padded - size) * sizeof *to);
+        for (size_t k = size; k < padded; k++) to[k] = 0;
     }
+}
+
+/* One position of a KV head: where it lies, or converted. */
+static const float *float_row(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t position,
+                              size_t head, size_t size, size_t padded, float *converted)
+{
+    const st_kv_view *kv = &call->bound->kv;
+    if (kv->type == ST_TYPE_F32 && size == padded)
+        return (const float *)(const void *)(cache + position % kv->capacity * row_bytes) + head * size;
+    load_rows(call, cache, row_bytes, position, 1, head, size, padded, 0, converted);
+    return converted;
 }
 
 /* --- a block of rows ---------------------------------------------------------------------------------------------------------------- */
@@ -109,26 +132,77 @@ static void soften(const st_cpu_call *call, const attention_shape *s, uint32_t f
     }
 }
 
+/* A tile of keys and values in floats. */
+static void block_tile(const st_cpu_call *call, const attention_shape *s, size_t kv_head, uint32_t position,
+                       uint32_t tile, size_t count, block_state *b)
+{
+    const st_kv_view *kv = &call->bound->kv;
+    load_rows(call, kv->keys, kv->key_row_bytes, tile, count, kv_head, s->key, s->key, 0, b->rows);
+    if (count < KEYS) memset(b->rows + count * s->key, 0, (KEYS - count) * s->key * sizeof *b->rows);
+    call->isa->transpose(b->rows, s->key, b->turned, KEYS, KEYS, s->key);
+    call->isa->gemm(b->q, s->key, b->turned, KEYS, b->scores, KEYS, b->queries, KEYS, s->key, false);
+    soften(call, s, position, tile, count, b);
+    load_rows(call, kv->values, kv->value_row_bytes, tile, count, kv_head, s->value, s->value_padded, 0, b->rows);
+    call->isa->gemm(b->scores, KEYS, b->rows, s->value_padded, b->out, s->value_padded, b->queries, s->value_padded, count,
+                    true);
+}
+
+/* The same in pairs of bfloat16: of neighbours within a key, and of values of neighbouring positions. The floats of two
+ * positions at a time stand in the half of `rows` that pairs leave free. */
+static void pairs_tile(const st_cpu_call *call, const attention_shape *s, size_t kv_head, uint32_t position,
+                       uint32_t tile, size_t count, block_state *b)
+{
+    const st_kv_view *kv = &call->bound->kv;
+    const st_isa_pairs *pairs = call->isa->pairs();
+    size_t half = s->key / 2, widest = s->key > s->value_padded ? s->key : s->value_padded;
+    uint32_t *words = (uint32_t *)(void *)b->rows, *scores = (uint32_t *)(void *)b->scores;
+    float *floats = b->rows + KEYS / 2 * widest;
+    for (size_t i = 0; i < count; i++)
+        pairs->pack(float_row(call, kv->keys, kv->key_row_bytes, tile + (uint32_t)i, kv_head, s->key, s->key, floats),
+                    words + i * half, half);
+    memset(words + count * half, 0, (KEYS - count) * half * sizeof *words);
+    call->isa->transpose(b->rows, half, b->turned, KEYS, KEYS, half);
+    pairs->gemm((const uint32_t *)(const void *)b->q, half, (const uint32_t *)(const void *)b->turned, KEYS, b->scores,
+                KEYS, b->queries, KEYS, half, false);
+    soften(call, s, position, tile, count, b);
+    for (size_t i = 0; i < b->queries; i++) pairs->pack(b->scores + i * KEYS, scores + i * KEYS, KEYS / 2);
+    for (size_t i = 0; i < count; i += 2) {
+        const float *two[2];
+        for (size_t k = 0; k < 2; k++) {
+            size_t at = i + k < count ? i + k : i; /* the last may stand twice: the second's weight is 0 */
+            two[k] = float_row(call, kv->values, kv->value_row_bytes, tile + (uint32_t)at, kv_head, s->value,
+                               s->value_padded, floats + k * s->value_padded);
+        }
+        pairs->weave(two[0], two[1], words + i / 2 * s->value_padded, s->value_padded);
+    }
+    pairs->gemm(scores, KEYS, words, s->value_padded, b->out, s->value_padded, b->queries, s->value_padded, (count + 1) / 2,
+                true);
+}
+
+/* Whether a block may be computed in pairs: its keys and values come from int8 arithmetic, which left them no finer. */
+static bool takes_pairs(const st_cpu_call *call)
+{
+    const st_op *op = call->op;
+    return op->p.attention.narrow && op->p.attention.key_length % 2 == 0 && call->isa->pairs && call->isa->pairs();
+}
+
 static void block_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
-    const st_kv_view *kv = &call->bound->kv;
     attention_shape s = shape_of(call->op);
-    size_t kv_head = part % s.kv_heads, first_row = part / s.kv_heads * s.rows_per_block;
+    size_t blocks = (call->rows + s.rows_per_block - 1) / s.rows_per_block;
+    size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* those that see most come first */
+    size_t first_row = block * s.rows_per_block;
     size_t rows = call->rows - first_row < s.rows_per_block ? call->rows - first_row : s.rows_per_block;
     block_state b = block_in(st_cpu_scratch(call, worker), &s);
     b.queries = rows * s.shared;
     gather_queries(call, &s, first_row, kv_head, &b);
+    bool narrow = takes_pairs(call);
+    if (narrow) call->isa->pairs()->pack(b.q, (uint32_t *)(void *)b.q, b.queries * s.key / 2);
     uint32_t position = call->step->position + (uint32_t)first_row, last = position + (uint32_t)rows - 1;
     for (uint32_t tile = st_cpu_first_seen(call->op, position); tile <= last; tile += KEYS) {
         size_t count = last - tile + 1 < KEYS ? last - tile + 1 : KEYS;
-        load_rows(call, kv->keys, kv->key_row_bytes, tile, count, kv_head, s.key, s.key, b.rows);
-        if (count < KEYS) memset(b.rows + count * s.key, 0, (KEYS - count) * s.key * sizeof *b.rows);
-        call->isa->transpose(b.rows, s.key, b.turned, KEYS, KEYS, s.key);
-        call->isa->gemm(b.q, s.key, b.turned, KEYS, b.scores, KEYS, b.queries, KEYS, s.key, false);
-        soften(call, &s, position, tile, count, &b);
-        load_rows(call, kv->values, kv->value_row_bytes, tile, count, kv_head, s.value, s.value_padded, b.rows);
-        call->isa->gemm(b.scores, KEYS, b.rows, s.value_padded, b.out, s.value_padded, b.queries, s.value_padded, count, true);
+        (narrow ? pairs_tile : block_tile)(call, &s, kv_head, position, tile, count, &b);
     }
     for (size_t i = 0; i < b.queries; i++) {
         float *out = st_cpu_row(call->bound->out, first_row + i / s.shared) + (kv_head * s.shared + i % s.shared) * s.value;
@@ -142,7 +216,7 @@ typedef struct few_job {
     const st_cpu_call *call;
     attention_shape shape;
     size_t stretches;       /* of every row */
-    float *partial;         /* [row, kv head, stretch, shared, value + 2]: sums, then the largest score and their sum */
+    float *partial;         /* [row, stretch, head, value + 2]: sums, then the largest score and their sum */
 } few_job;
 
 static void stretch_of(const few_job *job, uint32_t position, size_t stretch, uint32_t *from, uint32_t *to)
@@ -154,103 +228,132 @@ static void stretch_of(const few_job *job, uint32_t position, size_t stretch, ui
     *to = end > (uint64_t)position + 1 ? position + 1 : (uint32_t)end;
 }
 
-static float *partial_of(const few_job *job, size_t row, size_t kv_head, size_t stretch)
+static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t head)
 {
     const attention_shape *s = &job->shape;
-    return job->partial + ((row * s->kv_heads + kv_head) * job->stretches + stretch) * s->shared * (s->value + 2);
+    return job->partial + ((row * job->stretches + stretch) * s->heads + head) * (s->value + 2);
 }
 
-/* Keys or values of some positions as float rows: where they lie, or converted into scratch. */
-typedef struct float_rows {
-    const float *first;
-    size_t stride; /* floats from row to row */
-} float_rows;
+/* What a worker holds of one row while it walks over a stretch. */
+typedef struct few_state {
+    float *q;       /* [heads, key], scaled */
+    float *rows;    /* [RUN, max(key, value)]: positions of a cache that is not of floats */
+    float *scores;  /* [heads, KEYS] */
+    float *partial; /* [heads, value + 2] */
+} few_state;
 
-static float_rows rows_at(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t position,
-                          size_t count, size_t head, size_t size, float *scratch)
+static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t stretch)
 {
-    const st_kv_view *kv = &call->bound->kv;
-    if (kv->type == ST_TYPE_F32) {
-        const unsigned char *row = cache + position % kv->capacity * row_bytes;
-        return (float_rows){(const float *)(const void *)row + head * size, row_bytes / sizeof(float)};
-    }
-    load_rows(call, cache, row_bytes, position, count, head, size, size, scratch);
-    return (float_rows){scratch, size};
+    const attention_shape *s = &job->shape;
+    few_state state = {.q = st_cpu_scratch(job->call, worker), .partial = partial_of(job, row, stretch, 0)};
+    state.rows = state.q + s->heads * s->key;
+    state.scores = state.rows + RUN * (s->key > s->value ? s->key : s->value);
+    const float *query = st_cpu_row(job->call->bound->in[0], row);
+    job->call->isa->scale(query, job->call->op->p.attention.scale, state.q, s->heads * s->key);
+    memset(state.partial, 0, s->heads * (s->value + 2) * sizeof *state.partial);
+    for (size_t h = 0; h < s->heads; h++) state.partial[h * (s->value + 2) + s->value] = -INFINITY;
+    return state;
 }
 
-/* A tile of keys and values against one of the heads that share them. `scores` is [KEYS]. */
-static void few_tile(const few_job *job, const float *query, float_rows keys, float_rows values, size_t count, float *scores,
-                     float *partial)
+/* RUN positions at most of a KV head: where they lie, or converted. What lies behind the run is fetched meanwhile, by
+ * all heads together in the order of the memory: the machine's own prefetching knows no other. */
+static st_float_rows run_at(const few_job *job, const unsigned char *cache, size_t row_bytes, uint32_t position,
+                            size_t count, size_t head, size_t size, float *converted)
+{
+    const st_kv_view *kv = &job->call->bound->kv;
+    const unsigned char *row = cache + position % kv->capacity * row_bytes;
+    uintptr_t fetch = (uintptr_t)row + RUN * row_bytes + FETCH_BYTES + count * st_row_bytes(kv->type, head * size);
+    if (kv->type == ST_TYPE_F32)
+        return (st_float_rows){(const float *)(const void *)row + head * size, row_bytes / sizeof(float), count, size,
+                               fetch};
+    load_rows(job->call, cache, row_bytes, position, count, head, size, size, fetch, converted);
+    return (st_float_rows){converted, size, count, size, 0};
+}
+
+/* Scores of a row become weights against the largest so far. */
+static void few_soften(const few_job *job, const few_state *state, size_t count)
 {
     const st_isa *isa = job->call->isa;
     const attention_shape *s = &job->shape;
-    size_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const float *four[4];
-        for (size_t k = 0; k < 4; k++) four[k] = keys.first + (i + k) * keys.stride;
-        isa->dot_four(query, four, s->key, scores + i);
+    for (size_t h = 0; h < s->heads; h++) {
+        float *partial = state->partial + h * (s->value + 2), *largest = partial + s->value, *sum = largest + 1;
+        float *scores = state->scores + h * KEYS, top = isa->maximum(scores, count);
+        if (top > *largest) {
+            float shrink = expf(*largest - top);
+            isa->scale(partial, shrink, partial, s->value);
+            *sum *= shrink;
+            *largest = top;
+        }
+        *sum += isa->exp_and_sum(scores, *largest, count);
     }
-    for (; i < count; i++) scores[i] = isa->dot_float[ST_TYPE_F32](keys.first + i * keys.stride, query, s->key);
-    isa->scale(scores, job->call->op->p.attention.scale, scores, count);
-    float top = isa->maximum(scores, count), *largest = partial + s->value, *sum = largest + 1;
-    if (top > *largest) {
-        float shrink = expf(*largest - top);
-        isa->scale(partial, shrink, partial, s->value);
-        *sum *= shrink;
-        *largest = top;
-    }
-    *sum += isa->exp_and_sum(scores, *largest, count);
-    isa->weigh(values.first, values.stride, count, scores, partial, s->value);
+}
+
+/* A tile against all heads of a row: keys, then values, are read in the order in which they lie. */
+static void few_tile(const few_job *job, const few_state *state, uint32_t from, size_t count)
+{
+    const st_isa *isa = job->call->isa;
+    const attention_shape *s = &job->shape;
+    const st_kv_view *kv = &job->call->bound->kv;
+    for (size_t i = 0; i < count; i += RUN)
+        for (size_t head = 0, h = 0; head < s->kv_heads; head++, h += s->shared) {
+            st_float_rows keys = run_at(job, kv->keys, kv->key_row_bytes, from + (uint32_t)i,
+                                        count - i < RUN ? count - i : RUN, head, s->key, state->rows);
+            isa->dot_rows(state->q + h * s->key, s->key, s->shared, &keys, state->scores + h * KEYS + i, KEYS);
+        }
+    few_soften(job, state, count);
+    for (size_t i = 0; i < count; i += RUN)
+        for (size_t head = 0, h = 0; head < s->kv_heads; head++, h += s->shared) {
+            st_float_rows values = run_at(job, kv->values, kv->value_row_bytes, from + (uint32_t)i,
+                                          count - i < RUN ? count - i : RUN, head, s->value, state->rows);
+            isa->weigh_rows(state->scores + h * KEYS + i, KEYS, s->shared, &values, state->partial + h * (s->value + 2),
+                            s->value + 2);
+        }
 }
 
 /* How many positions from `position` on lie one behind the other, at most a tile. */
-static size_t run_of(const st_kv_view *kv, uint32_t position, uint32_t end)
+static size_t run_of(const few_job *job, uint32_t position, uint32_t end)
 {
+    const st_kv_view *kv = &job->call->bound->kv;
     size_t count = end - position < KEYS ? end - position : KEYS, room = kv->capacity - position % kv->capacity;
     return count < room ? count : room;
+}
+
+/* Nobody has fetched the beginning of a stretch: what run_at fetches begins behind it. */
+static void fetch_first(const few_job *job, uint32_t position)
+{
+    const st_kv_view *kv = &job->call->bound->kv;
+    size_t at = position % kv->capacity;
+    fetch_lines((uintptr_t)kv->keys + at * kv->key_row_bytes, RUN * kv->key_row_bytes + FETCH_BYTES);
+    fetch_lines((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + FETCH_BYTES);
 }
 
 static void few_part(void *context, uint32_t worker, size_t part)
 {
     const few_job *job = context;
-    const st_cpu_call *call = job->call;
-    const attention_shape *s = &job->shape;
-    const st_kv_view *kv = &call->bound->kv;
-    size_t stretch = part % job->stretches, kv_head = part / job->stretches % s->kv_heads;
-    size_t row = part / job->stretches / s->kv_heads;
+    size_t stretch = part % job->stretches, row = part / job->stretches, count;
     uint32_t from, to;
-    stretch_of(job, call->step->position + (uint32_t)row, stretch, &from, &to);
-    float *key_scratch = st_cpu_scratch(call, worker), *value_scratch = key_scratch + KEYS * s->key;
-    float *scores = value_scratch + KEYS * s->value, *partial = partial_of(job, row, kv_head, stretch);
-    for (size_t h = 0; h < s->shared; h++) {
-        float *mine = partial + h * (s->value + 2);
-        memset(mine, 0, (s->value + 2) * sizeof *mine);
-        mine[s->value] = -INFINITY;
-    }
-    while (from < to) {
-        size_t count = run_of(kv, from, to);
-        float_rows keys = rows_at(call, kv->keys, kv->key_row_bytes, from, count, kv_head, s->key, key_scratch);
-        float_rows values = rows_at(call, kv->values, kv->value_row_bytes, from, count, kv_head, s->value, value_scratch);
-        for (size_t h = 0; h < s->shared; h++) {
-            const float *query = st_cpu_row(call->bound->in[0], row) + (kv_head * s->shared + h) * s->key;
-            few_tile(job, query, keys, values, count, scores, partial + h * (s->value + 2));
-        }
-        from += (uint32_t)count;
+    stretch_of(job, job->call->step->position + (uint32_t)row, stretch, &from, &to);
+    few_state state = few_in(job, worker, row, stretch);
+    fetch_first(job, from);
+    for (; from < to; from += (uint32_t)count) {
+        count = run_of(job, from, to);
+        few_tile(job, &state, from, count);
     }
 }
 
 /* Joins the stretches of one head of one row, in order. */
-static void join_stretches(const few_job *job, size_t row, size_t head)
+static void join_part(void *context, uint32_t worker, size_t part)
 {
+    (void)worker;
+    const few_job *job = context;
     const attention_shape *s = &job->shape;
+    size_t row = part / s->heads, head = part % s->heads;
     const st_isa *isa = job->call->isa;
     float *out = st_cpu_row(job->call->bound->out, row) + head * s->value, largest = -INFINITY, sum = 0;
-    size_t offset = head % s->shared * (s->value + 2);
-    for (size_t i = 0; i < job->stretches; i++)
-        largest = fmaxf(largest, (partial_of(job, row, head / s->shared, i) + offset)[s->value]);
+    for (size_t i = 0; i < job->stretches; i++) largest = fmaxf(largest, partial_of(job, row, i, head)[s->value]);
     memset(out, 0, s->value * sizeof *out);
     for (size_t i = 0; i < job->stretches; i++) {
-        const float *partial = partial_of(job, row, head / s->shared, i) + offset;
+        const float *partial = partial_of(job, row, i, head);
         if (partial[s->value + 1] == 0) continue; /* an empty stretch */
         float share = expf(partial[s->value] - largest);
         isa->add_scaled(out, partial, share, s->value);
@@ -265,9 +368,8 @@ static void few_rows(const st_cpu_call *call)
     uint32_t last = call->step->position + call->rows - 1;
     job.stretches = (last - st_cpu_first_seen(call->op, last) + STRETCH) / STRETCH;
     if (job.stretches > ST_STRETCHES) job.stretches = ST_STRETCHES;
-    st_pool_run(call->pool, few_part, &job, call->rows * job.shape.kv_heads * job.stretches);
-    for (size_t row = 0; row < call->rows; row++)
-        for (size_t head = 0; head < job.shape.heads; head++) join_stretches(&job, row, head);
+    st_pool_run(call->pool, few_part, &job, call->rows * job.stretches);
+    st_pool_run(call->pool, join_part, &job, call->rows * job.shape.heads);
 }
 
 void st_cpu_fast_attention(const st_cpu_call *call)

@@ -47,7 +47,7 @@ static void list_pairs(experts_job *job)
     pair_list *list = &job->list;
     uint32_t pairs = call->rows * used;
     memset(list->first, 0, (experts + 1) * sizeof *list->first);
-    for (uint32_t i = 0; i < pairs; i++) list->first[ids[i] + 1]++;
+    for (uint32_t i = 0; i < pairs; i++) list->first[ids[i] + 1] += job->gate->parts[ids[i]] ? 1 : 0;
     list->places[0] = 0;
     for (uint32_t e = 0; e < experts; e++) {
         uint32_t count = list->first[e + 1];
@@ -57,7 +57,8 @@ static void list_pairs(experts_job *job)
     }
     uint32_t *next = list->pair + pairs; /* a second list behind the first, used while sorting */
     memcpy(next, list->first, experts * sizeof *next);
-    for (uint32_t i = 0; i < pairs; i++) list->pair[next[ids[i]]++] = i;
+    for (uint32_t i = 0; i < pairs; i++)
+        if (job->gate->parts[ids[i]]) list->pair[next[ids[i]]++] = i;
 }
 
 /* --- hidden rows ------------------------------------------------------------------------------------------------------------------- */

@@ -48,8 +48,26 @@ typedef struct st_isa_type {
     bool has_offset;
 } st_isa_type;
 
+/* Rows of floats as they lie in memory. As many bytes from `fetch` on are fetched, in order, while they are used. */
+typedef struct st_float_rows {
+    const float *first;
+    size_t stride; /* floats from row to row */
+    size_t count, width;
+    uintptr_t fetch; /* 0: nothing */
+} st_float_rows;
+
+/* Products of bfloat16 pairs: a word holds two elements that are multiplied and summed together. */
+typedef struct st_isa_pairs {
+    void (*pack)(const float *in, uint32_t *out, size_t pairs); /* (in[2i], in[2i + 1]); out may be in */
+    void (*weave)(const float *first, const float *second, uint32_t *out, size_t count); /* (first[i], second[i]) */
+    /* c[m, n] (+)= a[m, pairs] · b[pairs, n]; n is a multiple of 16 */
+    void (*gemm)(const uint32_t *a, size_t lda, const uint32_t *b, size_t ldb, float *c, size_t ldc, size_t m, size_t n,
+                 size_t pairs, bool add);
+} st_isa_pairs;
+
 typedef struct st_isa {
     const char *name;
+    const st_isa_pairs *(*pairs)(void); /* NULL in here or from it: the machine has none */
     void (*quantise)(const float *x, size_t count, const st_act_row *out);
     /* out[32] = what `block` of act does not hold of x */
     void (*residual)(const float *x, const st_act_row *act, size_t block, float out[ST_ACT_BLOCK]);
@@ -64,10 +82,11 @@ typedef struct st_isa {
     float (*dot_float[ST_ISA_TYPES])(const void *row, const float *x, size_t count);
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
     void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole blocks of a q8_0 row (quant/row.h) */
-    /* out[t] = a · b[t], four at a time */
-    void (*dot_four)(const float *a, const float *const b[4], size_t count, float out[4]);
-    /* out[width] += Σ weights[k] × row k, for `count` rows that lie `stride` floats apart */
-    void (*weigh)(const float *rows, size_t stride, size_t count, const float *weights, float *out, size_t width);
+    /* out[queries, rows] = a[queries, width] · each row */
+    void (*dot_rows)(const float *a, size_t lda, size_t queries, const st_float_rows *rows, float *out, size_t ldo);
+    /* out[queries, width] += weights[queries, rows] · the rows */
+    void (*weigh_rows)(const float *weights, size_t ldw, size_t queries, const st_float_rows *rows, float *out,
+                       size_t ldo);
     /* c[m, n] (+)= a[m, k] · b[k, n]; each row `ld` elements behind the last; n is a multiple of 16 */
     void (*gemm)(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t m, size_t n, size_t k,
                  bool add);
@@ -92,5 +111,6 @@ typedef struct st_isa {
 /* NULL where the machine lacks the instructions. */
 const st_isa *st_isa_avx2(void);
 const st_isa *st_isa_avx512(void);
+const st_isa_pairs *st_isa_avx512bf16(void); /* with avx512 */
 
 #endif

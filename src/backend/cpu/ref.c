@@ -245,24 +245,24 @@ static void attention_part(void *context, uint32_t worker, size_t part)
     size_t heads = op->p.attention.heads, row = part / heads, head = part % heads;
     size_t key_length = op->p.attention.key_length, value_length = op->p.attention.value_length;
     size_t kv_head = head / (heads / op->p.attention.kv_heads);
-    uint32_t position = call->step->position + (uint32_t)row, first = st_cpu_first_seen(op, position);
-    size_t count = position - first + 1;
-    float *key = st_cpu_scratch(call, worker), *value = key + key_length, *scores = value + value_length;
+    uint32_t position = call->step->position + (uint32_t)row;
+    float *key = st_cpu_scratch(call, worker), *value = key + key_length;
 
     const float *query = st_cpu_row(call->bound->in[0], row) + head * key_length;
-    for (size_t i = 0; i < count; i++) {
-        const unsigned char *keys = kv->keys + (first + i) % kv->capacity * kv->key_row_bytes;
-        st_row_load(kv->type, keys, kv_head * key_length, key_length, key);
-        scores[i] = dot(query, key, key_length) * op->p.attention.scale;
-    }
-    softmax(scores, count);
-    float *out = st_cpu_row(call->bound->out, row) + head * value_length;
+    float *out = st_cpu_row(call->bound->out, row) + head * value_length, largest = -INFINITY, sum = 0;
     memset(out, 0, value_length * sizeof *out);
-    for (size_t i = 0; i < count; i++) {
-        const unsigned char *values = kv->values + (first + i) % kv->capacity * kv->value_row_bytes;
-        st_row_load(kv->type, values, kv_head * value_length, value_length, value);
-        for (size_t k = 0; k < value_length; k++) out[k] += scores[i] * value[k];
+    /* A running softmax: what came before shrinks when a larger score comes. So scratch does not grow with the context. */
+    for (uint32_t seen = st_cpu_first_seen(op, position); seen <= position; seen++) {
+        st_row_load(kv->type, kv->keys + seen % kv->capacity * kv->key_row_bytes, kv_head * key_length, key_length, key);
+        st_row_load(kv->type, kv->values + seen % kv->capacity * kv->value_row_bytes, kv_head * value_length, value_length, value);
+        float score = dot(query, key, key_length) * op->p.attention.scale;
+        float shrink = score > largest ? expf(largest - score) : 1;
+        if (score > largest) largest = score;
+        float weight = expf(score - largest);
+        sum = sum * shrink + weight;
+        for (size_t k = 0; k < value_length; k++) out[k] = out[k] * shrink + weight * value[k];
     }
+    for (size_t k = 0; k < value_length; k++) out[k] /= sum;
 }
 
 static void ref_attention(const st_cpu_call *call)
@@ -463,6 +463,7 @@ static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
     memset(out, 0, embedding * sizeof *out);
     for (size_t i = 0; i < call->op->p.experts.used; i++) {
         size_t expert = (size_t)ids[i];
+        if (!first->parts[expert]) continue;
         for (size_t k = 0; k < embedding; k++) input[k] = x[k] * (on_input ? weights[i] : 1);
         expert_matmul(first, expert, 0, width, input, matrix_row, gate);
         expert_matmul(fused ? first : &bound->weight[1], expert, fused ? width : 0, width, input, matrix_row, up);

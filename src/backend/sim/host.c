@@ -260,7 +260,7 @@ static strata_status run_op(const st_segment *segment, uint32_t index, const st_
     st_sim_end(world, &op.actor);
     if (status == STRATA_OK && op.actor.raced)
         status = st_sim_tell_race(st_op_name(bound->op->kind), bound->op->layer, error);
-    return status == STRATA_OK ? cpu()->launch(segment->cpu[index], queue->cpu, error) : status;
+    return status == STRATA_OK ? st_sim_compute(world, bound, rows, segment->cpu[index], queue->cpu, error) : status;
 }
 
 static strata_status host_launch(st_segment *segment, st_queue *queue, strata_error *error)

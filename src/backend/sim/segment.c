@@ -148,26 +148,12 @@ static strata_status check_experts(const check *c, uint32_t rows)
     for (size_t i = 0; i < count && status == STRATA_OK; i++) {
         for (int k = 0; k < 3 && status == STRATA_OK; k++) {
             const st_bound_weight *w = &c->bound->weight[k];
-            if (!is_expert(c->bound, k)) continue;
+            if (!is_expert(c->bound, k) || !w->parts[ids[i]]) continue; /* not here: left out */
             if (!holds(c, w->parts[ids[i]], w->ne[1], w->row_bytes, &bytes))
                 status = refuse(c, "expert", ids[i], w->parts[ids[i]], bytes);
         }
     }
     return status;
-}
-
-/* The reference keeps a score for every position that a row sees. */
-static strata_status check_depth(const check *c, uint32_t rows)
-{
-    const st_op *op = c->bound->op;
-    size_t seen = (size_t)c->segment->source.step->position + rows;
-    uint32_t window = op->p.attention.window, chunk = op->p.attention.chunk;
-    if (window && seen > window) seen = window;
-    if (chunk && seen > chunk) seen = chunk;
-    size_t wanted = (seen + op->p.attention.key_length + op->p.attention.value_length) * sizeof(float);
-    if (wanted <= c->segment->source.worker_bytes) return STRATA_OK;
-    return st_error_set(c->error, STRATA_DEVICE, NULL, "attention of layer %d: expected %zu bytes of scratch, found %zu",
-                        op->layer, wanted, c->segment->source.worker_bytes);
 }
 
 static strata_status check_ids(const check *c, uint32_t rows)
@@ -186,7 +172,6 @@ static strata_status (*const number_checks[ST_OP_COUNT])(const check *c, uint32_
     [ST_OP_EMBED] = check_ids,
     [ST_OP_GATHER] = check_out_rows,
     [ST_OP_EXPERTS] = check_experts,
-    [ST_OP_ATTENTION] = check_depth,
 };
 
 /* --- in virtual time ---------------------------------------------------------------------------------------------- */
@@ -248,7 +233,7 @@ static strata_status end_op(void *context, strata_error *error)
     status = check_addresses(&c, rows, segment->source.step->count);
     if (status == STRATA_OK && number_checks[c.bound->op->kind]) status = number_checks[c.bound->op->kind](&c, rows);
     if (status != STRATA_OK) return status;
-    return st_backend_cpu()->launch(segment->cpu[f->next - 1], segment->card->cpu_queue, error);
+    return st_sim_compute(segment->card->world, c.bound, rows, segment->cpu[f->next - 1], segment->card->cpu_queue, error);
 }
 
 static void drop_flight(void *context)

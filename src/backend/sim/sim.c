@@ -18,6 +18,7 @@ strata_status st_sim_world_new(const st_sim_options *options, st_sim_world **out
     world->card = *card;
     world->program = options->program;
     world->binding = options->binding;
+    world->routing = options->routing;
     uint64_t capacity = card->free_bytes > card->overhead_bytes ? card->free_bytes - card->overhead_bytes : 0;
     strata_status status = st_sim_memory_open(&world->memory, capacity, card->granularity, error);
     if (status == STRATA_OK) status = st_clock_new(rates, &world->clock, error);
@@ -101,6 +102,29 @@ strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *
 
 /* --- prices: as profile.h says, split into what the clock shares out ---------------------------------------------- */
 
+enum { EXPERTS_MAX = 4096 };
+
+/* Experts that are not here cost nothing: the shares of the bytes and of the operations that are left. */
+static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *work)
+{
+    const void *const *parts = bound->weight[0].parts;
+    const int32_t *ids = bound->in[1].data;
+    uint32_t experts = bound->op->p.experts.experts, pairs = rows * bound->op->p.experts.used, here = 0, touched = 0, read = 0;
+    bool seen[EXPERTS_MAX] = {0};
+    if (!parts || experts > EXPERTS_MAX) return;
+    for (uint32_t i = 0; i < pairs; i++) {
+        if (ids[i] < 0 || (uint32_t)ids[i] >= experts) return; /* reported where it runs */
+        if (parts[ids[i]]) here++;
+        if (seen[ids[i]]) continue;
+        seen[ids[i]] = true;
+        touched++;
+        if (parts[ids[i]]) read++;
+    }
+    if (read == touched) return;
+    work->ops *= (double)here / pairs;
+    work->bytes *= (double)read / (pairs < experts ? pairs : experts);
+}
+
 st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
                        uint32_t depth)
 {
@@ -109,9 +133,20 @@ st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const s
     const st_profile *profile = device == ST_DEVICE_CARD ? &world->card : &world->host;
     st_type kv_type = bound->kv.keys ? bound->kv.type : ST_TYPE_F32;
     st_work work = st_work_of(world->program, world->binding, bound->op, rows, depth, kv_type);
+    if (bound->op->kind == ST_OP_EXPERTS) leave_out_absent(bound, rows, &work);
     double share = work.type < ST_PROFILE_TYPES ? profile->type_share[work.type] : 0;
     bool card = device == ST_DEVICE_CARD;
     demand.amount[card ? ST_RESOURCE_DEVICE_MEMORY : ST_RESOURCE_HOST_DRAM] = work.bytes / (share > 0 ? share : 1);
     demand.amount[card ? ST_RESOURCE_DEVICE_OPS : ST_RESOURCE_CPU_OPS] = work.ops;
     return demand;
+}
+
+strata_status st_sim_compute(const st_sim_world *world, const st_bound_op *bound, uint32_t rows, st_segment *cpu,
+                             st_queue *cpu_queue, strata_error *error)
+{
+    if (!world->routing) return st_backend_cpu()->launch(cpu, cpu_queue, error);
+    if (bound->op->kind == ST_OP_ROUTE)
+        world->routing->choose(world->routing->context, (uint32_t)bound->op->layer, rows, bound->op->p.route.used,
+                               bound->out.data, bound->out2.data);
+    return STRATA_OK;
 }

@@ -12,10 +12,18 @@
 
 typedef struct st_sim_world st_sim_world;
 
+/* For what-ifs on models that are too large to compute: time passes as ever, but no operation computes and no large copy
+ * is made. The experts that a router would choose come from here. */
+typedef struct st_sim_routing {
+    void (*choose)(void *context, uint32_t layer, uint32_t rows, uint32_t used, int32_t *ids, float *weights);
+    void *context;
+} st_sim_routing;
+
 typedef struct st_sim_options {
     st_profile host, card;
     const st_program *program; /* for the cost of operations; may be set later */
     const st_binding *binding;
+    const st_sim_routing *routing; /* NULL: everything is computed; must outlive the world */
 } st_sim_options;
 
 strata_status st_sim_world_new(const st_sim_options *options, st_sim_world **out, strata_error *error);

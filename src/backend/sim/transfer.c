@@ -51,12 +51,17 @@ static void visit_transfer(const st_sim_actor *actor, st_sim_visitor *visitor, v
     if (t->from) visitor(context, (st_sim_access){.address = t->from, .bytes = t->bytes});
 }
 
+static bool is_made(const transfer *t)
+{
+    return !t->world->routing || t->bytes <= ST_SIM_SMALL_COPY;
+}
+
 /* What was freed in between is told at the end. */
 static void start_transfer(void *context)
 {
     transfer *t = context;
     st_sim_begin(t->world, &t->actor);
-    if (check_transfer(t, NULL) == STRATA_OK) st_sim_poison(t->to, t->bytes);
+    if (check_transfer(t, NULL) == STRATA_OK && is_made(t)) st_sim_poison(t->to, t->bytes);
 }
 
 static strata_status end_transfer(void *context, strata_error *error)
@@ -66,7 +71,7 @@ static strata_status end_transfer(void *context, strata_error *error)
     if (t->world->lost) return st_sim_tell_lost(error);
     if (t->actor.raced) return st_sim_tell_race(t->from ? "copy" : "zero", -1, error);
     strata_status status = check_transfer(t, error);
-    if (status != STRATA_OK) return status;
+    if (status != STRATA_OK || !is_made(t)) return status;
     if (t->from) memcpy(t->to, t->from, t->bytes);
     else memset(t->to, 0, t->bytes);
     return STRATA_OK;

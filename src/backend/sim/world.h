@@ -48,6 +48,7 @@ struct st_sim_world {
     st_profile host, card;
     const st_program *program;
     const st_binding *binding;
+    const st_sim_routing *routing; /* NULL: everything is computed */
     st_clock *clock;
     st_sim_memory memory;
     st_sim_actor *actors;
@@ -64,6 +65,12 @@ strata_status st_sim_tell_lost(strata_error *error);
 /* What an operation takes of a device's resources; nothing if there is no program to price it with. */
 st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
                        uint32_t depth);
+
+/* What an operation does to memory, by the CPU's segment for it. */
+strata_status st_sim_compute(const st_sim_world *world, const st_bound_op *bound, uint32_t rows, st_segment *cpu,
+                             st_queue *cpu_queue, strata_error *error);
+
+enum { ST_SIM_SMALL_COPY = 64 << 10 }; /* made even where nothing is computed */
 
 /* Memory: `open` takes address space for so many bytes. */
 strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error);

@@ -1,0 +1,43 @@
+/* Whether exchanges pay: of each that a policy proposes, made or not, it watches for some events how often the newcomer is
+ * asked for and how often the one that would have to go. The difference is what an upload brings, in hits. Where routing is
+ * uniform that is nothing, whatever the policy believes; and since demand is seen without uploads, a closed gate learns when
+ * to open again. Knows experts as numbers and no slots. */
+#ifndef ST_MOE_GATE_H
+#define ST_MOE_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* As long as an upload into a third of the experts is of use; much longer and a change would be seen too late. */
+enum { ST_GATE_EVENTS = 32, ST_GATE_PAIRS = 256 };
+
+typedef struct st_gate_pair {
+    uint32_t newcomer, victim;
+    uint64_t end; /* of the watch: the event */
+} st_gate_pair;
+
+/* Of one layer. */
+typedef struct st_gate {
+    double cost;          /* of an upload, in hits; 0: always open */
+    double difference;    /* of this event: newcomers' uses less victims' */
+    double uses, square, watched; /* decayed sums over events: of differences, of their squares, of pairs under watch */
+    bool open;
+    uint64_t event;
+    int32_t *balance;     /* [experts]: pairs in which it is the newcomer, less those in which it is the victim */
+    uint64_t *until;      /* [experts]: watched as a newcomer until this event */
+    st_gate_pair pairs[ST_GATE_PAIRS]; /* a ring, the oldest first */
+    uint32_t first, count;
+} st_gate;
+
+/* `balance` and `until` are zero. Open until it knows better. */
+void st_gate_init(st_gate *gate, double cost, int32_t *balance, uint64_t *until);
+
+/* An event: first its uses, one by one, then what is proposed. */
+void st_gate_begin_event(st_gate *gate);
+void st_gate_use(st_gate *gate, uint32_t expert);
+/* What an exchange has brought lately, in hits. */
+double st_gate_gain(const st_gate *gate);
+/* An exchange is proposed: it is watched, and whether it is made is the answer. */
+bool st_gate_propose(st_gate *gate, uint32_t newcomer, uint32_t victim);
+
+#endif

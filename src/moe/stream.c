@@ -1,0 +1,511 @@
+#include "moe/stream.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "moe/split.h"
+
+enum { MATRICES = 3, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
+
+typedef struct stream_layer {
+    uint32_t experts, used, slots; /* experts 0: not in slots */
+    size_t part_bytes[MATRICES], part_offset[MATRICES], slot_bytes;
+    unsigned char *slots_at;
+    double token_ops;
+    const void **home[MATRICES];                 /* [experts]: where the host has them, all of them */
+    const void **card[MATRICES], **host[MATRICES]; /* [experts]: the tables */
+} stream_layer;
+
+/* An upload under way. */
+typedef struct flight {
+    st_event *landed;
+    uint32_t layer, slot, expert;
+} flight;
+
+struct st_stream {
+    st_stream_source source;
+    st_stream_options options;
+    st_arena arena;
+    stream_layer *layers;
+    uint32_t layer_count, experts_max;
+    st_cache *cache;
+    st_queue *fetch_queue, *upload_queue;
+    flight flights[FLIGHTS]; /* a ring, in the order in which they went */
+    uint32_t flight_first, flight_count;
+    /* fetches: two halves of the staging take turns */
+    unsigned char *staging;
+    uint32_t half;           /* experts of a half */
+    size_t place_bytes;
+    st_event *fetched[HALVES], *used_up[HALVES];
+    bool in_use[HALVES];
+    const void ***waves;     /* [wave × MATRICES][experts_max] */
+    uint32_t wave_count;
+    /* the event that is decided now */
+    uint32_t *tokens;        /* [experts_max]: how many chose it */
+    float *weights;          /* [experts_max] */
+    uint32_t *demanded;      /* [experts_max], distinct */
+    float *demanded_weights;
+    uint32_t *missing, *missing_tokens; /* [experts_max], the most wanted first */
+    uint32_t missing_count, fetch_count;
+    st_cache_upload *uploads; /* [experts_max] */
+    uint32_t upload_count;
+    st_stream_counts counts;
+};
+
+/* --- tables ------------------------------------------------------------------------------------------------------------ */
+
+static unsigned char *slot_at(const stream_layer *l, uint32_t slot)
+{
+    return l->slots_at + slot * l->slot_bytes;
+}
+
+/* From now on the expert is the card's, in that slot; or the host's. */
+static void give_to_card(stream_layer *l, uint32_t expert, uint32_t slot)
+{
+    for (int m = 0; m < MATRICES; m++) {
+        if (!l->part_bytes[m]) continue;
+        l->card[m][expert] = slot_at(l, slot) + l->part_offset[m];
+        l->host[m][expert] = NULL;
+    }
+}
+
+static void give_to_host(stream_layer *l, uint32_t expert)
+{
+    for (int m = 0; m < MATRICES; m++) {
+        l->card[m][expert] = NULL;
+        l->host[m][expert] = l->home[m][expert];
+    }
+}
+
+static strata_status copy_expert(st_stream *stream, st_queue *queue, const stream_layer *l, uint32_t expert,
+                                 unsigned char *to, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    for (int m = 0; m < MATRICES && status == STRATA_OK; m++)
+        if (l->part_bytes[m])
+            status = stream->source.backend->copy(queue, ST_COPY_UP, to + l->part_offset[m], l->home[m][expert],
+                                                  l->part_bytes[m], error);
+    return status;
+}
+
+/* --- life -------------------------------------------------------------------------------------------------------------- */
+
+static bool allocate_tables(st_stream *stream, stream_layer *l)
+{
+    for (int m = 0; m < MATRICES; m++) {
+        l->home[m] = st_arena_alloc(&stream->arena, l->experts, sizeof *l->home[m]);
+        l->card[m] = st_arena_alloc(&stream->arena, l->experts, sizeof *l->card[m]);
+        l->host[m] = st_arena_alloc(&stream->arena, l->experts, sizeof *l->host[m]);
+        if (!l->home[m] || !l->card[m] || !l->host[m]) return false;
+    }
+    return true;
+}
+
+static const unsigned char *home_of(const st_weight *w, const unsigned char *data, uint32_t expert)
+{
+    return w->parts ? w->parts[expert]->data : data + expert * (w->bytes / w->ne[2]);
+}
+
+/* The matrices of an EXPERTS operation: their parts, one behind the other in a slot, each at a multiple of 256. */
+static void describe_matrices(st_stream *stream, const st_op *op, stream_layer *l)
+{
+    const st_binding *binding = stream->source.plan_source->binding;
+    size_t end = 0;
+    for (int m = 0; m < MATRICES; m++) {
+        if (op->weight[m] == ST_NO_WEIGHT) continue;
+        const st_weight *w = &binding->weights[op->weight[m]];
+        l->part_bytes[m] = w->bytes / w->ne[2];
+        l->part_offset[m] = end;
+        end += (l->part_bytes[m] + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
+        for (uint32_t e = 0; e < l->experts; e++)
+            l->home[m][e] = home_of(w, stream->source.host_weights[op->weight[m]], e);
+    }
+}
+
+static bool describe_layer(st_stream *stream, const st_op *op)
+{
+    const st_plan *plan = stream->source.plan;
+    stream_layer *l = &stream->layers[op->layer];
+    l->experts = op->p.experts.experts;
+    l->used = op->p.experts.used;
+    l->slots = plan->experts.slots[op->layer];
+    l->slot_bytes = (size_t)plan->experts.slot_bytes[op->layer];
+    l->token_ops = 6.0 * stream->source.plan_source->desc->embedding * op->p.experts.width;
+    if (l->experts > stream->experts_max) stream->experts_max = l->experts;
+    if (!allocate_tables(stream, l)) return false;
+    describe_matrices(stream, op, l);
+    for (uint32_t e = 0; e < l->experts; e++) give_to_host(l, e);
+    return true;
+}
+
+static bool describe_layers(st_stream *stream)
+{
+    const st_plan_source *source = stream->source.plan_source;
+    const st_plan *plan = stream->source.plan;
+    stream->layer_count = source->desc->layer_count + source->desc->nextn_count;
+    stream->layers = st_arena_alloc(&stream->arena, stream->layer_count, sizeof *stream->layers);
+    if (!stream->layers) return false;
+    for (uint32_t i = 0; i < source->program->op_count; i++) {
+        const st_op *op = &source->program->ops[i];
+        if (op->kind == ST_OP_EXPERTS && plan->op_device[i] == ST_CARD && plan->experts.slots[op->layer] > 0 &&
+            !describe_layer(stream, op))
+            return false;
+    }
+    unsigned char *at = stream->source.block + plan->slots_offset;
+    for (uint32_t i = 0; i < stream->layer_count; i++) {
+        stream->layers[i].slots_at = at;
+        at += plan->experts.slots[i] * plan->experts.slot_bytes[i];
+    }
+    return true;
+}
+
+static bool allocate_event(st_stream *stream)
+{
+    uint32_t count = stream->experts_max;
+    st_arena *arena = &stream->arena;
+    stream->tokens = st_arena_alloc(arena, count, sizeof *stream->tokens);
+    stream->weights = st_arena_alloc(arena, count, sizeof *stream->weights);
+    stream->demanded = st_arena_alloc(arena, count, sizeof *stream->demanded);
+    stream->demanded_weights = st_arena_alloc(arena, count, sizeof *stream->demanded_weights);
+    stream->missing = st_arena_alloc(arena, count, sizeof *stream->missing);
+    stream->missing_tokens = st_arena_alloc(arena, count, sizeof *stream->missing_tokens);
+    stream->uploads = st_arena_alloc(arena, count, sizeof *stream->uploads);
+    return stream->tokens && stream->weights && stream->demanded && stream->demanded_weights && stream->missing &&
+           stream->missing_tokens && stream->uploads;
+}
+
+static bool allocate_waves(st_stream *stream)
+{
+    for (uint32_t i = 0; i < stream->layer_count; i++)
+        if (stream->layers[i].slot_bytes > stream->place_bytes) stream->place_bytes = stream->layers[i].slot_bytes;
+    stream->staging = stream->source.block + stream->source.plan->expert_staging_offset;
+    stream->half = (uint32_t)(stream->source.plan->expert_staging_bytes / stream->place_bytes / HALVES);
+    stream->wave_count = stream->half ? (stream->experts_max + stream->half - 1) / stream->half : 0;
+    stream->waves = st_arena_alloc(&stream->arena, (size_t)stream->wave_count * MATRICES, sizeof *stream->waves);
+    for (uint32_t i = 0; stream->waves && i < stream->wave_count * MATRICES; i++) {
+        stream->waves[i] = st_arena_alloc(&stream->arena, stream->experts_max, sizeof **stream->waves);
+        if (!stream->waves[i]) return false;
+    }
+    return stream->waves != NULL;
+}
+
+static strata_status open_cache(st_stream *stream, strata_error *error)
+{
+    uint32_t *experts = st_arena_alloc(&stream->arena, stream->layer_count, sizeof *experts);
+    uint32_t *slots = st_arena_alloc(&stream->arena, stream->layer_count, sizeof *slots);
+    if (!experts || !slots) return st_error_memory(error, stream->layer_count * sizeof *slots, "the expert cache");
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < stream->layer_count; i++) {
+        experts[i] = stream->layers[i].experts;
+        slots[i] = stream->layers[i].slots;
+        if (stream->layers[i].used > used) used = stream->layers[i].used;
+    }
+    st_cache_options options = {.layers = stream->layer_count, .experts = experts, .slots = slots, .used = used,
+                                .policy = stream->options.policy, .admission = stream->options.admission,
+                                .budget = stream->options.no_uploads ? 0 : stream->options.budget, .upload_cost = 1};
+    return st_cache_new(&options, &stream->cache, error);
+}
+
+static strata_status open_queues(st_stream *stream, strata_error *error)
+{
+    const st_backend *backend = stream->source.backend;
+    st_device *device = stream->source.device;
+    strata_status status = backend->queue_new(device, ST_QUEUE_UP, &stream->fetch_queue, error);
+    if (status == STRATA_OK) status = backend->queue_new(device, ST_QUEUE_UP, &stream->upload_queue, error);
+    for (int i = 0; i < HALVES && status == STRATA_OK; i++) {
+        status = backend->event_new(device, &stream->fetched[i], error);
+        if (status == STRATA_OK) status = backend->event_new(device, &stream->used_up[i], error);
+    }
+    for (int i = 0; i < FLIGHTS && status == STRATA_OK; i++)
+        status = backend->event_new(device, &stream->flights[i].landed, error);
+    return status;
+}
+
+/* Nothing is known of what will be used: the first experts fill the slots. */
+static strata_status fill_slots(st_stream *stream, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < stream->layer_count; i++) {
+        stream_layer *l = &stream->layers[i];
+        for (uint32_t e = 0; e < l->slots && l->experts && status == STRATA_OK; e++) {
+            int32_t slot = st_cache_place(stream->cache, i, e);
+            status = copy_expert(stream, stream->upload_queue, l, e, slot_at(l, (uint32_t)slot), error);
+            give_to_card(l, e, (uint32_t)slot);
+        }
+    }
+    st_event *all = stream->flights[0].landed;
+    if (status == STRATA_OK) status = stream->source.backend->event_record(all, stream->upload_queue, error);
+    return status == STRATA_OK ? stream->source.backend->event_wait_host(all, WAIT_LIMIT_US, error) : status;
+}
+
+strata_status st_stream_new(const st_stream_source *source, const st_stream_options *options, st_stream **out,
+                            strata_error *error)
+{
+    st_stream *stream = st_alloc_zero(1, sizeof *stream);
+    if (!stream) return st_error_memory(error, sizeof *stream, "the expert cache");
+    stream->source = *source;
+    stream->options = *options;
+    strata_status status = STRATA_OK;
+    if (!describe_layers(stream) || !allocate_event(stream) || !allocate_waves(stream))
+        status = st_error_memory(error, stream->experts_max * sizeof(void *), "the tables of experts");
+    if (status == STRATA_OK) status = open_cache(stream, error);
+    if (status == STRATA_OK) status = open_queues(stream, error);
+    if (status == STRATA_OK) status = fill_slots(stream, error);
+    if (status != STRATA_OK) {
+        st_stream_free(stream);
+        return status;
+    }
+    *out = stream;
+    return STRATA_OK;
+}
+
+void st_stream_free(st_stream *stream)
+{
+    if (!stream) return;
+    const st_backend *backend = stream->source.backend;
+    for (int i = 0; i < HALVES; i++) {
+        if (stream->fetched[i]) backend->event_free(stream->fetched[i]);
+        if (stream->used_up[i]) backend->event_free(stream->used_up[i]);
+    }
+    for (int i = 0; i < FLIGHTS; i++)
+        if (stream->flights[i].landed) backend->event_free(stream->flights[i].landed);
+    if (stream->fetch_queue) backend->queue_free(stream->fetch_queue);
+    if (stream->upload_queue) backend->queue_free(stream->upload_queue);
+    st_cache_free(stream->cache);
+    st_arena_free(&stream->arena);
+    st_free(stream);
+}
+
+/* --- what others see -------------------------------------------------------------------------------------------------------- */
+
+bool st_stream_covers(const st_stream *stream, uint32_t layer)
+{
+    return layer < stream->layer_count && stream->layers[layer].experts > 0;
+}
+
+bool st_stream_splits(const st_stream *stream, uint32_t layer)
+{
+    return st_stream_covers(stream, layer) && stream->layers[layer].slots < stream->layers[layer].experts;
+}
+
+const void *const *st_stream_card_parts(const st_stream *stream, uint32_t layer, int matrix)
+{
+    return stream->layers[layer].card[matrix];
+}
+
+const void *const *st_stream_host_parts(const st_stream *stream, uint32_t layer, int matrix)
+{
+    return stream->layers[layer].host[matrix];
+}
+
+const void *const *st_stream_wave_parts(const st_stream *stream, uint32_t wave, int matrix)
+{
+    return stream->waves[wave * MATRICES + (uint32_t)matrix];
+}
+
+uint32_t st_stream_waves(const st_stream *stream, uint32_t layer)
+{
+    if (stream->options.arms == ST_ARMS_CPU || !stream->half) return 0;
+    return (stream->layers[layer].experts + stream->half - 1) / stream->half;
+}
+
+st_stream_counts st_stream_counts_of(const st_stream *stream)
+{
+    return stream->counts;
+}
+
+/* --- uploads ---------------------------------------------------------------------------------------------------------------- */
+
+/* Those that have landed become visible, in the order in which they went; of `busy` an operation may be under way. */
+static void show_landed(st_stream *stream, uint32_t busy)
+{
+    while (stream->flight_count) {
+        const flight *f = &stream->flights[stream->flight_first];
+        if (f->layer == busy || !stream->source.backend->event_done(f->landed)) return;
+        st_cache_filled(stream->cache, f->layer, f->slot);
+        give_to_card(&stream->layers[f->layer], f->expert, f->slot);
+        stream->flight_first = (stream->flight_first + 1) % FLIGHTS;
+        stream->flight_count--;
+    }
+}
+
+strata_status st_stream_begin(st_stream *stream, strata_error *error)
+{
+    if (stream->options.deterministic && stream->flight_count) {
+        const flight *last = &stream->flights[(stream->flight_first + stream->flight_count - 1) % FLIGHTS];
+        strata_status status = stream->source.backend->event_wait_host(last->landed, WAIT_LIMIT_US, error);
+        if (status != STRATA_OK) return status;
+    }
+    show_landed(stream, UINT32_MAX);
+    return STRATA_OK;
+}
+
+/* An upload that cannot go is no reason to fail: the expert stays the host's. */
+static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cache_upload *upload, strata_error *error)
+{
+    const st_backend *backend = stream->source.backend;
+    stream_layer *l = &stream->layers[layer];
+    if (stream->flight_count == FLIGHTS) {
+        stream->counts.upload_drops++;
+        st_cache_failed(stream->cache, layer, upload->slot);
+        return STRATA_OK;
+    }
+    flight *f = &stream->flights[(stream->flight_first + stream->flight_count) % FLIGHTS];
+    strata_status status = copy_expert(stream, stream->upload_queue, l, upload->expert, slot_at(l, upload->slot), error);
+    if (status == STRATA_OK) status = backend->event_record(f->landed, stream->upload_queue, error);
+    if (status != STRATA_OK) {
+        stream->counts.upload_failures++;
+        st_cache_failed(stream->cache, layer, upload->slot);
+        return status == STRATA_DEVICE_LOST ? status : STRATA_OK;
+    }
+    f->layer = layer;
+    f->slot = upload->slot;
+    f->expert = upload->expert;
+    stream->flight_count++;
+    stream->counts.uploads++;
+    stream->counts.upload_bytes += l->slot_bytes;
+    return STRATA_OK;
+}
+
+/* --- a layer's event ---------------------------------------------------------------------------------------------------------- */
+
+/* The distinct experts of a batch, with how many tokens chose each and their weights summed. */
+static uint32_t collect(st_stream *stream, const stream_layer *l, const int32_t *ids, const float *weights, uint32_t rows)
+{
+    uint32_t count = 0;
+    memset(stream->tokens, 0, l->experts * sizeof *stream->tokens);
+    for (size_t i = 0; i < (size_t)rows * l->used; i++) {
+        uint32_t e = (uint32_t)ids[i];
+        if (stream->tokens[e]++ == 0) {
+            stream->demanded[count++] = e;
+            stream->weights[e] = 0;
+        }
+        stream->weights[e] += weights[i];
+    }
+    for (uint32_t i = 0; i < count; i++) stream->demanded_weights[i] = stream->weights[stream->demanded[i]];
+    return count;
+}
+
+static void take_missing(st_stream *stream, uint32_t expert)
+{
+    uint32_t at = stream->missing_count++;
+    for (; at > 0 && stream->tokens[stream->missing[at - 1]] < stream->tokens[expert]; at--)
+        stream->missing[at] = stream->missing[at - 1];
+    stream->missing[at] = expert;
+}
+
+static void take_answer(st_stream *stream, stream_layer *l, const st_cache_answer *answer, uint32_t count)
+{
+    stream->missing_count = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (answer->slot[i] < 0) take_missing(stream, stream->demanded[i]);
+    for (uint32_t i = 0; i < stream->missing_count; i++) stream->missing_tokens[i] = stream->tokens[stream->missing[i]];
+    stream->upload_count = answer->upload_count;
+    for (uint32_t i = 0; i < answer->upload_count; i++) {
+        stream->uploads[i] = answer->uploads[i];
+        if (answer->uploads[i].evicted >= 0) give_to_host(l, (uint32_t)answer->uploads[i].evicted);
+    }
+    stream->counts.events++;
+    stream->counts.hits += answer->hits;
+    stream->counts.misses += answer->misses;
+}
+
+static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, uint32_t rows, uint32_t hits)
+{
+    const st_profile *devices = stream->source.plan_source->devices;
+    if (stream->options.arms == ST_ARMS_CPU || !stream->half) return 0;
+    if (stream->options.arms == ST_ARMS_FETCH) return stream->missing_count;
+    double embedding = stream->source.plan_source->desc->embedding;
+    uint32_t pairs = rows * l->used, lacking = 0;
+    for (uint32_t i = 0; i < stream->missing_count; i++) lacking += stream->missing_tokens[i];
+    st_split_demand demand = {.missing = stream->missing_count, .tokens = stream->missing_tokens,
+                              .expert_bytes = (double)l->slot_bytes, .token_ops = l->token_ops,
+                              .resident_bytes = (double)hits * (double)l->slot_bytes,
+                              .resident_ops = (pairs - lacking) * l->token_ops,
+                              .host_seconds = rows * embedding * sizeof(float) / devices[ST_CARD].link_up};
+    return st_split_fetch(&devices[ST_HOST], &devices[ST_CARD], &demand);
+}
+
+strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,
+                               st_stream_work *out, strata_error *error)
+{
+    stream_layer *l = &stream->layers[layer];
+    for (size_t i = 0; i < (size_t)rows * l->used; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= l->experts)
+            return st_error_set(error, STRATA_DEVICE, NULL, "layer %u: expected experts from 0 to %u, found %d", layer,
+                                l->experts - 1, ids[i]);
+    uint32_t count = collect(stream, l, ids, weights, rows);
+    st_cache_demand demand = {.layer = layer, .count = count, .experts = stream->demanded, .weights = stream->demanded_weights};
+    st_cache_answer answer;
+    st_cache_ask(stream->cache, &demand, &answer);
+    take_answer(stream, l, &answer, count);
+    stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
+    for (uint32_t i = 0; i < stream->fetch_count; i++) /* the card's, for this once */
+        for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
+    *out = (st_stream_work){.host = stream->fetch_count < stream->missing_count};
+    if (stream->fetch_count) out->waves = (stream->fetch_count + stream->half - 1) / stream->half;
+    stream->counts.fetches += stream->fetch_count;
+    stream->counts.computed += stream->missing_count - stream->fetch_count;
+    return STRATA_OK;
+}
+
+/* The experts of a wave go back to the host: they could not be fetched. */
+static void leave_wave(st_stream *stream, stream_layer *l, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++)
+        for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = l->home[m][stream->missing[i]];
+    stream->counts.fetch_failures += end - first;
+    stream->counts.fetches -= end - first;
+    stream->counts.computed += end - first;
+}
+
+static strata_status send_wave(st_stream *stream, const stream_layer *l, uint32_t wave, uint32_t first, uint32_t end,
+                               strata_error *error)
+{
+    const st_backend *backend = stream->source.backend;
+    uint32_t half = wave % HALVES;
+    strata_status status = STRATA_OK;
+    if (stream->in_use[half]) status = backend->event_wait_queue(stream->used_up[half], stream->fetch_queue, error);
+    for (int m = 0; m < MATRICES; m++) memset(stream->waves[wave * MATRICES + (uint32_t)m], 0, l->experts * sizeof(void *));
+    for (uint32_t i = first; i < end && status == STRATA_OK; i++) {
+        unsigned char *to = stream->staging + (half * stream->half + (i - first)) * stream->place_bytes;
+        status = copy_expert(stream, stream->fetch_queue, l, stream->missing[i], to, error);
+        for (int m = 0; m < MATRICES; m++)
+            if (l->part_bytes[m]) stream->waves[wave * MATRICES + (uint32_t)m][stream->missing[i]] = to + l->part_offset[m];
+    }
+    return status == STRATA_OK ? backend->event_record(stream->fetched[half], stream->fetch_queue, error) : status;
+}
+
+strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, st_event **ready, strata_error *error)
+{
+    stream_layer *l = &stream->layers[layer];
+    uint32_t first = wave * stream->half, end = first + stream->half;
+    if (end > stream->fetch_count) end = stream->fetch_count;
+    strata_status status = send_wave(stream, l, wave, first, end, error);
+    *ready = status == STRATA_OK ? stream->fetched[wave % HALVES] : NULL;
+    if (status == STRATA_OK) stream->counts.fetch_bytes += (end - first) * l->slot_bytes;
+    if (status == STRATA_OK || status == STRATA_DEVICE_LOST) return status;
+    leave_wave(stream, l, first, end);
+    return STRATA_OK;
+}
+
+strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *queue, strata_error *error)
+{
+    stream->in_use[wave % HALVES] = true;
+    return stream->source.backend->event_record(stream->used_up[wave % HALVES], queue, error);
+}
+
+strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error)
+{
+    stream_layer *l = &stream->layers[layer];
+    for (uint32_t i = 0; i < stream->fetch_count; i++)
+        for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = l->home[m][stream->missing[i]];
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < stream->upload_count && status == STRATA_OK; i++)
+        status = send_upload(stream, layer, &stream->uploads[i], error);
+    stream->upload_count = 0;
+    if (!stream->options.deterministic) show_landed(stream, layer);
+    return status;
+}

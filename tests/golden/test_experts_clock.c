@@ -1,0 +1,308 @@
+/* A model of Qwen3-30B-A3B's shape on a described machine, in virtual time: what the modes of its experts are worth. Nothing
+ * is computed; the routing comes from a recorded trace where there is one, and from a generator with as much locality. */
+#include "support/plan_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/sim/sim.h"
+#include "run/load.h"
+
+enum { LAYERS = 48, EXPERTS = 128, USED = 6, WARM = 28, TOKENS = 128 };
+
+static const plan_shape shape = {.arch = "qwen3moe", .layers = LAYERS, .embedding = 2048, .heads = 32, .kv_heads = 4,
+                                 .head = 128, .vocab = 151936, .context = 40960, .experts = EXPERTS, .used = USED,
+                                 .expert_width = 768, .type = ST_TYPE_Q4_K, .big = ST_TYPE_Q6_K};
+
+/* --- routing ------------------------------------------------------------------------------------------------------ */
+
+static int32_t routes[WARM + TOKENS][LAYERS][USED];
+
+static uint64_t random_state = 0x9e3779b97f4a7c15u;
+
+static uint32_t random_below(uint32_t limit)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 33) % limit;
+}
+
+static bool chosen(const int32_t *ids, int count, int32_t expert)
+{
+    for (int i = 0; i < count; i++)
+        if (ids[i] == expert) return true;
+    return false;
+}
+
+/* Each of a token's experts is, by that chance, one of those that the last few tokens used. */
+static void make_routes(double locality)
+{
+    random_state = 0x9e3779b97f4a7c15u;
+    for (int t = 0; t < WARM + TOKENS; t++)
+        for (int l = 0; l < LAYERS; l++)
+            for (int k = 0; k < USED; k++) {
+                int32_t expert;
+                do {
+                    bool again = t > 0 && random_below(1000) < (uint32_t)(1000 * locality);
+                    int back = 1 + (int)random_below(t < 8 ? (uint32_t)(t > 0 ? t : 1) : 8);
+                    expert = again ? routes[t - back][l][random_below(USED)] : (int32_t)random_below(EXPERTS);
+                } while (chosen(routes[t][l], k, expert));
+                routes[t][l][k] = expert;
+            }
+}
+
+/* The decoded tokens of the Qwen trace, and its prompt before them. False: it is not here. */
+static bool read_routes(void)
+{
+    const char *path = kit_path_optional("../traces/qwen.route.csv");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) return false;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        int turn, phase, step, layer, slot, expert;
+        if (sscanf(line, "%d,%d,%d,%d,%d,%d", &turn, &phase, &step, &layer, &slot, &expert) == 6 && step >= 0 &&
+            step < WARM + TOKENS && layer >= 0 && layer < LAYERS && slot >= 0 && slot < USED)
+            routes[step][layer][slot] = expert;
+    }
+    fclose(file);
+    return true;
+}
+
+/* --- a run -------------------------------------------------------------------------------------------------------- */
+
+typedef struct what_if {
+    st_moe_mode mode;
+    int32_t slots;             /* −1: the plan's */
+    uint64_t card_bytes;
+    st_stream_options experts;
+} what_if;
+
+typedef struct outcome {
+    double tps, roofline_tps, predicted_tps, slots;
+    st_stream_counts counts;
+} outcome;
+
+typedef struct clock_rig {
+    plan_rig plan;
+    st_sim_world *world;
+    st_load_device devices[ST_DEVICES_MAX];
+    st_load *load;
+    st_run *run;
+    int token;
+    double experts_seconds; /* of the roofline, event by event */
+} clock_rig;
+
+static void choose(void *context, uint32_t layer, uint32_t rows, uint32_t used, int32_t *ids, float *weights)
+{
+    clock_rig *r = context;
+    assert_int_equal(rows, 1);
+    const st_stream *stream = r->load ? st_load_stream(r->load) : NULL;
+    uint32_t hits = 0;
+    for (uint32_t k = 0; k < used; k++) {
+        ids[k] = routes[r->token][layer][k];
+        weights[k] = 1.0f / (float)used;
+        if (stream) hits += st_stream_card_parts(stream, layer, 0)[ids[k]] != NULL;
+    }
+    if (!stream) return;
+    double bytes = (double)r->plan.plan->experts.slot_bytes[layer];
+    r->experts_seconds += fmax(hits * bytes / r->plan.devices[ST_CARD].memory_rate,
+                               (used - hits) * bytes / r->plan.devices[ST_HOST].memory_rate);
+}
+
+static void describe_machine(plan_rig *rig, uint64_t card_bytes)
+{
+    st_profile *host = &rig->devices[ST_HOST], *card = &rig->devices[ST_CARD];
+    *host = st_profile_default(ST_DEVICE_HOST);
+    *card = st_profile_default(ST_DEVICE_CARD);
+    host->total_bytes = host->free_bytes = (uint64_t)64 << 30;
+    host->memory_rate = 60e9;
+    host->op_rate = 1e12;
+    card->total_bytes = card->free_bytes = card_bytes;
+    card->memory_rate = 504e9;
+    card->op_rate = 40e12;
+    card->link_up = card->link_down = 25e9;
+    card->handover_seconds = 20e-6;
+    card->launch_seconds = 3e-6;
+}
+
+static void must(strata_status status, const strata_error *error)
+{
+    if (status != STRATA_OK) fail_msg("%s", error->message);
+}
+
+static void open_clock(clock_rig *r, const what_if *w, const st_sim_routing *routing)
+{
+    strata_error error;
+    plan_rig_open(&r->plan, &shape);
+    describe_machine(&r->plan, w->card_bytes);
+    r->plan.options.context = 32768;
+    r->plan.options.kv_type = ST_TYPE_BF16;
+    r->plan.options.batch = 0;
+    r->plan.options.moe = w->mode;
+    r->plan.options.expert_slots = w->slots;
+    r->plan.options.margin_bytes[ST_HOST] = r->plan.options.margin_bytes[ST_CARD] = ST_BYTES_AUTO;
+    const st_plan *plan = plan_rig_get(&r->plan);
+    st_sim_options sim = {.host = r->plan.devices[ST_HOST], .card = r->plan.devices[ST_CARD], .program = r->plan.source.program,
+                          .binding = r->plan.source.binding, .routing = routing};
+    must(st_sim_world_new(&sim, &r->world, &error), &error);
+    st_device_options device = {.cpu = "ref", .threads = 1, .world = r->world};
+    r->devices[ST_HOST].backend = st_backend_sim_host();
+    r->devices[ST_CARD].backend = st_backend_sim_card();
+    for (int d = 0; d < ST_DEVICES_MAX; d++) must(r->devices[d].backend->open(&device, &r->devices[d].device, &error), &error);
+    st_load_options load = {.untouched = true, .experts = w->experts};
+    must(st_load_new(&r->plan.source, plan, r->devices, &load, &r->load, &error), &error);
+    st_run_source source = st_load_sequence(r->load, 0);
+    must(st_run_new(&source, &r->run, &error), &error);
+}
+
+static void close_clock(clock_rig *r)
+{
+    st_run_free(r->run);
+    st_load_free(r->load);
+    for (int d = 0; d < ST_DEVICES_MAX; d++) r->devices[d].backend->close(r->devices[d].device);
+    assert_int_equal(st_sim_used_bytes(r->world), 0);
+    st_sim_world_free(r->world);
+    plan_rig_close(&r->plan);
+}
+
+/* What the card reads of the rest for a token. */
+static double trunk_seconds(const clock_rig *r)
+{
+    const st_plan_source *s = &r->plan.source;
+    const st_part *part = &s->program->main;
+    double bytes = 0;
+    for (uint32_t i = 0; i < part->body.count + part->head.count; i++) {
+        const st_op *op = &s->program->ops[part->body.first + i];
+        if (op->kind != ST_OP_EXPERTS && op->kind != ST_OP_EMBED)
+            bytes += st_work_of(s->program, s->binding, op, 1, WARM + TOKENS / 2, ST_TYPE_BF16).bytes;
+    }
+    return bytes / r->plan.devices[ST_CARD].memory_rate;
+}
+
+static void step(clock_rig *r)
+{
+    strata_error error;
+    strata_token id = 1;
+    uint32_t row = 0;
+    const float *logits;
+    must(st_run_tokens(r->run, &id, 1, &error), &error);
+    must(st_run_logits(r->run, &row, 1, &logits, &error), &error);
+}
+
+static outcome run(const what_if *w)
+{
+    clock_rig r = {0};
+    st_sim_routing routing = {.choose = choose, .context = &r};
+    open_clock(&r, w, &routing);
+    for (r.token = 0; r.token < WARM; r.token++) step(&r);
+    st_stream_counts before = {0}, after = {0};
+    if (st_load_stream(r.load)) before = st_stream_counts_of(st_load_stream(r.load));
+    double start = st_sim_world_seconds(r.world);
+    r.experts_seconds = 0;
+    for (; r.token < WARM + TOKENS; r.token++) step(&r);
+    double seconds = st_sim_world_seconds(r.world) - start, each = r.experts_seconds / TOKENS;
+    outcome o = {.tps = TOKENS / seconds, .slots = r.plan.plan->experts.slots_per_layer};
+    o.roofline_tps = 1 / (trunk_seconds(&r) + each + LAYERS * r.plan.devices[ST_CARD].handover_seconds);
+    double hit_rate = -1;
+    if (st_load_stream(r.load)) {
+        after = st_stream_counts_of(st_load_stream(r.load));
+        o.counts = (st_stream_counts){.events = after.events - before.events, .hits = after.hits - before.hits,
+                                      .misses = after.misses - before.misses, .uploads = after.uploads - before.uploads,
+                                      .fetches = after.fetches - before.fetches};
+        if (o.counts.events) hit_rate = (double)o.counts.hits / (double)(o.counts.hits + o.counts.misses);
+    }
+    o.predicted_tps = st_plan_predict(&r.plan.source, r.plan.plan, WARM + TOKENS / 2, 1, hit_rate).decode_tps;
+    print_message("mode %s, %.1f slots: %.1f t/s, roofline %.1f, predicted %.1f; hits %.3f, uploads %.3f and fetches %.3f an event\n",
+                  st_moe_mode_name(w->mode), o.slots, o.tps, o.roofline_tps, o.predicted_tps, hit_rate,
+                  (double)o.counts.uploads / (LAYERS * TOKENS), (double)o.counts.fetches / (LAYERS * TOKENS));
+    close_clock(&r);
+    return o;
+}
+
+static what_if cached(int32_t slots)
+{
+    return (what_if){.mode = ST_MOE_CACHE, .slots = slots, .card_bytes = (uint64_t)12 << 30, .experts.budget = -1};
+}
+
+/* --- what holds --------------------------------------------------------------------------------------------------- */
+
+static void check_modes(void)
+{
+    what_if cpu = {.mode = ST_MOE_CPU, .slots = -1, .card_bytes = (uint64_t)12 << 30}, cache = cached(-1);
+    outcome on_cpu = run(&cpu), in_cache = run(&cache);
+    assert_true(in_cache.slots > 54 && in_cache.slots < 59);
+    assert_true(in_cache.tps >= 2.5 * on_cpu.tps);
+    assert_true(in_cache.tps >= 0.85 * in_cache.roofline_tps);
+    assert_true(fabs(on_cpu.tps / on_cpu.predicted_tps - 1) <= 0.02);
+    /* the prediction has no uploads, which take some of the CPU's memory from it */
+    assert_true(fabs(in_cache.tps / in_cache.predicted_tps - 1) <= 0.05);
+    cache.experts.no_uploads = true;
+    outcome still = run(&cache);
+    assert_true(fabs(still.tps / still.predicted_tps - 1) <= 0.02);
+}
+
+static void a_recorded_routing(void **state)
+{
+    (void)state;
+    if (!read_routes()) skip();
+    check_modes();
+}
+
+static void a_routing_as_local(void **state)
+{
+    (void)state;
+    make_routes(0.94);
+    check_modes();
+}
+
+/* The split is never slower than the better arm alone. */
+static void both_arms(void **state)
+{
+    (void)state;
+    make_routes(0.9);
+    for (int32_t slots = 8; slots <= 48; slots += 20) {
+        what_if w = cached(slots);
+        double both = run(&w).tps;
+        w.experts.arms = ST_ARMS_CPU;
+        double cpu = run(&w).tps;
+        w.experts.arms = ST_ARMS_FETCH;
+        double fetch = run(&w).tps;
+        assert_true(both >= 0.99 * fmax(cpu, fetch));
+    }
+}
+
+/* Where every expert is as likely as any other, uploads bring nothing: the cache settles down. */
+static void a_uniform_routing(void **state)
+{
+    (void)state;
+    make_routes(0);
+    what_if w = cached(32);
+    outcome moving = run(&w);
+    w.experts.no_uploads = true;
+    outcome still = run(&w);
+    assert_true(moving.tps >= 0.98 * still.tps);
+    assert_true(still.counts.uploads == 0);
+    assert_true(fabs(still.tps / still.predicted_tps - 1) <= 0.02);
+}
+
+static void all_experts_fit(void **state)
+{
+    (void)state;
+    make_routes(0.9);
+    what_if w = {.mode = ST_MOE_RESIDENT, .slots = -1, .card_bytes = (uint64_t)40 << 30};
+    double resident = run(&w).tps;
+    w = cached(EXPERTS);
+    w.card_bytes = (uint64_t)40 << 30;
+    assert_true(run(&w).tps >= 0.99 * resident);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_recorded_routing), cmocka_unit_test(a_routing_as_local), cmocka_unit_test(both_arms),
+        cmocka_unit_test(a_uniform_routing),  cmocka_unit_test(all_experts_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
