@@ -135,10 +135,11 @@ fuzz: deps-dev
 	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-## bench: timings on this machine
+## bench: timings on this machine, and how they compare with what the planner predicts
 bench: all
 	@$(MAKE) --no-print-directory -j2 $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
 	@bench/run $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
+	@bench/predict --strata $(BUILD)/strata
 
 ## install: program, library, header, man page and completions under PREFIX (/usr/local)
 install: all

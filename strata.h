@@ -67,7 +67,6 @@ void strata_free(void *pointer);
 /* ---- model: an opened file, no weights in memory ----------------------------------------------------------- */
 
 typedef struct strata_model strata_model;
-
 typedef struct strata_model_options {
     const char *pre_tokenizer; /* use this pre-tokeniser row instead of the file's; NULL: the file's */
 } strata_model_options;
@@ -107,7 +106,6 @@ strata_status strata_detokenize(const strata_model *model, const strata_token *t
 
 /* Ids to text one at a time, for streaming: a code point is never split. */
 typedef struct strata_decoder strata_decoder;
-
 strata_status strata_decoder_new(const strata_model *model, strata_decoder **out, strata_error *error);
 void strata_decoder_free(strata_decoder *decoder);
 
@@ -120,7 +118,6 @@ strata_status strata_decoder_finish(strata_decoder *decoder, const char **text, 
 /* ---- chat templates ------------------------------------------------------------------------------------------ */
 
 typedef struct strata_template strata_template;
-
 /* Compiles a Jinja chat template from its source. */
 strata_status strata_template_new(const char *source, size_t length, strata_template **out, strata_error *error);
 /* The model's own template (STRATA_TEMPLATE if the file has none). Bos and eos tokens are filled in from the model. */
@@ -148,21 +145,21 @@ strata_status strata_template_tokenize(const strata_template *chat_template, con
 
 /* Called during long work with what is done so far; returning false stops it with STRATA_INTERRUPTED. */
 typedef bool (*strata_progress)(void *context, uint64_t done, uint64_t total);
-
 typedef struct strata_engine strata_engine;
 
 /* Where a model may live. Start from STRATA_PLACEMENT_DEFAULT: everything is chosen. */
 typedef struct strata_placement {
     const char *device;       /* "cpu": no card; "sim": the simulated one; NULL: what is here */
     const char *profile;      /* the devices as data: a name (strata_devices lists them) or a JSON file */
-    uint64_t vram_bytes;      /* a card of that many bytes in all; 0: the profile's, or what is here */
-    uint64_t ram_bytes;
+    uint64_t vram_bytes, ram_bytes; /* so many in all; 0: the profile's, or what is here */
     uint64_t vram_margin_bytes, ram_margin_bytes; /* kept free; UINT64_MAX: by the device */
     uint64_t overhead_bytes;  /* what a driver takes of the card; UINT64_MAX: the profile's */
     int32_t layers;           /* on the card, from the first; −1: all; −2: as many as pay */
     const char *moe;          /* routed experts: "resident", "cache" or "cpu"; NULL: the fastest */
     int32_t expert_slots;     /* per layer; −1: what is left */
     uint32_t cpu_moe_layers, cpu_ffn_layers; /* whose routed experts, or dense feed-forward parts, stay on the CPU */
+    const char *expert_policy, *expert_profile; /* of the cache; a recorded routing whose experts fill the slots at load */
+    bool deterministic;       /* uploads become visible at fixed points: two runs give the same bits */
     bool disk;                /* weights may stay in the file and be read when they are needed */
 } strata_placement;
 
@@ -180,6 +177,8 @@ typedef struct strata_engine_options {
     const char *kv_type; /* "f32", "bf16" or "q8_0"; NULL: by the model */
     bool nextn;          /* run the model's NextN block along */
     bool profile;        /* add up the time of every kind of operation, for strata_engine_describe */
+    bool expert_stats;   /* count what happens to routed experts, for strata_engine_describe */
+    const char *record_routing; /* a file for the routing, whole when the engine is freed; NULL: none */
     strata_progress progress; /* bytes of weights at hand; may be NULL */
     /* A line for each moment of loading: bytes used and free on a device (may be NULL). */
     void (*trace_memory)(void *context, const char *moment, const char *device, uint64_t used, uint64_t free);
@@ -224,7 +223,6 @@ strata_status strata_engine_measure(strata_engine *engine, bool operations, char
 /* ---- session: one sequence of tokens ----------------------------------------------------------------------------- */
 
 typedef struct strata_session strata_session;
-
 strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error);
 void strata_session_free(strata_session *session);
 

@@ -81,8 +81,20 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
     return STRATA_OK;
 }
 
+/* What happened to routed experts, as a table. */
+static void say_experts(const cli_engine *engine)
+{
+    json_t *facts = NULL;
+    if (!engine->engine || !engine->arguments->values[OPTION_EXPERT_STATS].set) return;
+    if (cli_engine_facts(engine, &facts, NULL) != STRATA_OK) return;
+    const char *table = json_string_value(json_object_get(facts, "expert_table"));
+    fputs(table ? table : "strata: the model has no routed experts\n", stderr);
+    json_decref(facts);
+}
+
 void cli_engine_close(cli_engine *engine)
 {
+    say_experts(engine);
     strata_session_free(engine->session);
     strata_engine_free(engine->engine);
     json_decref(engine->facts);

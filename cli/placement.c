@@ -17,6 +17,9 @@ strata_placement cli_placement_of(const cli_arguments *arguments)
     placement.expert_slots = (int32_t)cli_integer(arguments, OPTION_EXPERT_SLOTS, placement.expert_slots);
     placement.cpu_moe_layers = (uint32_t)cli_integer(arguments, OPTION_N_CPU_MOE, 0);
     placement.cpu_ffn_layers = (uint32_t)cli_integer(arguments, OPTION_N_CPU_FFN, 0);
+    placement.expert_policy = values[OPTION_EXPERT_POLICY].text;
+    placement.expert_profile = values[OPTION_EXPERT_PROFILE].text;
+    placement.deterministic = values[OPTION_DETERMINISTIC].set;
     placement.disk = values[OPTION_DISK].set;
     return placement;
 }
@@ -38,5 +41,7 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .kv_type = values[OPTION_KV_TYPE].text,
         .nextn = values[OPTION_NEXTN].set,
         .profile = values[OPTION_PROFILE].set,
+        .expert_stats = values[OPTION_EXPERT_STATS].set,
+        .record_routing = values[OPTION_RECORD_ROUTING].text,
     };
 }

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +71,7 @@ static strata_status read_types(const st_backend *backend, st_device *device, st
         m->type_share[type] = rate / probed;
         if (m->read_rate < rate) m->read_rate = rate;
     }
-    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) m->type_share[type] *= probed / m->read_rate;
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) m->type_share[type] = fmin(1.0, m->type_share[type] * probed / m->read_rate);
     return STRATA_OK;
 }
 

@@ -2,11 +2,13 @@
 #include "engine.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "plan/explain.h"
 #include "run/measure.h"
 
@@ -37,7 +39,6 @@ static strata_status make_plan(strata_engine *engine, const strata_engine_option
     engine->source = (st_plan_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
                                       .devices = engine->placement.devices,
                                       .device_count = engine->placement.device_count};
-    engine->placement.options.no_cache = true; /* the executor has no expert cache yet */
     return st_plan_build(&engine->source, &engine->placement.options, &engine->arena, &engine->plan, error);
 }
 
@@ -59,6 +60,74 @@ static strata_status open_devices(strata_engine *engine, const strata_engine_opt
     return status;
 }
 
+/* Bytes of the layer's weights, but for routed experts; or of one of those. */
+static void count_layer_bytes(const strata_engine *engine, uint32_t layer, uint64_t *expert, uint64_t *dense)
+{
+    for (uint32_t i = 0; i < engine->binding->count; i++) {
+        const st_weight *w = &engine->binding->weights[i];
+        if (w->layer != (int32_t)layer) continue;
+        if (st_role_is_expert(w->role)) *expert += w->bytes / w->ne[2];
+        else *dense += w->bytes;
+    }
+}
+
+static strata_status open_trace(strata_engine *engine, const char *path, const uint32_t *experts, uint32_t layers,
+                                strata_error *error)
+{
+    st_trace_shape shape = {.layers = layers};
+    shape.expert_bytes = st_arena_alloc(&engine->arena, layers, sizeof *shape.expert_bytes);
+    shape.dense_bytes = st_arena_alloc(&engine->arena, layers, sizeof *shape.dense_bytes);
+    if (!shape.expert_bytes || !shape.dense_bytes) return st_error_memory(error, layers * sizeof(uint64_t), "the routing's record");
+    snprintf(shape.model, sizeof shape.model, "%s", st_gguf_path(st_model_gguf(engine->model)));
+    snprintf(shape.arch, sizeof shape.arch, "%s", engine->desc->arch->name);
+    for (uint32_t i = 0; i < layers; i++) {
+        count_layer_bytes(engine, i, &shape.expert_bytes[i], &shape.dense_bytes[i]);
+        if (experts[i] > shape.experts) shape.experts = experts[i];
+        if (engine->desc->layers[i].ffn.experts_used > shape.used) shape.used = engine->desc->layers[i].ffn.experts_used;
+    }
+    return st_trace_writer_open(path, &shape, &engine->watch.trace, error);
+}
+
+static strata_status open_watch(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    uint32_t layers = engine->desc->layer_count + engine->desc->nextn_count, most = 0;
+    uint32_t *experts = st_arena_alloc(&engine->arena, layers, sizeof *experts);
+    if (!experts) return st_error_memory(error, layers * sizeof *experts, "the experts' statistics");
+    for (uint32_t i = 0; i < layers; i++) {
+        experts[i] = engine->desc->layers[i].ffn.experts;
+        if (experts[i] > most) most = experts[i];
+    }
+    if (most == 0)
+        return options->record_routing ? st_error_set(error, STRATA_USAGE, NULL, "the model has no routed experts to record")
+                                       : STRATA_OK;
+    engine->watch.experts_max = most;
+    engine->watch.seen = st_arena_alloc(&engine->arena, most, sizeof *engine->watch.seen);
+    engine->watch.distinct = st_arena_alloc(&engine->arena, most, sizeof *engine->watch.distinct);
+    if (!engine->watch.seen || !engine->watch.distinct) return st_error_memory(error, most * 8, "the experts' statistics");
+    strata_status status = st_stats_new(layers, experts, &engine->watch.stats, error);
+    if (status == STRATA_OK && options->record_routing)
+        status = open_trace(engine, options->record_routing, experts, layers, error);
+    return status;
+}
+
+static strata_status land(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    const strata_placement *placement = options->placement;
+    st_load_options landing = {.progress = options->progress, .trace = options->trace_memory,
+                               .context = options->progress_context, .experts.budget = -1};
+    strata_status status = STRATA_OK;
+    if (placement) {
+        landing.experts.policy = placement->expert_policy;
+        landing.experts.deterministic = placement->deterministic;
+        if (placement->expert_profile) status = st_trace_read(placement->expert_profile, &engine->warm, error);
+        landing.experts.warm = engine->warm;
+    }
+    if (status == STRATA_OK && (options->expert_stats || options->record_routing)) status = open_watch(engine, options, error);
+    if (status != STRATA_OK) return status;
+    if (engine->watch.stats) landing.watch = &engine->watch;
+    return st_load_new(&engine->source, engine->plan, engine->devices, &landing, &engine->load, error);
+}
+
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     strata_status status = describe_model(engine, error);
@@ -67,10 +136,7 @@ static strata_status load(strata_engine *engine, const strata_engine_options *op
                             st_gguf_path(st_model_gguf(engine->model)));
     if (status == STRATA_OK) status = make_plan(engine, options, error);
     if (status == STRATA_OK) status = open_devices(engine, options, error);
-    if (status != STRATA_OK) return status;
-    st_load_options landing = {.progress = options->progress, .trace = options->trace_memory,
-                               .context = options->progress_context};
-    return st_load_new(&engine->source, engine->plan, engine->devices, &landing, &engine->load, error);
+    return status == STRATA_OK ? land(engine, options, error) : status;
 }
 
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
@@ -94,6 +160,10 @@ void strata_engine_free(strata_engine *engine)
 {
     if (!engine) return;
     st_load_free(engine->load);
+    strata_error unwritten;
+    if (st_trace_writer_close(engine->watch.trace, &unwritten) != STRATA_OK) st_log(ST_LOG_WARN, "%s", unwritten.message);
+    st_stats_free(engine->watch.stats);
+    st_trace_free(engine->warm);
     for (uint32_t d = ST_DEVICES_MAX; d-- > 0;)
         if (engine->devices[d].device) engine->devices[d].backend->close(engine->devices[d].device);
     st_sim_world_free(engine->world);
@@ -107,9 +177,15 @@ uint32_t strata_engine_context(const strata_engine *engine)
     return engine->plan->context;
 }
 
+/* Virtual time goes on while another session runs. */
 double st_engine_seconds(const strata_engine *engine)
 {
-    return engine->world ? st_sim_world_seconds(engine->world) : st_clock_seconds();
+    if (!engine->world) return st_clock_seconds();
+    pthread_mutex_t *turn = (pthread_mutex_t *)(uintptr_t)&engine->turn;
+    pthread_mutex_lock(turn);
+    double seconds = st_sim_world_seconds(engine->world);
+    pthread_mutex_unlock(turn);
+    return seconds;
 }
 
 double strata_engine_clock(const strata_engine *engine)
@@ -212,6 +288,17 @@ static json_t *memory_facts(const strata_engine *engine)
                      "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
 }
 
+/* As numbers, and as a table for people. */
+static bool add_expert_stats(const strata_engine *engine, json_t *root)
+{
+    st_buf table = {0};
+    bool whole = st_stats_print(engine->watch.stats, &table) &&
+                 json_object_set_new(root, "expert_stats", st_stats_json(engine->watch.stats)) == 0 &&
+                 json_object_set_new(root, "expert_table", json_stringn(table.data, table.length)) == 0;
+    st_buf_free(&table);
+    return whole;
+}
+
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error)
 {
     const st_load_device *host = &engine->devices[ST_HOST];
@@ -225,6 +312,7 @@ strata_status strata_engine_describe(const strata_engine *engine, char **json, s
     bool whole = json_object_update(root, memory) == 0 && json_object_update(root, cost) == 0 &&
                  json_object_set_new(root, "profile", profile_rows(engine)) == 0 &&
                  json_object_set_new(root, "plan", st_plan_json(&engine->source, plan)) == 0;
+    if (whole && engine->watch.stats) whole = add_expert_stats(engine, root);
     json_decref(memory);
     json_decref(cost);
     if (!whole) {

@@ -21,6 +21,8 @@ struct strata_engine {
     const st_plan *plan;
     st_sim_world *world; /* of simulated devices; NULL: real ones */
     st_load_device devices[ST_DEVICES_MAX];
+    st_watch watch;      /* of the routing; nobody is shown it unless there are statistics or a trace */
+    st_trace *warm;      /* a recorded routing that fills the slots */
     st_load *load;
     pthread_mutex_t turn; /* sessions run one at a time: the device has one pool */
     bool taken[ST_SEQUENCES_MAX]; /* which of the plan's sequences have a session; under `turn` */

@@ -484,6 +484,12 @@ strata_status st_binding_build(const st_desc *desc, const st_gguf *gguf, st_aren
     return STRATA_OK;
 }
 
+bool st_role_is_expert(st_role role)
+{
+    return role == ST_ROLE_FFN_GATE_UP_EXPS || role == ST_ROLE_FFN_GATE_EXPS || role == ST_ROLE_FFN_UP_EXPS ||
+           role == ST_ROLE_FFN_DOWN_EXPS;
+}
+
 int32_t st_binding_find(const st_binding *binding, st_role role, int32_t layer)
 {
     return binding->index[(size_t)(layer + 1) * ST_ROLE_COUNT + (size_t)role];

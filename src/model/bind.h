@@ -36,6 +36,9 @@ typedef struct st_binding {
 strata_status st_binding_build(const st_desc *desc, const st_gguf *gguf, st_arena *arena, const st_binding **out,
                                strata_error *error);
 
+/* Whether tensors of the role hold routed experts, one behind the other. */
+bool st_role_is_expert(st_role role);
+
 /* The index of a weight, or ST_NO_WEIGHT (−1). Layer −1 for the model's own. */
 int32_t st_binding_find(const st_binding *binding, st_role role, int32_t layer);
 

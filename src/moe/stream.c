@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "moe/split.h"
+#include "moe/trace.h"
 
 enum { MATRICES = 3, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
@@ -49,10 +50,17 @@ struct st_stream {
     float *demanded_weights;
     uint32_t *missing, *missing_tokens; /* [experts_max], the most wanted first */
     uint32_t missing_count, fetch_count;
+    uint64_t event_fetches, event_computed;
+    bool decoding;           /* one token, not a batch of a prompt */
     st_cache_upload *uploads; /* [experts_max] */
     uint32_t upload_count;
     st_stream_counts counts;
 };
+
+static void tell(st_stream *stream, uint32_t layer, st_stat what, uint64_t amount)
+{
+    if (stream->source.stats && amount) st_stats_add(stream->source.stats, layer, stream->decoding, what, amount);
+}
 
 /* --- tables ------------------------------------------------------------------------------------------------------------ */
 
@@ -223,17 +231,49 @@ static strata_status open_queues(st_stream *stream, strata_error *error)
     return status;
 }
 
-/* Nothing is known of what will be used: the first experts fill the slots. */
+/* Into a list with the most wanted first; those as much wanted in the order in which they come. */
+static void take_missing(st_stream *stream, uint32_t expert)
+{
+    uint32_t at = stream->missing_count++;
+    for (; at > 0 && stream->tokens[stream->missing[at - 1]] < stream->tokens[expert]; at--)
+        stream->missing[at] = stream->missing[at - 1];
+    stream->missing[at] = expert;
+}
+
+/* How often a recorded routing used each of a layer's experts, in stream->tokens. */
+static void count_uses(st_stream *stream, uint32_t layer)
+{
+    const st_trace *warm = stream->options.warm;
+    memset(stream->tokens, 0, stream->experts_max * sizeof *stream->tokens);
+    for (size_t i = 0; warm && i < warm->event_count; i++) {
+        const st_trace_event *event = &warm->events[i];
+        if (event->layer != layer) continue;
+        for (uint32_t k = 0; k < event->count; k++)
+            if (warm->experts[event->first + k] < stream->layers[layer].experts) stream->tokens[warm->experts[event->first + k]]++;
+    }
+}
+
+/* The layer's experts, the most used first; without a record the first ones. In stream->missing. */
+static void order_experts(st_stream *stream, uint32_t layer)
+{
+    count_uses(stream, layer);
+    stream->missing_count = 0;
+    for (uint32_t e = 0; e < stream->layers[layer].experts; e++) take_missing(stream, e);
+}
+
 static strata_status fill_slots(st_stream *stream, strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < stream->layer_count; i++) {
         stream_layer *l = &stream->layers[i];
-        for (uint32_t e = 0; e < l->slots && l->experts && status == STRATA_OK; e++) {
-            int32_t slot = st_cache_place(stream->cache, i, e);
-            status = copy_expert(stream, stream->upload_queue, l, e, slot_at(l, (uint32_t)slot), error);
-            give_to_card(l, e, (uint32_t)slot);
+        if (l->experts) order_experts(stream, i);
+        for (uint32_t k = 0; k < l->slots && l->experts && status == STRATA_OK; k++) {
+            uint32_t expert = stream->missing[k];
+            int32_t slot = st_cache_place(stream->cache, i, expert);
+            status = copy_expert(stream, stream->upload_queue, l, expert, slot_at(l, (uint32_t)slot), error);
+            give_to_card(l, expert, (uint32_t)slot);
         }
+        tell(stream, i, ST_STAT_FILLS, l->slots);
     }
     st_event *all = stream->flights[0].landed;
     if (status == STRATA_OK) status = stream->source.backend->event_record(all, stream->upload_queue, error);
@@ -342,13 +382,25 @@ strata_status st_stream_begin(st_stream *stream, strata_error *error)
     return STRATA_OK;
 }
 
+void st_stream_lose(st_stream *stream, uint32_t layer, uint32_t slot)
+{
+    int32_t expert = st_cache_expert_in(stream->cache, layer, slot);
+    if (expert < 0) return;
+    st_cache_failed(stream->cache, layer, slot);
+    give_to_host(&stream->layers[layer], (uint32_t)expert);
+    stream->counts.slots_lost++;
+    tell(stream, layer, ST_STAT_LOST, 1);
+}
+
 /* An upload that cannot go is no reason to fail: the expert stays the host's. */
 static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cache_upload *upload, strata_error *error)
 {
     const st_backend *backend = stream->source.backend;
     stream_layer *l = &stream->layers[layer];
-    if (stream->flight_count == FLIGHTS) {
+    uint32_t most = stream->options.flights_max;
+    if (stream->flight_count == (most && most < FLIGHTS ? most : FLIGHTS)) {
         stream->counts.upload_drops++;
+        tell(stream, layer, ST_STAT_QUEUE_FULL, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return STRATA_OK;
     }
@@ -357,6 +409,7 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     if (status == STRATA_OK) status = backend->event_record(f->landed, stream->upload_queue, error);
     if (status != STRATA_OK) {
         stream->counts.upload_failures++;
+        tell(stream, layer, ST_STAT_FAILED, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return status == STRATA_DEVICE_LOST ? status : STRATA_OK;
     }
@@ -366,6 +419,8 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     stream->flight_count++;
     stream->counts.uploads++;
     stream->counts.upload_bytes += l->slot_bytes;
+    if (stream->source.stats)
+        st_stats_upload(stream->source.stats, layer, stream->decoding, upload->expert, l->slot_bytes);
     return STRATA_OK;
 }
 
@@ -386,14 +441,6 @@ static uint32_t collect(st_stream *stream, const stream_layer *l, const int32_t 
     }
     for (uint32_t i = 0; i < count; i++) stream->demanded_weights[i] = stream->weights[stream->demanded[i]];
     return count;
-}
-
-static void take_missing(st_stream *stream, uint32_t expert)
-{
-    uint32_t at = stream->missing_count++;
-    for (; at > 0 && stream->tokens[stream->missing[at - 1]] < stream->tokens[expert]; at--)
-        stream->missing[at] = stream->missing[at - 1];
-    stream->missing[at] = expert;
 }
 
 static void take_answer(st_stream *stream, stream_layer *l, const st_cache_answer *answer, uint32_t count)
@@ -428,6 +475,15 @@ static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, u
     return st_split_fetch(&devices[ST_HOST], &devices[ST_CARD], &demand);
 }
 
+/* Fetched and computed; the statistics hear of them when the layer is through. */
+static void count_shares(st_stream *stream, int64_t fetched, int64_t computed)
+{
+    stream->counts.fetches += (uint64_t)fetched;
+    stream->counts.computed += (uint64_t)computed;
+    stream->event_fetches += (uint64_t)fetched;
+    stream->event_computed += (uint64_t)computed;
+}
+
 strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,
                                st_stream_work *out, strata_error *error)
 {
@@ -440,14 +496,17 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
     st_cache_demand demand = {.layer = layer, .count = count, .experts = stream->demanded, .weights = stream->demanded_weights};
     st_cache_answer answer;
     st_cache_ask(stream->cache, &demand, &answer);
+    stream->decoding = rows == 1;
+    if (stream->source.stats)
+        st_stats_event(stream->source.stats, layer, stream->decoding, count, stream->demanded, answer.slot);
     take_answer(stream, l, &answer, count);
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the card's, for this once */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
     *out = (st_stream_work){.host = stream->fetch_count < stream->missing_count};
     if (stream->fetch_count) out->waves = (stream->fetch_count + stream->half - 1) / stream->half;
-    stream->counts.fetches += stream->fetch_count;
-    stream->counts.computed += stream->missing_count - stream->fetch_count;
+    stream->event_fetches = stream->event_computed = 0;
+    count_shares(stream, (int64_t)stream->fetch_count, (int64_t)stream->missing_count - stream->fetch_count);
     return STRATA_OK;
 }
 
@@ -457,8 +516,7 @@ static void leave_wave(st_stream *stream, stream_layer *l, uint32_t first, uint3
     for (uint32_t i = first; i < end; i++)
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = l->home[m][stream->missing[i]];
     stream->counts.fetch_failures += end - first;
-    stream->counts.fetches -= end - first;
-    stream->counts.computed += end - first;
+    count_shares(stream, -(int64_t)(end - first), end - first);
 }
 
 static strata_status send_wave(st_stream *stream, const stream_layer *l, uint32_t wave, uint32_t first, uint32_t end,
@@ -506,6 +564,10 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     for (uint32_t i = 0; i < stream->upload_count && status == STRATA_OK; i++)
         status = send_upload(stream, layer, &stream->uploads[i], error);
     stream->upload_count = 0;
+    tell(stream, layer, ST_STAT_FETCHES, stream->event_fetches);
+    tell(stream, layer, ST_STAT_FETCH_BYTES, stream->event_fetches * l->slot_bytes);
+    tell(stream, layer, ST_STAT_COMPUTED, stream->event_computed);
+    tell(stream, layer, ST_STAT_CPU_BYTES, stream->event_computed * l->slot_bytes);
     if (!stream->options.deterministic) show_landed(stream, layer);
     return status;
 }

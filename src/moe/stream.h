@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "moe/cache.h"
+#include "moe/stats.h"
 #include "plan/plan.h"
 
 typedef struct st_stream st_stream;
@@ -22,8 +23,10 @@ typedef struct st_stream_options {
     uint32_t admission;   /* cache.h */
     double budget;        /* uploads per layer and event; negative: unlimited */
     bool no_uploads;      /* slots stay as they were filled */
+    uint32_t flights_max; /* uploads under way at a time; what comes then is dropped. 0: 64 */
     st_stream_arms arms;  /* who may take what is missing */
     bool deterministic;   /* uploads become visible when a batch begins, all at once */
+    const struct st_trace *warm; /* a recorded routing whose most used experts fill the slots; NULL: the first ones do */
 } st_stream_options;
 
 typedef struct st_stream_source {
@@ -33,6 +36,7 @@ typedef struct st_stream_source {
     st_device *device;
     unsigned char *block;      /* the card's */
     const void *const *host_weights; /* [weights] */
+    st_stats *stats;           /* is told what happens; may be NULL */
 } st_stream_source;
 
 /* Fills the slots. What the source names must outlive it. */
@@ -71,10 +75,13 @@ strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *que
 /* The CPU is through with its share: uploads go on their way, and those that have arrived become visible. */
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error);
 
+/* A slot's contents are gone: its expert is the host's again. Between batches. */
+void st_stream_lose(st_stream *stream, uint32_t layer, uint32_t slot);
+
 typedef struct st_stream_counts {
     uint64_t events, hits, misses; /* experts of a token or batch in a layer */
     uint64_t fetches, computed;    /* of the misses */
-    uint64_t uploads, upload_failures, upload_drops, fetch_failures;
+    uint64_t uploads, upload_failures, upload_drops, fetch_failures, slots_lost;
     uint64_t fetch_bytes, upload_bytes;
 } st_stream_counts;
 

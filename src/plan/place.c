@@ -232,12 +232,6 @@ static void place_slots(st_planner *p, const st_draft *draft)
 
 /* --- weights ----------------------------------------------------------------------------------------------------- */
 
-static bool is_expert_role(st_role role)
-{
-    return role == ST_ROLE_FFN_GATE_UP_EXPS || role == ST_ROLE_FFN_GATE_EXPS || role == ST_ROLE_FFN_UP_EXPS ||
-           role == ST_ROLE_FFN_DOWN_EXPS;
-}
-
 /* A cache's experts are read on the host, where they all are; of what the card has, the slots are the whole. */
 static uint8_t readers_of(const st_planner *p, const st_draft *draft, uint32_t op, int32_t weight)
 {
@@ -245,7 +239,7 @@ static uint8_t readers_of(const st_planner *p, const st_draft *draft, uint32_t o
     bool cached = draft->mode == ST_MOE_CACHE && device == ST_CARD && p->source->program->ops[op].kind == ST_OP_EXPERTS;
     if (!cached) return (uint8_t)(1u << device);
     unsigned bits =
-        is_expert_role(p->source->binding->weights[weight].role) ? 1u << ST_HOST : 1u << ST_HOST | 1u << ST_CARD;
+        st_role_is_expert(p->source->binding->weights[weight].role) ? 1u << ST_HOST : 1u << ST_HOST | 1u << ST_CARD;
     return (uint8_t)bits;
 }
 
@@ -269,7 +263,7 @@ size_t st_weights_lay_out(const st_planner *p, size_t *offsets)
     size_t end = 0;
     for (int experts = 0; experts < 2; experts++)
         for (uint32_t i = 0; i < binding->count; i++) {
-            if (is_expert_role(binding->weights[i].role) != (experts == 1)) continue;
+            if (st_role_is_expert(binding->weights[i].role) != (experts == 1)) continue;
             bool here = p->weight_devices[i] >> ST_CARD & 1;
             if (here) end = (end + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
             if (offsets) offsets[i] = here ? end : SIZE_MAX;
@@ -284,7 +278,7 @@ static void sum_weights(const st_planner *p, st_draft *draft)
     memset(draft->weight_bytes, 0, sizeof draft->weight_bytes);
     memset(draft->expert_bytes, 0, sizeof draft->expert_bytes);
     for (uint32_t i = 0; i < binding->count; i++) {
-        size_t *sums = is_expert_role(binding->weights[i].role) ? draft->expert_bytes : draft->weight_bytes;
+        size_t *sums = st_role_is_expert(binding->weights[i].role) ? draft->expert_bytes : draft->weight_bytes;
         for (uint32_t d = 0; d < ST_DEVICES_MAX; d++)
             if (p->weight_devices[i] >> d & 1) sums[d] += binding->weights[i].bytes;
     }

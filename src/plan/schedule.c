@@ -53,9 +53,15 @@ static bool is_split(const builder *b, uint32_t index)
     return b->op_device[b->range.first + index] == ST_SPLIT;
 }
 
+static bool ends_run(const builder *b, uint32_t index)
+{
+    return b->op_device[b->range.first + index] >= ST_SPLIT;
+}
+
 static uint8_t device_at(const builder *b, uint32_t index)
 {
-    return is_split(b, index) ? ST_CARD : b->op_device[b->range.first + index];
+    if (is_split(b, index)) return ST_CARD;
+    return ends_run(b, index) ? ST_HOST : b->op_device[b->range.first + index];
 }
 
 /* --- which values move, and where --------------------------------------------------------------------------------- */
@@ -183,7 +189,7 @@ static void emit_run(builder *b, uint32_t first, uint32_t end)
     st_stage stage = {.kind = ST_STAGE_RUN, .device = device, .from = device, .value = ST_NO_VALUE, .wait = ST_NO_STAGE,
                       .ops = {.first = b->range.first + first, .count = end - first}};
     emit_stage(b, stage);
-    if (!is_split(b, end - 1)) return;
+    if (!ends_run(b, end - 1)) return;
     stage.kind = ST_STAGE_SPLIT;
     stage.ops = (st_op_range){.first = b->range.first + end - 1, .count = 1};
     emit_stage(b, stage);
@@ -206,7 +212,7 @@ static void emit_stages(builder *b)
     uint32_t first = 0; /* of the run that is open */
     for (uint32_t i = 0; i < b->range.count; i++) {
         bool moves = b->gaps[i].first != NONE;
-        if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !is_split(b, i - 1)))) continue;
+        if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !ends_run(b, i - 1)))) continue;
         emit_run(b, first, i);
         emit_moves(b, i);
         first = i;

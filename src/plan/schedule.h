@@ -15,11 +15,13 @@ enum { ST_DEVICES_MAX = 2, ST_HOST = 0, ST_CARD = 1 }; /* the host is always the
 typedef enum st_stage_kind {
     ST_STAGE_RUN,  /* `ops` on `device` */
     ST_STAGE_MOVE, /* `value` from `from` to `device` */
-    ST_STAGE_SPLIT, /* behind the card's run that ends with `ops`, routed experts: what the card has not of them is added */
+    ST_STAGE_SPLIT, /* behind the run that ends with `ops`, routed experts: what the card has not of them is added, and whoever
+                       watches the routing looks at it */
 } st_stage_kind;
 
-/* In op_device: on the card, and where it has not all of the experts also on the host, which needs the same inputs. */
-enum { ST_SPLIT = 2 };
+/* In op_device, of routed experts: on the card with their inputs on the host too; or on the host and looked at. Both end
+ * their run, and a SPLIT follows. */
+enum { ST_SPLIT = 2, ST_WATCHED = 3 };
 
 enum { ST_NO_STAGE = -1 };
 

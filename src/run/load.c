@@ -60,13 +60,7 @@ static strata_status take_blocks(st_load *load, strata_error *error)
 
 static st_owner owner_of(const st_weight *w)
 {
-    switch (w->role) {
-    case ST_ROLE_FFN_GATE_UP_EXPS:
-    case ST_ROLE_FFN_GATE_EXPS:
-    case ST_ROLE_FFN_UP_EXPS:
-    case ST_ROLE_FFN_DOWN_EXPS: return ST_OWNER_EXPERTS;
-    default: return ST_OWNER_WEIGHTS;
-    }
+    return st_role_is_expert(w->role) ? ST_OWNER_EXPERTS : ST_OWNER_WEIGHTS;
 }
 
 static uint32_t part_count(const st_weight *w)
@@ -214,7 +208,8 @@ static strata_status open_stream(st_load *load, strata_error *error)
     if (load->plan->experts.mode != ST_MOE_CACHE) return STRATA_OK;
     st_stream_source source = {.plan_source = load->source, .plan = load->plan, .backend = load->devices[ST_CARD].backend,
                                .device = load->devices[ST_CARD].device, .block = st_ledger_block(load->ledger, ST_CARD),
-                               .host_weights = load->weights[ST_HOST]};
+                               .host_weights = load->weights[ST_HOST],
+                               .stats = load->options.watch ? load->options.watch->stats : NULL};
     return st_stream_new(&source, &load->options.experts, &load->stream, error);
 }
 
@@ -259,7 +254,7 @@ static strata_status load_all(st_load *load, strata_error *error)
     return STRATA_OK;
 }
 
-strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device devices[ST_DEVICES_MAX],
+strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device *devices,
                           const st_load_options *options, st_load **out, strata_error *error)
 {
     st_load *load = st_alloc_zero(1, sizeof *load);
@@ -292,7 +287,7 @@ st_run_source st_load_sequence(const st_load *load, uint32_t sequence)
 {
     const st_plan *plan = load->plan;
     st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
-                         .plan = plan, .stream = load->stream};
+                         .plan = plan, .stream = load->stream, .watch = load->options.watch};
     for (uint32_t d = 0; d < plan->device_count; d++)
         run.devices[d] = (st_run_device){
             .backend = load->devices[d].backend,

@@ -20,12 +20,14 @@ typedef struct st_load_options {
     st_ledger_trace trace;    /* may be NULL */
     void *context;            /* of both */
     st_stream_options experts; /* of a plan with an expert cache */
+    st_watch *watch;          /* is shown the routing; may be NULL */
     bool untouched;           /* mapped weights are left where they are: nothing will read them */
 } st_load_options;
 
-/* Takes memory and brings every weight to its device. The source, the plan and the devices must outlive it. At the end
- * planned and taken bytes are compared: a difference is told through the log, with both numbers. */
-strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device devices[ST_DEVICES_MAX],
+/* Takes memory and brings every weight to its device; `devices` are the plan's, in its order. The source, the plan and the
+ * devices must outlive it. At the end planned and taken bytes are compared: a difference is told through the log, with
+ * both numbers. */
+strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device *devices,
                           const st_load_options *options, st_load **out, strata_error *error);
 void st_load_free(st_load *load);
 

@@ -160,8 +160,11 @@ static strata_status prepare_wave(const st_ready *ready, int part, const st_op *
 static strata_status prepare_split(const st_ready *ready, int part, const st_op *op, st_ready_split *out, strata_error *error)
 {
     st_bound_op bound;
-    uint32_t waves = st_stream_waves(ready->source->stream, (uint32_t)op->layer);
+    const st_stream *stream = ready->source->stream;
     out->op = op;
+    out->shared = stream && st_stream_splits(stream, (uint32_t)op->layer);
+    if (!out->shared) return STRATA_OK; /* all are where the operation runs: it is only looked at */
+    uint32_t waves = st_stream_waves(stream, (uint32_t)op->layer);
     out->waves = st_arena_alloc(ready->arena, waves, sizeof *out->waves);
     if (!out->waves) return st_error_memory(error, waves * sizeof *out->waves, "the program's stages");
     out->wave_count = waves;
@@ -182,9 +185,10 @@ static const uint8_t *devices_of(const st_ready *ready)
     for (uint32_t i = 0; devices && i < source->program->op_count; i++) {
         const st_op *op = &source->program->ops[i];
         devices[i] = source->plan->op_device[i];
-        if (source->stream && op->kind == ST_OP_EXPERTS && devices[i] == ST_CARD &&
-            st_stream_splits(source->stream, (uint32_t)op->layer))
-            devices[i] = ST_SPLIT;
+        if (op->kind != ST_OP_EXPERTS) continue;
+        bool splits = source->stream && st_stream_splits(source->stream, (uint32_t)op->layer);
+        if (devices[i] == ST_CARD && (splits || source->watch)) devices[i] = ST_SPLIT;
+        else if (devices[i] == ST_HOST && source->watch) devices[i] = ST_WATCHED;
     }
     return devices;
 }

@@ -10,6 +10,7 @@ enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
 /* What is added to the experts that the card has: the host's share, and waves of fetched ones. */
 typedef struct st_ready_split {
     const st_op *op;
+    bool shared;          /* some may be missing on the card */
     st_segment *host;     /* the host's experts into its own place of the output */
     st_segment *add_host; /* the card adds what came from there */
     st_segment **waves;   /* the card computes fetched experts and adds them */

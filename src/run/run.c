@@ -247,12 +247,18 @@ static strata_status run_host_share(st_run *run, const st_ready_split *split, ui
     return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, error) : status;
 }
 
-static strata_status run_split(st_run *run, const st_ready_split *split, uint32_t rows, strata_error *error)
+static strata_status run_split(st_run *run, const st_ready_split *split, const st_step *step, strata_error *error)
 {
     st_stream *stream = run->source.stream;
-    uint32_t layer = (uint32_t)split->op->layer;
+    uint32_t layer = (uint32_t)split->op->layer, rows = step->count;
     const int32_t *ids = (const int32_t *)(const void *)value_at(run, ST_HOST, split->op->in[1]);
     const float *weights = (const float *)(const void *)value_at(run, ST_HOST, split->op->in[2]);
+    if (run->source.watch) {
+        st_routing routing = {.layer = layer, .position = step->position, .rows = rows, .used = split->op->p.experts.used,
+                              .ids = ids, .weights = weights};
+        st_watch_routing(run->source.watch, &routing, !split->shared);
+    }
+    if (!split->shared) return STRATA_OK;
     st_stream_work work;
     strata_status status = st_stream_decide(stream, layer, ids, weights, rows, &work, error);
     if (status == STRATA_OK) status = run_waves(run, split, &work, error);
@@ -274,7 +280,7 @@ static strata_status run_range(st_run *run, const st_ready_range *range, const s
         uint8_t device = ready->stage.device;
         if (ready->stage.wait != ST_NO_STAGE) status = wait_for(run, range->stages[ready->stage.wait].end, error);
         if (ready->stage.kind == ST_STAGE_SPLIT) {
-            if (status == STRATA_OK) status = run_split(run, &ready->split, step->count, error);
+            if (status == STRATA_OK) status = run_split(run, &ready->split, step, error);
             continue;
         }
         if (status == STRATA_OK) status = run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, error);
@@ -442,10 +448,12 @@ strata_status st_run_rewind(st_run *run, uint32_t position, uint32_t *reached, s
     }
     /* With the NextN block the token before the point is run again: its hidden state is what the next row starts from. */
     if (run->source.plan->nextn && position > 0) position--;
+    bool ran = st_kv_position(run->kv) > 0;
     strata_status status = drain(run, error);
     if (status != STRATA_OK) return status;
     status = st_kv_rewind(run->kv, position, reached, error);
     if (status != STRATA_OK) return status;
+    if (ran && *reached == 0 && run->source.watch) run->source.watch->turn++;
     run->carry_valid = false;
     run->last_count = run->last_nextn_rows = 0;
     return STRATA_OK;

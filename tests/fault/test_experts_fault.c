@@ -1,0 +1,150 @@
+/* An expert cache when things go wrong: an upload or a fetch fails, a slot is lost, there are more uploads than the queue
+ * takes. The tokens are computed all the same, to the same logits, and the counters say what happened. */
+#include "support/golden.h"
+
+#include <string.h>
+
+static golden_options cache_options(const st_plan_options *placed, uint32_t batch)
+{
+    return (golden_options){.kv_type = ST_TYPE_F32, .batch = batch, .threads = 1, .cpu = "ref", .placed = placed};
+}
+
+static st_plan_options slots_of(int32_t slots)
+{
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = ST_LAYERS_ALL;
+    placed.moe = ST_MOE_CACHE;
+    placed.expert_slots = slots;
+    return placed;
+}
+
+static void check_all(golden_run *r, const char *when)
+{
+    golden_score score = {0};
+    golden_feed(r, 0, r->g->token_count, &score);
+    if (!(golden_error(&score) <= 2e-5)) fail_msg("%s: error %g", when, golden_error(&score));
+    assert_int_equal(score.agree, score.rows);
+}
+
+/* Copies of uploads and fetches that fail change nothing; other copies are an error with a status, after which the
+ * sequence starts again. */
+static void every_copy_in_turn(void **state)
+{
+    (void)state;
+    golden g;
+    assert_true(golden_open(&g, "qwen3moe"));
+    st_plan_options placed = slots_of(2);
+    uint64_t spared = 0, told = 0;
+    for (uint64_t n = 1;; n++) {
+        golden_options options = cache_options(&placed, 7);
+        golden_run r;
+        golden_run_open(&r, &g, &options);
+        uint64_t before = st_sim_calls(r.world, ST_SIM_COPY);
+        st_sim_fail_at(r.world, ST_SIM_COPY, n);
+        strata_error error = {0};
+        strata_status status = STRATA_OK;
+        for (uint32_t i = 0; i < 42 && status == STRATA_OK; i += 7) status = st_run_tokens(r.run, g.tokens + i, 7, &error);
+        bool came = st_sim_calls(r.world, ST_SIM_COPY) - before >= n;
+        st_sim_fail_at(r.world, ST_SIM_COPY, 0);
+        st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
+        if (status == STRATA_OK && came) {
+            spared++;
+            assert_int_equal(counts.upload_failures + counts.fetch_failures > 0, true);
+        }
+        if (status != STRATA_OK) {
+            told++;
+            assert_int_equal(status, STRATA_DEVICE);
+        }
+        uint32_t reached;
+        assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
+        check_all(&r, "after a copy that failed");
+        golden_run_close(&r);
+        if (!came) break;
+        if (n >= 40 || kit_is_slow()) n += kit_is_slow() ? 30 : 16; /* every one would take long */
+    }
+    assert_true(spared > 0 && told > 0);
+    golden_close(&g);
+}
+
+static void slots_that_are_lost(void **state)
+{
+    (void)state;
+    golden g;
+    assert_true(golden_open(&g, "olmoe"));
+    st_plan_options placed = slots_of(3);
+    golden_options options = cache_options(&placed, 7);
+    golden_run r;
+    golden_run_open(&r, &g, &options);
+    for (uint32_t layer = 0; layer < g.desc->layer_count; layer++)
+        for (uint32_t slot = 0; slot < 3; slot++) st_stream_lose(st_load_stream(r.load), layer, slot);
+    check_all(&r, "with empty slots");
+    st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
+    assert_int_equal(counts.slots_lost, 3 * g.desc->layer_count);
+    assert_int_equal(counts.computed + counts.fetches, counts.misses);
+    golden_run_close(&r);
+    golden_close(&g);
+}
+
+/* A link so slow that uploads pile up. */
+static void more_uploads_than_the_queue_takes(void **state)
+{
+    (void)state;
+    golden g;
+    assert_true(golden_open(&g, "qwen3moe"));
+    st_profile profiles[ST_DEVICES_MAX] = {st_profile_default(ST_DEVICE_HOST), st_profile_default(ST_DEVICE_CARD)};
+    profiles[ST_HOST].memory_rate = 60e9;
+    profiles[ST_CARD].memory_rate = 504e9;
+    profiles[ST_CARD].link_up = 1e5;
+    profiles[ST_CARD].link_down = 25e9;
+    st_plan_options placed = slots_of(2);
+    golden_options options = cache_options(&placed, 1);
+    options.profiles = profiles;
+    options.experts.flights_max = 2;
+    golden_run r;
+    golden_run_open(&r, &g, &options);
+    for (int i = 0; i < 6; i++) {
+        uint32_t reached;
+        check_all(&r, "with a slow link");
+        assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
+    }
+    st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
+    assert_true(counts.upload_drops > 0);
+    assert_int_equal(counts.computed + counts.fetches, counts.misses);
+    golden_run_close(&r);
+    golden_close(&g);
+}
+
+/* Two runs of the same tokens give the same bits. */
+static void the_same_bits_again(void **state)
+{
+    (void)state;
+    golden g;
+    static float first[320];
+    assert_true(golden_open(&g, "qwen2moe"));
+    st_plan_options placed = slots_of(2);
+    for (int round = 0; round < 2; round++) {
+        golden_options options = cache_options(&placed, 7);
+        options.experts.deterministic = true;
+        golden_run r;
+        golden_run_open(&r, &g, &options);
+        const float *logits;
+        uint32_t row = 0;
+        for (uint32_t i = 0; i < 40; i++) assert_int_equal(st_run_tokens(r.run, g.tokens + i, 1, NULL), STRATA_OK);
+        assert_int_equal(st_run_logits(r.run, &row, 1, &logits, NULL), STRATA_OK);
+        if (round == 0) memcpy(first, logits, g.desc->vocab * sizeof *first);
+        else assert_memory_equal(first, logits, g.desc->vocab * sizeof *first);
+        golden_run_close(&r);
+    }
+    golden_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_copy_in_turn),
+        cmocka_unit_test(slots_that_are_lost),
+        cmocka_unit_test(more_uploads_than_the_queue_takes),
+        cmocka_unit_test(the_same_bits_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

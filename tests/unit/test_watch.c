@@ -1,0 +1,107 @@
+/* src/moe/watch.c: the routing is seen wherever the experts run, and is the same everywhere. */
+#include "support/golden.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { TOKENS = 21 };
+
+typedef struct rig {
+    golden g;
+    uint32_t experts[16];
+    uint64_t bytes[16];
+    bool seen[64];
+    uint32_t distinct[64];
+    st_watch watch;
+    char path[64];
+} rig;
+
+static void open_watch(rig *r, const char *name)
+{
+    assert_true(golden_open(&r->g, name));
+    uint32_t layers = r->g.desc->layer_count, used = 0;
+    for (uint32_t i = 0; i < layers; i++) {
+        r->experts[i] = r->g.desc->layers[i].ffn.experts;
+        r->bytes[i] = 1;
+        if (r->experts[i]) used = r->g.desc->layers[i].ffn.experts_used;
+    }
+    snprintf(r->path, sizeof r->path, "/tmp/strata-watch-%d", (int)getpid());
+    st_trace_shape shape = {.model = "kit", .arch = "kit", .layers = layers, .experts = r->experts[layers - 1], .used = used,
+                            .expert_bytes = r->bytes, .dense_bytes = r->bytes};
+    r->watch = (st_watch){.experts_max = 64, .seen = r->seen, .distinct = r->distinct};
+    assert_int_equal(st_stats_new(layers, r->experts, &r->watch.stats, NULL), STRATA_OK);
+    assert_int_equal(st_trace_writer_open(r->path, &shape, &r->watch.trace, NULL), STRATA_OK);
+}
+
+/* A prompt of 14 in two batches, then token by token; returns the trace. */
+static st_trace *watch_run(rig *r, const st_plan_options *placed)
+{
+    golden_options options = {.kv_type = ST_TYPE_F32, .batch = 7, .threads = 1, .cpu = "ref", .placed = placed,
+                              .watch = &r->watch};
+    golden_run run;
+    strata_error error;
+    st_trace *trace = NULL;
+    golden_run_open(&run, &r->g, &options);
+    for (uint32_t i = 0; i < TOKENS; i += i < 14 ? 7 : 1)
+        if (st_run_tokens(run.run, r->g.tokens + i, i < 14 ? 7 : 1, &error) != STRATA_OK) fail_msg("%s", error.message);
+    const float *logits;
+    uint32_t row = 0;
+    assert_int_equal(st_run_logits(run.run, &row, 1, &logits, NULL), STRATA_OK);
+    golden_run_close(&run);
+    assert_int_equal(st_trace_writer_close(r->watch.trace, NULL), STRATA_OK);
+    if (st_trace_read(r->path, &trace, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return trace;
+}
+
+static void close_watch(rig *r)
+{
+    unlink(r->path);
+    st_stats_free(r->watch.stats);
+    golden_close(&r->g);
+}
+
+static void the_same_on_every_placement(void **state)
+{
+    (void)state;
+    static const st_moe_mode modes[] = {ST_MOE_AUTO, ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};
+    static const char *const names[] = {"qwen3moe", "llama4"};
+    for (int n = 0; n < 2; n++) {
+        st_trace *first = NULL;
+        for (int m = 0; m < 4; m++) {
+            static rig r;
+            open_watch(&r, names[n]);
+            st_plan_options placed = st_plan_options_default();
+            placed.layers = ST_LAYERS_ALL;
+            placed.moe = modes[m];
+            if (modes[m] == ST_MOE_CACHE) placed.expert_slots = 2;
+            st_trace *trace = watch_run(&r, modes[m] == ST_MOE_AUTO ? NULL : &placed);
+            uint32_t moe = 0;
+            for (uint32_t l = 0; l < r.g.desc->layer_count; l++) moe += r.experts[l] > 0;
+            assert_int_equal(trace->event_count, (size_t)moe * TOKENS);
+            assert_int_equal(trace->decode_tokens, TOKENS - 14);
+            assert_int_equal(st_stats_total(r.watch.stats, false, ST_STAT_EVENTS), 2 * moe);
+            assert_int_equal(st_stats_total(r.watch.stats, true, ST_STAT_EVENTS), (TOKENS - 14) * moe);
+            uint64_t misses = st_stats_total(r.watch.stats, true, ST_STAT_MISSES);
+            if (modes[m] != ST_MOE_CACHE) assert_int_equal(misses, 0);
+            else
+                assert_int_equal(misses, st_stats_total(r.watch.stats, true, ST_STAT_FETCHES) +
+                                             st_stats_total(r.watch.stats, true, ST_STAT_COMPUTED));
+            if (!first) {
+                first = trace;
+            } else {
+                assert_int_equal(trace->row_count, first->row_count);
+                assert_memory_equal(trace->experts, first->experts, trace->row_count * sizeof *trace->experts);
+                st_trace_free(trace);
+            }
+            close_watch(&r);
+        }
+        st_trace_free(first);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_on_every_placement)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
