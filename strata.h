@@ -159,6 +159,7 @@ typedef struct strata_placement {
     int32_t expert_slots;     /* per layer; −1: what is left */
     uint32_t cpu_moe_layers, cpu_ffn_layers; /* whose routed experts, or dense feed-forward parts, stay on the CPU */
     const char *expert_policy, *expert_profile; /* of the cache; a recorded routing whose experts fill the slots at load */
+    const char *prefetch;     /* experts before they are asked for: "same", "next" or "both"; NULL: none */
     bool deterministic;       /* uploads become visible at fixed points: two runs give the same bits */
     bool disk;                /* weights may stay in the file and be read when they are needed */
 } strata_placement;
@@ -196,7 +197,7 @@ strata_status strata_devices(const strata_placement *placement, bool probe, char
 /* Replays a recorded routing against cache policies and the optimum, as a JSON object (strata_free): docs/experts.md. */
 typedef struct strata_replay_options {
     const char *slots, *policies, *profile; /* "8,32", "lru,optimum", as of a placement; NULL: some sizes, all, the usual */
-    uint32_t admission;                     /* on the first touch or the second; 0: by the policy */
+    uint32_t admission, prefetch;           /* on which touch (0: by the policy); uploads per event on predictions */
     double budget, upload_cost;             /* uploads per layer and token (0: any number); what one costs in hits */
 } strata_replay_options;
 strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error);

@@ -19,6 +19,7 @@ strata_placement cli_placement_of(const cli_arguments *arguments)
     placement.cpu_ffn_layers = (uint32_t)cli_integer(arguments, OPTION_N_CPU_FFN, 0);
     placement.expert_policy = values[OPTION_EXPERT_POLICY].text;
     placement.expert_profile = values[OPTION_EXPERT_PROFILE].text;
+    placement.prefetch = values[OPTION_PREFETCH].text;
     placement.deterministic = values[OPTION_DETERMINISTIC].set;
     placement.disk = values[OPTION_DISK].set;
     return placement;

@@ -71,7 +71,8 @@ static strata_status read_types(const st_backend *backend, st_device *device, st
         m->type_share[type] = rate / probed;
         if (m->read_rate < rate) m->read_rate = rate;
     }
-    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) m->type_share[type] = fmin(1.0, m->type_share[type] * probed / m->read_rate);
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
+        m->type_share[type] = fmin(1.0, m->type_share[type] * probed / m->read_rate);
     return STRATA_OK;
 }
 

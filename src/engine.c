@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -110,6 +111,18 @@ static strata_status open_watch(strata_engine *engine, const strata_engine_optio
     return status;
 }
 
+static strata_status parse_prefetch(const char *text, unsigned *out, strata_error *error)
+{
+    static const struct { const char *name; unsigned flags; } rows[] = {
+        {"off", 0}, {"same", ST_PREFETCH_SAME}, {"next", ST_PREFETCH_NEXT}, {"both", ST_PREFETCH_SAME | ST_PREFETCH_NEXT}};
+    for (size_t i = 0; text && i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(text, rows[i].name) == 0) {
+            *out = rows[i].flags;
+            return STRATA_OK;
+        }
+    return text ? st_error_set(error, STRATA_USAGE, NULL, "--prefetch: expected off, same, next or both, found %s", text) : STRATA_OK;
+}
+
 static strata_status land(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     const strata_placement *placement = options->placement;
@@ -119,7 +132,8 @@ static strata_status land(strata_engine *engine, const strata_engine_options *op
     if (placement) {
         landing.experts.policy = placement->expert_policy;
         landing.experts.deterministic = placement->deterministic;
-        if (placement->expert_profile) status = st_trace_read(placement->expert_profile, &engine->warm, error);
+        status = parse_prefetch(placement->prefetch, &landing.experts.prefetch, error);
+        if (status == STRATA_OK && placement->expert_profile) status = st_trace_read(placement->expert_profile, &engine->warm, error);
         landing.experts.warm = engine->warm;
     }
     if (status == STRATA_OK && (options->expert_stats || options->record_routing)) status = open_watch(engine, options, error);

@@ -11,6 +11,9 @@
 
 enum { EXPERTS_MAX = 1 << 20 };
 
+/* How much likelier than its use so far says an expert must be before it is uploaded on a prediction (docs/experts.md). */
+#define HINT_MARGIN 0.1
+
 typedef enum slot_state { SLOT_EMPTY, SLOT_WRITING, SLOT_READY } slot_state;
 
 typedef struct layer {
@@ -94,7 +97,7 @@ static void lay_out(st_cache *cache, cursor *c)
 static void init_layer(layer *l, double upload_cost)
 {
     l->marks.slow_gain = l->marks.fast_gain = 1.0;
-    st_gate_init(&l->gate, upload_cost, l->gate.balance, l->gate.until);
+    st_gate_init(&l->gate, upload_cost, l->marks.slots, l->gate.balance, l->gate.until);
     for (uint32_t i = 0; i < l->marks.experts; i++) l->where[i] = -1;
     for (uint32_t i = 0; i < l->marks.slots; i++) l->holds[i] = -1;
     l->empty_count = l->marks.slots;
@@ -192,7 +195,7 @@ static void touch_all(const st_cache *cache, layer *l, const st_cache_demand *de
     double weight_sum = 0.0;
     for (uint32_t i = 0; demand->weights && i < demand->count; i++)
         if (demand->weights[i] > 0.0f) weight_sum += demand->weights[i];
-    bool weighed = weight_sum > 0.0 && isfinite(weight_sum);
+    bool weighed = demand->weights && weight_sum > 0.0 && isfinite(weight_sum);
     double even = (double)cache->used / (demand->count ? demand->count : 1); /* if nothing is known */
     st_marks_age(&l->marks, tokens);
     for (uint32_t i = 0; i < demand->count; i++) {
@@ -325,7 +328,61 @@ void st_cache_ask(st_cache *cache, const st_cache_demand *demand, st_cache_answe
     for (uint32_t i = 0; i < demand->count; i++) l->touched[demand->experts[i]] = true;
 }
 
+/* ---- a prediction --------------------------------------------------------------------------------------------------- */
+
+/* Whether one that will be asked for so likely is worth a victim's slot. A policy whose worth is no frequency wants it to be
+ * more likely than not. */
+static bool worth_it(const st_cache *cache, const layer *l, uint32_t expert, uint32_t victim, double likely)
+{
+    const st_policy *policy = cache->policy;
+    if (policy->unit <= 0.0) return likely > 0.5;
+    double gain = policy->worth(policy, &l->marks, expert) - policy->worth(policy, &l->marks, victim);
+    return gain + (likely - HINT_MARGIN) * policy->unit > 0.0;
+}
+
+void st_cache_hint(st_cache *cache, const st_cache_demand *likely, uint32_t most, st_cache_answer *answer)
+{
+    layer *l = &cache->layers[likely->layer];
+    *answer = (st_cache_answer){.slot = cache->slot, .uploads = cache->uploads};
+    l->event++; /* what is likely protects itself; what the last event used does not */
+    for (uint32_t i = 0; i < likely->count; i++) {
+        uint32_t expert = likely->experts[i];
+        l->asked[expert] = l->event;
+        cache->slot[i] = st_cache_slot_of(cache, likely->layer, expert);
+    }
+    for (uint32_t i = 0; i < likely->count && answer->upload_count < most; i++) {
+        uint32_t expert = likely->experts[i];
+        int32_t slot = find_empty(l), victim = -1;
+        if (l->where[expert] >= 0) continue;
+        if (slot < 0) slot = find_victim(cache, l);
+        if (slot < 0) return;
+        victim = l->holds[slot];
+        if (victim >= 0 && !worth_it(cache, l, expert, (uint32_t)victim, likely->weights[i])) continue;
+        if (victim >= 0) l->touched[victim] = false;
+        clear_slot(l, (uint32_t)slot);
+        occupy(l, (uint32_t)slot, expert, SLOT_WRITING);
+        cache->uploads[answer->upload_count++] = (st_cache_upload){expert, (uint32_t)slot, victim};
+    }
+}
+
 /* ---- slots ---------------------------------------------------------------------------------------------------------- */
+
+bool st_cache_prefetch(st_cache *cache, uint32_t layer_index, uint32_t expert, st_cache_upload *out)
+{
+    layer *l = &cache->layers[layer_index];
+    if (expert >= l->marks.experts || l->where[expert] >= 0) return false;
+    int32_t slot = find_empty(l), victim = -1;
+    if (slot < 0) {
+        slot = find_victim(cache, l);
+        if (slot < 0) return false;
+        victim = l->holds[slot];
+        l->touched[victim] = false;
+        clear_slot(l, (uint32_t)slot);
+    }
+    occupy(l, (uint32_t)slot, expert, SLOT_WRITING);
+    *out = (st_cache_upload){expert, (uint32_t)slot, victim};
+    return true;
+}
 
 void st_cache_filled(st_cache *cache, uint32_t layer_index, uint32_t slot)
 {

@@ -1,14 +1,14 @@
 /* Whether exchanges pay: of each that a policy proposes, made or not, it watches for some events how often the newcomer is
- * asked for and how often the one that would have to go. The difference is what an upload brings, in hits. Where routing is
- * uniform that is nothing, whatever the policy believes; and since demand is seen without uploads, a closed gate learns when
- * to open again. Knows experts as numbers and no slots. */
+ * asked for and how often the one that would have to go. The difference, for as long as a newcomer would keep its slot, is
+ * what an upload brings, in hits. Where routing is uniform that is nothing, whatever the policy believes; and since demand is
+ * seen without uploads, a closed gate learns when to open again. Knows experts as numbers, and of slots their number. */
 #ifndef ST_MOE_GATE_H
 #define ST_MOE_GATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* As long as an upload into a third of the experts is of use; much longer and a change would be seen too late. */
+/* How long a pair is watched: long enough to see uses, short enough to see a change. */
 enum { ST_GATE_EVENTS = 32, ST_GATE_PAIRS = 256 };
 
 typedef struct st_gate_pair {
@@ -21,6 +21,8 @@ typedef struct st_gate {
     double cost;          /* of an upload, in hits; 0: always open */
     double difference;    /* of this event: newcomers' uses less victims' */
     double uses, square, watched; /* decayed sums over events: of differences, of their squares, of pairs under watch */
+    double proposals, events;     /* the same of new pairs, and of the events themselves */
+    uint32_t slots, fresh;        /* of the layer; new pairs of this event */
     bool open;
     uint64_t event;
     int32_t *balance;     /* [experts]: pairs in which it is the newcomer, less those in which it is the victim */
@@ -30,7 +32,7 @@ typedef struct st_gate {
 } st_gate;
 
 /* `balance` and `until` are zero. Open until it knows better. */
-void st_gate_init(st_gate *gate, double cost, int32_t *balance, uint64_t *until);
+void st_gate_init(st_gate *gate, double cost, uint32_t slots, int32_t *balance, uint64_t *until);
 
 /* An event: first its uses, one by one, then what is proposed. */
 void st_gate_begin_event(st_gate *gate);

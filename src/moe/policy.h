@@ -31,6 +31,7 @@ typedef struct st_policy {
     uint32_t admission; /* the touch that it uploads on unless told otherwise */
     bool choosy;        /* what is worth less than all in the slots is not uploaded */
     double slow_weight, fast_share; /* of decayed uses: the part of the router's weights, and of the fast decay */
+    double unit;        /* the worth of one that every token uses; 0: its worth is no frequency */
     void (*touch)(const struct st_policy *policy, st_marks *marks, const st_touch *touch);
     double (*worth)(const struct st_policy *policy, const st_marks *marks, uint32_t expert);
 } st_policy;

@@ -17,6 +17,8 @@ typedef struct stream_layer {
     double token_ops;
     const void **home[MATRICES];                 /* [experts]: where the host has them, all of them */
     const void **card[MATRICES], **host[MATRICES]; /* [experts]: the tables */
+    bool *predicted;                             /* [experts]: uploaded on a prediction and not used since */
+    uint32_t *last;                              /* [used]: what the token before chose; experts: nothing */
 } stream_layer;
 
 /* An upload under way. */
@@ -47,7 +49,8 @@ struct st_stream {
     uint32_t *tokens;        /* [experts_max]: how many chose it */
     float *weights;          /* [experts_max] */
     uint32_t *demanded;      /* [experts_max], distinct */
-    float *demanded_weights;
+    float *demanded_weights, *scores;
+    uint32_t *demanded_uses;
     uint32_t *missing, *missing_tokens; /* [experts_max], the most wanted first */
     uint32_t missing_count, fetch_count;
     uint64_t event_fetches, event_computed;
@@ -108,6 +111,10 @@ static bool allocate_tables(st_stream *stream, stream_layer *l)
         l->host[m] = st_arena_alloc(&stream->arena, l->experts, sizeof *l->host[m]);
         if (!l->home[m] || !l->card[m] || !l->host[m]) return false;
     }
+    l->predicted = st_arena_alloc(&stream->arena, l->experts, sizeof *l->predicted);
+    l->last = st_arena_alloc(&stream->arena, l->used, sizeof *l->last);
+    if (!l->predicted || !l->last) return false;
+    for (uint32_t i = 0; i < l->used; i++) l->last[i] = l->experts;
     return true;
 }
 
@@ -177,10 +184,13 @@ static bool allocate_event(st_stream *stream)
     stream->weights = st_arena_alloc(arena, count, sizeof *stream->weights);
     stream->demanded = st_arena_alloc(arena, count, sizeof *stream->demanded);
     stream->demanded_weights = st_arena_alloc(arena, count, sizeof *stream->demanded_weights);
+    stream->demanded_uses = st_arena_alloc(arena, count, sizeof *stream->demanded_uses);
+    stream->scores = st_arena_alloc(arena, count, sizeof *stream->scores);
     stream->missing = st_arena_alloc(arena, count, sizeof *stream->missing);
     stream->missing_tokens = st_arena_alloc(arena, count, sizeof *stream->missing_tokens);
     stream->uploads = st_arena_alloc(arena, count, sizeof *stream->uploads);
-    return stream->tokens && stream->weights && stream->demanded && stream->demanded_weights && stream->missing &&
+    return stream->tokens && stream->weights && stream->demanded && stream->demanded_weights && stream->demanded_uses &&
+           stream->scores && stream->missing &&
            stream->missing_tokens && stream->uploads;
 }
 
@@ -439,7 +449,10 @@ static uint32_t collect(st_stream *stream, const stream_layer *l, const int32_t 
         }
         stream->weights[e] += weights[i];
     }
-    for (uint32_t i = 0; i < count; i++) stream->demanded_weights[i] = stream->weights[stream->demanded[i]];
+    for (uint32_t i = 0; i < count; i++) {
+        stream->demanded_weights[i] = stream->weights[stream->demanded[i]];
+        stream->demanded_uses[i] = stream->tokens[stream->demanded[i]];
+    }
     return count;
 }
 
@@ -475,6 +488,18 @@ static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, u
     return st_split_fetch(&devices[ST_HOST], &devices[ST_CARD], &demand);
 }
 
+static void count_predictions(st_stream *stream, uint32_t layer, const st_cache_answer *answer, uint32_t count)
+{
+    stream_layer *l = &stream->layers[layer];
+    for (uint32_t i = 0; i < count; i++) {
+        if (!l->predicted[stream->demanded[i]]) continue;
+        l->predicted[stream->demanded[i]] = false;
+        if (answer->slot[i] < 0) continue; /* too late */
+        stream->counts.prefetch_hits++;
+        tell(stream, layer, ST_STAT_PREFETCH_HITS, 1);
+    }
+}
+
 /* Fetched and computed; the statistics hear of them when the layer is through. */
 static void count_shares(st_stream *stream, int64_t fetched, int64_t computed)
 {
@@ -493,13 +518,17 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
             return st_error_set(error, STRATA_DEVICE, NULL, "layer %u: expected experts from 0 to %u, found %d", layer,
                                 l->experts - 1, ids[i]);
     uint32_t count = collect(stream, l, ids, weights, rows);
-    st_cache_demand demand = {.layer = layer, .count = count, .experts = stream->demanded, .weights = stream->demanded_weights};
+    st_cache_demand demand = {.layer = layer, .count = count, .experts = stream->demanded, .weights = stream->demanded_weights,
+                              .tokens = rows, .uses = stream->demanded_uses};
     st_cache_answer answer;
     st_cache_ask(stream->cache, &demand, &answer);
     stream->decoding = rows == 1;
     if (stream->source.stats)
         st_stats_event(stream->source.stats, layer, stream->decoding, count, stream->demanded, answer.slot);
     take_answer(stream, l, &answer, count);
+    count_predictions(stream, layer, &answer, count);
+    if (rows == 1)
+        for (uint32_t k = 0; k < l->used; k++) l->last[k] = (uint32_t)ids[k];
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the card's, for this once */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
@@ -569,5 +598,71 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     tell(stream, layer, ST_STAT_COMPUTED, stream->event_computed);
     tell(stream, layer, ST_STAT_CPU_BYTES, stream->event_computed * l->slot_bytes);
     if (!stream->options.deterministic) show_landed(stream, layer);
+    return status;
+}
+
+/* --- hints -------------------------------------------------------------------------------------------------------------------- */
+
+static uint32_t next_split(const st_stream *stream, uint32_t layer)
+{
+    for (uint32_t i = layer + 1; i < stream->layer_count; i++)
+        if (st_stream_splits(stream, i)) return i;
+    return UINT32_MAX;
+}
+
+uint32_t st_stream_asks(const st_stream *stream, uint32_t layer, uint32_t rows)
+{
+    return stream->options.prefetch && rows == 1 ? next_split(stream, layer) : UINT32_MAX;
+}
+
+float *st_stream_scores(const st_stream *stream)
+{
+    return stream->options.prefetch & ST_PREFETCH_NEXT ? stream->scores : NULL;
+}
+
+/* Only ever a hint: where the link has something to do, it is left out. */
+static strata_status prefetch(st_stream *stream, uint32_t layer, uint32_t expert, strata_error *error)
+{
+    stream_layer *l = &stream->layers[layer];
+    st_cache_upload upload;
+    if (expert >= l->experts || st_cache_slot_of(stream->cache, layer, expert) >= 0) return STRATA_OK;
+    if (stream->flight_count) {
+        stream->counts.prefetch_drops++;
+        tell(stream, layer, ST_STAT_DROPPED, 1);
+        return STRATA_OK;
+    }
+    if (!st_cache_prefetch(stream->cache, layer, expert, &upload)) return STRATA_OK;
+    if (upload.evicted >= 0) give_to_host(l, (uint32_t)upload.evicted);
+    l->predicted[expert] = true;
+    stream->counts.prefetches++;
+    tell(stream, layer, ST_STAT_PREFETCHES, 1);
+    return send_upload(stream, layer, &upload, error);
+}
+
+/* The best of the scores, `used` of them. */
+static void choose_best(const st_stream *stream, const stream_layer *l, uint32_t *best)
+{
+    for (uint32_t k = 0; k < l->used; k++) {
+        best[k] = l->experts;
+        for (uint32_t e = 0; e < l->experts; e++) {
+            bool taken = false;
+            for (uint32_t i = 0; i < k; i++) taken = taken || best[i] == e;
+            if (!taken && (best[k] == l->experts || stream->scores[e] > stream->scores[best[k]])) best[k] = e;
+        }
+    }
+}
+
+strata_status st_stream_hint(st_stream *stream, uint32_t layer, strata_error *error)
+{
+    const stream_layer *l = &stream->layers[layer];
+    uint32_t *guess = stream->missing; /* free between events */
+    strata_status status = STRATA_OK;
+    if (stream->options.prefetch & ST_PREFETCH_NEXT) {
+        if (stream->options.predict) stream->options.predict(stream->options.predict_context, layer, l->used, guess);
+        else choose_best(stream, l, guess);
+        for (uint32_t k = 0; k < l->used && status == STRATA_OK; k++) status = prefetch(stream, layer, guess[k], error);
+    }
+    if (stream->options.prefetch & ST_PREFETCH_SAME)
+        for (uint32_t k = 0; k < l->used && status == STRATA_OK; k++) status = prefetch(stream, layer, l->last[k], error);
     return status;
 }

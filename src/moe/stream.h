@@ -18,6 +18,10 @@ typedef enum st_stream_arms {
     ST_ARMS_FETCH, /* all of it is fetched */
 } st_stream_arms;
 
+/* What is uploaded before it is asked for, while the link is idle: what the layer used for the token before, and what its
+ * router would choose of what the layer before it sees. */
+enum { ST_PREFETCH_SAME = 1, ST_PREFETCH_NEXT = 2 };
+
 typedef struct st_stream_options {
     const char *policy;   /* of the cache; NULL: the default */
     uint32_t admission;   /* cache.h */
@@ -26,6 +30,10 @@ typedef struct st_stream_options {
     uint32_t flights_max; /* uploads under way at a time; what comes then is dropped. 0: 64 */
     st_stream_arms arms;  /* who may take what is missing */
     bool deterministic;   /* uploads become visible when a batch begins, all at once */
+    unsigned prefetch;    /* ST_PREFETCH_…; 0: nothing */
+    /* For what-ifs: what the next layer's router would choose ([used]); NULL: it is asked. */
+    void (*predict)(void *context, uint32_t layer, uint32_t used, uint32_t *experts);
+    void *predict_context;
     const struct st_trace *warm; /* a recorded routing whose most used experts fill the slots; NULL: the first ones do */
 } st_stream_options;
 
@@ -75,6 +83,12 @@ strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *que
 /* The CPU is through with its share: uploads go on their way, and those that have arrived become visible. */
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error);
 
+/* The layer whose experts come next and whose router is worth asking now; UINT32_MAX: none. Its scores for the one token
+ * go to st_stream_scores, then st_stream_hint acts on them. */
+uint32_t st_stream_asks(const st_stream *stream, uint32_t layer, uint32_t rows);
+float *st_stream_scores(const st_stream *stream); /* NULL: nobody asks a router */
+strata_status st_stream_hint(st_stream *stream, uint32_t layer, strata_error *error);
+
 /* A slot's contents are gone: its expert is the host's again. Between batches. */
 void st_stream_lose(st_stream *stream, uint32_t layer, uint32_t slot);
 
@@ -83,6 +97,7 @@ typedef struct st_stream_counts {
     uint64_t fetches, computed;    /* of the misses */
     uint64_t uploads, upload_failures, upload_drops, fetch_failures, slots_lost;
     uint64_t fetch_bytes, upload_bytes;
+    uint64_t prefetches, prefetch_hits, prefetch_drops; /* begun; used in time; left out because the link was busy */
 } st_stream_counts;
 
 st_stream_counts st_stream_counts_of(const st_stream *stream);

@@ -157,6 +157,34 @@ static strata_status prepare_wave(const st_ready *ready, int part, const st_op *
     return status == STRATA_OK ? prepare_bound(ready, part, ST_CARD, ops, 2, ST_ROWS_ALL, out, error) : status;
 }
 
+/* The matrix by which a layer's router scores its experts. */
+static const st_op *router_of(const st_program *program, uint32_t layer)
+{
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        if (program->ops[i].kind != ST_OP_ROUTE || program->ops[i].layer != (int32_t)layer) continue;
+        for (uint32_t k = i; k-- > 0;)
+            if (program->ops[k].out == program->ops[i].in[0]) return program->ops[k].kind == ST_OP_MATMUL ? &program->ops[k] : NULL;
+    }
+    return NULL;
+}
+
+/* On the host, from the file: the router's own place may be the card. A hint needs no more than this. */
+static strata_status prepare_ask(const st_ready *ready, int part, const st_op *experts, st_segment **out, strata_error *error)
+{
+    const st_stream *stream = ready->source->stream;
+    uint32_t next = st_stream_asks(stream, (uint32_t)experts->layer, 1);
+    const st_op *router = next == UINT32_MAX ? NULL : router_of(ready->source->program, next);
+    if (!router || !st_stream_scores(stream)) return STRATA_OK;
+    const st_weight *w = &ready->source->binding->weights[router->weight[0]];
+    st_bound_op bound = {.op = router, .in = {bind_value(ready, ST_HOST, experts->in[0])},
+                         .out = {.data = st_stream_scores(stream), .width = (uint32_t)w->ne[1]}};
+    if (bound.in[0].width != w->ne[0]) return STRATA_OK;
+    bound.weight[0] = (st_bound_weight){.data = w->tensor->data, .info = w->tensor->info, .type = w->tensor->type};
+    memcpy(bound.weight[0].ne, w->ne, sizeof bound.weight[0].ne);
+    if (!st_type_row_bytes(w->tensor->info, w->ne[0], &bound.weight[0].row_bytes)) return STRATA_OK;
+    return prepare_bound(ready, part, ST_HOST, &bound, 1, ST_ROWS_ALL, out, error);
+}
+
 static strata_status prepare_split(const st_ready *ready, int part, const st_op *op, st_ready_split *out, strata_error *error)
 {
     st_bound_op bound;
@@ -174,7 +202,7 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
     if (status == STRATA_OK) status = prepare_bound(ready, part, ST_CARD, &bound, 1, ST_ROWS_ALL, &out->add_host, error);
     for (uint32_t i = 0; i < waves && status == STRATA_OK; i++)
         status = prepare_wave(ready, part, op, i, &out->waves[i], error);
-    return status;
+    return status == STRATA_OK ? prepare_ask(ready, part, op, &out->ask, error) : status;
 }
 
 /* The plan's devices, with those operations marked whose experts may be missing on the card. */
@@ -227,6 +255,7 @@ strata_status st_ready_range_new(const st_ready *ready, int part, st_op_range op
 static void free_split(const st_ready_device *devices, st_ready_split *split)
 {
     if (split->host) devices[ST_HOST].source.backend->segment_free(split->host);
+    if (split->ask) devices[ST_HOST].source.backend->segment_free(split->ask);
     if (split->add_host) devices[ST_CARD].source.backend->segment_free(split->add_host);
     for (uint32_t i = 0; i < split->wave_count; i++)
         if (split->waves[i]) devices[ST_CARD].source.backend->segment_free(split->waves[i]);

@@ -15,6 +15,7 @@ typedef struct st_ready_split {
     st_segment *add_host; /* the card adds what came from there */
     st_segment **waves;   /* the card computes fetched experts and adds them */
     uint32_t wave_count;
+    st_segment *ask;      /* the next layer's router looks at what these experts see, on the host; NULL: nobody asks */
 } st_ready_split;
 
 typedef struct st_ready_stage {

@@ -264,7 +264,11 @@ static strata_status run_split(st_run *run, const st_ready_split *split, const s
     if (status == STRATA_OK) status = run_waves(run, split, &work, error);
     if (status == STRATA_OK && work.host) status = run_host_share(run, split, rows, error);
     strata_status ended = st_stream_end(stream, layer, status == STRATA_OK ? error : NULL);
-    return status == STRATA_OK ? ended : status;
+    if (status == STRATA_OK) status = ended;
+    uint32_t next = st_stream_asks(stream, layer, rows);
+    if (status != STRATA_OK || next == UINT32_MAX) return status;
+    if (split->ask) status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, error);
+    return status == STRATA_OK ? st_stream_hint(stream, next, error) : status;
 }
 
 /* `step` is the block as the host wrote it. */

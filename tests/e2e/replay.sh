@@ -40,6 +40,16 @@ run replay $trace $profile --json --policy lru --slots 32 --admission second
 check "the second touch halves the uploads" above "$all * 0.7" "$(field lru 32 uploads)"
 run replay $trace $profile --json --slots 32 --upload-cost 5
 check "uploads that cost too much are not made" above "$default" "$(field blend 32 hit_rate)"
+run replay ../shared/traces/qwen.route.csv $profile --json --slots 32 --policy blend
+if [ "$code" = 0 ]; then
+    check "the default's uploads" above 0.85 "$(field blend 32 uploads)"
+    default=$(field blend 32 hit_rate)
+    check "the default's hits" above "$default" 0.825
+    run replay ../shared/traces/qwen.route.csv $profile --json --slots 32 --policy blend --prefetch 2
+    check "predictions bring hits" above "$(field blend 32 hit_rate)" "$default + 0.02"
+else
+    skip "a whole recording" "../shared/traces is not there"
+fi
 
 # --- the chart
 run replay $trace $profile --svg "$work/chart.svg"

@@ -138,6 +138,28 @@ static void the_same_bits_again(void **state)
     golden_close(&g);
 }
 
+/* Prefetching is a hint: it changes no logits. */
+static void hints_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen3moe", "gemma4-moe"};
+    for (int n = 0; n < 2; n++)
+        for (unsigned prefetch = 1; prefetch <= 3; prefetch++) {
+            golden g;
+            assert_true(golden_open(&g, names[n]));
+            st_plan_options placed = slots_of(2);
+            golden_options options = cache_options(&placed, 1);
+            options.experts.prefetch = prefetch;
+            golden_run r;
+            golden_run_open(&r, &g, &options);
+            check_all(&r, names[n]);
+            st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
+            if (prefetch & ST_PREFETCH_NEXT) assert_true(counts.prefetches + counts.prefetch_drops > 0);
+            golden_run_close(&r);
+            golden_close(&g);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +167,7 @@ int main(void)
         cmocka_unit_test(slots_that_are_lost),
         cmocka_unit_test(more_uploads_than_the_queue_takes),
         cmocka_unit_test(the_same_bits_again),
+        cmocka_unit_test(hints_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ typedef struct rig {
     uint32_t experts[LAYERS], slots[LAYERS], used;
     model models[LAYERS];
     uint64_t random;
-    uint64_t hits, misses, uploads, reasons;
+    uint64_t hits, misses, uploads, reasons, hints;
 } rig;
 
 static uint32_t draw(uint64_t *state, uint32_t below)
@@ -98,6 +98,21 @@ static void ask(rig *r)
     r->reasons += reasons;
 }
 
+/* A prediction: at most so many, none of them twice, nothing pinned and nothing likely given up. */
+static void hint(rig *r)
+{
+    uint32_t layer = draw(&r->random, LAYERS), likely[EXPERTS_MAX], most = 1 + draw(&r->random, 3);
+    float weights[EXPERTS_MAX];
+    st_cache_answer a;
+    if (r->experts[layer] == 0) return;
+    st_cache_demand d = {.layer = layer, .count = draw_demand(r, layer, likely), .experts = likely, .weights = weights};
+    for (uint32_t i = 0; i < d.count; i++) weights[i] = (float)draw(&r->random, 1000) / 1000.0f;
+    st_cache_hint(r->cache, &d, most, &a);
+    assert_true(a.upload_count <= most);
+    check_uploads(r, layer, likely, d.count, &a);
+    r->hints += a.upload_count;
+}
+
 /* Copies end in any order, some of them badly; slots are lost; pins come and go. */
 static void disturb(rig *r)
 {
@@ -159,11 +174,12 @@ static void stress(st_cache_options options, uint64_t seed, uint32_t events)
     assert_int_equal(st_cache_new(&options, &r.cache, NULL), STRATA_OK);
     for (uint32_t i = 0; i < events; i++) {
         ask(&r);
+        if (i % 8 == 0) hint(&r);
         for (uint32_t n = draw(&r.random, 8); n > 0; n--) disturb(&r);
         if (i % 1024 == 0) check_state(&r);
     }
     check_state(&r);
-    assert_true(r.hits > 0 && r.misses > 0 && r.uploads > 0 && r.uploads + r.reasons == r.misses);
+    assert_true(r.hits > 0 && r.misses > 0 && r.uploads > 0 && r.hints > 0 && r.uploads + r.reasons == r.misses);
     st_cache_free(r.cache);
 }
 

@@ -121,6 +121,44 @@ static void the_trunk_of_qwen3_30b_a3b(void **state)
     plan_rig_close(&rig);
 }
 
+/* The sums of docs/plan.md, but for the layers whose tensors are wider: here all values, and down from the middle on. */
+static void the_sums_of_the_page(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    open_desktop(&rig, &qwen3_30b_a3b, 64 * GIB);
+    rig.options.context = 32768;
+    rig.options.out_rows = 16;
+    rig.options.workers[ST_HOST] = 8;
+    rig.options.workers[ST_CARD] = 1;
+    rig.options.moe = ST_MOE_CACHE;
+    plan_rig_get(&rig);
+    uint64_t narrow = 2654208, wide = 3059712; /* an expert */
+    uint64_t layer = 17408 + 2 * 4718592 + 589824 + 860160 + 1048576, output = 255252480 + 8192;
+    uint64_t weights = 48 * layer + output, kv = (uint64_t)48 * 32768 * 2 * 4 * 128 * 2;
+    uint64_t shared = 126143232, worker = 352512, steps = 2 * 16640, sums = (uint64_t)2 * 2048 * 2048 * 4;
+    uint64_t work = (uint64_t)2048 * 49664 + (uint64_t)16 * (2048 + 151936) * 4 + steps + shared;
+    uint64_t fixed = weights + kv + work + worker + sums + 10 * wide;
+    uint64_t room = (12 * GIB - 756 * MIB) / (2 * MIB) * (2 * MIB) - fixed, all = 24 * narrow + 24 * wide;
+    uint64_t slots = room / all * all, left = room % all, more = left / narrow < 24 ? left / narrow : 24;
+    slots += more * narrow;
+    if (more == 24) slots += (left - 24 * narrow) / wide * wide;
+    const uint64_t *card = rig.plan->devices[ST_CARD].owners, *host = rig.plan->devices[ST_HOST].owners;
+    assert_int_equal(card[ST_OWNER_RUNTIME], 500 * MIB);
+    assert_int_equal(card[ST_OWNER_WEIGHTS], weights);
+    assert_int_equal(card[ST_OWNER_KV], kv);
+    assert_int_equal(card[ST_OWNER_SCRATCH], work + worker + sums);
+    assert_int_equal(card[ST_OWNER_STAGING], 10 * wide);
+    assert_int_equal(card[ST_OWNER_SLOTS], slots);
+    assert_int_equal(card[ST_OWNER_PADDING], 0);
+    assert_int_equal(card[ST_OWNER_GRANULARITY], (2 * MIB - (fixed + slots) % (2 * MIB)) % (2 * MIB));
+    assert_int_equal(host[ST_OWNER_WEIGHTS], 175030272);
+    assert_int_equal(host[ST_OWNER_EXPERTS], 128 * all);
+    assert_int_equal(host[ST_OWNER_SCRATCH], work + 8 * worker);
+    assert_int_equal(host[ST_OWNER_STAGING], steps + 16 * 151936 * 4);
+    plan_rig_close(&rig);
+}
+
 static void llama4_scout_in_ram(void **state)
 {
     (void)state;
@@ -169,6 +207,7 @@ int main(void)
         cmocka_unit_test(all_of_qwen3_8b),
         cmocka_unit_test(all_of_gemma4_12b),
         cmocka_unit_test(the_trunk_of_qwen3_30b_a3b),
+        cmocka_unit_test(the_sums_of_the_page),
         cmocka_unit_test(llama4_scout_in_ram),
         cmocka_unit_test(a_part_of_qwen35_27b),
     };
