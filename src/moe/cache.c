@@ -367,23 +367,6 @@ void st_cache_hint(st_cache *cache, const st_cache_demand *likely, uint32_t most
 
 /* ---- slots ---------------------------------------------------------------------------------------------------------- */
 
-bool st_cache_prefetch(st_cache *cache, uint32_t layer_index, uint32_t expert, st_cache_upload *out)
-{
-    layer *l = &cache->layers[layer_index];
-    if (expert >= l->marks.experts || l->where[expert] >= 0) return false;
-    int32_t slot = find_empty(l), victim = -1;
-    if (slot < 0) {
-        slot = find_victim(cache, l);
-        if (slot < 0) return false;
-        victim = l->holds[slot];
-        l->touched[victim] = false;
-        clear_slot(l, (uint32_t)slot);
-    }
-    occupy(l, (uint32_t)slot, expert, SLOT_WRITING);
-    *out = (st_cache_upload){expert, (uint32_t)slot, victim};
-    return true;
-}
-
 void st_cache_filled(st_cache *cache, uint32_t layer_index, uint32_t slot)
 {
     layer *l = &cache->layers[layer_index];

@@ -60,10 +60,6 @@ void st_cache_ask(st_cache *cache, const st_cache_demand *demand, st_cache_answe
  * as used, and of the answer's counts only `upload_count` has a meaning. */
 void st_cache_hint(st_cache *cache, const st_cache_demand *likely, uint32_t most, st_cache_answer *answer);
 
-/* A hint that the expert will be asked for: an upload for it, in the place of an empty slot's nobody or of what is worth
- * least and the layer's last event did not use. False: it is there or coming, or no slot may be given up. */
-bool st_cache_prefetch(st_cache *cache, uint32_t layer, uint32_t expert, st_cache_upload *out);
-
 /* The copy for a slot ended: from now on it is a hit. Or failed: the slot is empty. */
 void st_cache_filled(st_cache *cache, uint32_t layer, uint32_t slot);
 void st_cache_failed(st_cache *cache, uint32_t layer, uint32_t slot);

@@ -10,6 +10,14 @@
 
 enum { MATRICES = 3, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
+/* An upload reads the host's memory as a computed miss does, but half of the time nobody else wants it then. */
+#define UPLOAD_COST 0.6
+
+/* How often a guess is right: a layer's experts of the token before are used again, and the next layer's router guesses
+ * from what this layer sees (docs/experts.md). */
+#define LIKELY_AGAIN 0.4f
+#define LIKELY_NEXT 0.85f
+
 typedef struct stream_layer {
     uint32_t experts, used, slots; /* experts 0: not in slots */
     size_t part_bytes[MATRICES], part_offset[MATRICES], slot_bytes;
@@ -222,7 +230,7 @@ static strata_status open_cache(st_stream *stream, strata_error *error)
     }
     st_cache_options options = {.layers = stream->layer_count, .experts = experts, .slots = slots, .used = used,
                                 .policy = stream->options.policy, .admission = stream->options.admission,
-                                .budget = stream->options.no_uploads ? 0 : stream->options.budget, .upload_cost = 1};
+                                .budget = stream->options.no_uploads ? 0 : stream->options.budget, .upload_cost = UPLOAD_COST};
     return st_cache_new(&options, &stream->cache, error);
 }
 
@@ -621,22 +629,32 @@ float *st_stream_scores(const st_stream *stream)
 }
 
 /* Only ever a hint: where the link has something to do, it is left out. */
-static strata_status prefetch(st_stream *stream, uint32_t layer, uint32_t expert, strata_error *error)
+static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t *guess, float likely, strata_error *error)
 {
     stream_layer *l = &stream->layers[layer];
-    st_cache_upload upload;
-    if (expert >= l->experts || st_cache_slot_of(stream->cache, layer, expert) >= 0) return STRATA_OK;
+    st_cache_demand demand = {.layer = layer, .experts = stream->demanded, .weights = stream->demanded_weights};
+    for (uint32_t k = 0; k < l->used; k++) {
+        if (guess[k] >= l->experts || st_cache_slot_of(stream->cache, layer, guess[k]) >= 0) continue;
+        stream->demanded[demand.count] = guess[k];
+        stream->demanded_weights[demand.count++] = likely;
+    }
+    if (demand.count == 0) return STRATA_OK;
     if (stream->flight_count) {
-        stream->counts.prefetch_drops++;
-        tell(stream, layer, ST_STAT_DROPPED, 1);
+        stream->counts.prefetch_drops += demand.count;
+        tell(stream, layer, ST_STAT_DROPPED, demand.count);
         return STRATA_OK;
     }
-    if (!st_cache_prefetch(stream->cache, layer, expert, &upload)) return STRATA_OK;
-    if (upload.evicted >= 0) give_to_host(l, (uint32_t)upload.evicted);
-    l->predicted[expert] = true;
-    stream->counts.prefetches++;
-    tell(stream, layer, ST_STAT_PREFETCHES, 1);
-    return send_upload(stream, layer, &upload, error);
+    st_cache_answer answer;
+    strata_status status = STRATA_OK;
+    st_cache_hint(stream->cache, &demand, demand.count, &answer);
+    for (uint32_t i = 0; i < answer.upload_count && status == STRATA_OK; i++) {
+        if (answer.uploads[i].evicted >= 0) give_to_host(l, (uint32_t)answer.uploads[i].evicted);
+        l->predicted[answer.uploads[i].expert] = true;
+        stream->counts.prefetches++;
+        tell(stream, layer, ST_STAT_PREFETCHES, 1);
+        status = send_upload(stream, layer, &answer.uploads[i], error);
+    }
+    return status;
 }
 
 /* The best of the scores, `used` of them. */
@@ -660,9 +678,9 @@ strata_status st_stream_hint(st_stream *stream, uint32_t layer, strata_error *er
     if (stream->options.prefetch & ST_PREFETCH_NEXT) {
         if (stream->options.predict) stream->options.predict(stream->options.predict_context, layer, l->used, guess);
         else choose_best(stream, l, guess);
-        for (uint32_t k = 0; k < l->used && status == STRATA_OK; k++) status = prefetch(stream, layer, guess[k], error);
+        status = prefetch(stream, layer, guess, LIKELY_NEXT, error);
     }
-    if (stream->options.prefetch & ST_PREFETCH_SAME)
-        for (uint32_t k = 0; k < l->used && status == STRATA_OK; k++) status = prefetch(stream, layer, l->last[k], error);
+    if (status == STRATA_OK && stream->options.prefetch & ST_PREFETCH_SAME)
+        status = prefetch(stream, layer, l->last, LIKELY_AGAIN, error);
     return status;
 }

@@ -295,7 +295,7 @@ static double disk_share_of(const st_predictor *p, const st_plan *plan)
 static st_timeline begin(const st_predictor *p, const st_plan *plan, double hit_rate)
 {
     return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = plan->experts.slots,
-                         .hit_rate = hit_rate_of(p, plan, hit_rate), .disk_share = disk_share_of(p, plan)};
+                         .hit_rate = hit_rate_of(p, plan, hit_rate), .disk_share = disk_share_of(p, plan), .uploads = plan->experts.uploads};
 }
 
 static double end_of(const st_timeline *line)

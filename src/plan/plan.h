@@ -106,6 +106,7 @@ typedef struct st_plan_experts {
     double slots_per_layer;    /* mean over the layers with experts */
     double resident_share;
     double hit_rate;           /* assumed */
+    double uploads;            /* per layer and token, recorded: they take memory from the CPU. 0: not counted */
     const char *hit_source;    /* "table", "slots / experts", "recorded"; "all or none" without a cache */
 } st_plan_experts;
 

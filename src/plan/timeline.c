@@ -143,10 +143,11 @@ static void walk_fork(st_timeline *t, const st_cached_experts *x)
 
 /* A token's misses are whole experts, now none and now three: what a layer takes is the mean over how many there are, each
  * expert missing by itself, and not what a mean number of them would take. */
-static void mean_ends(const st_timeline *t, const st_cached_experts *x, double begin, double *end, double *host_end)
+static void mean_ends(const st_timeline *t, const st_cached_experts *x, double begin, double slowed, double *end,
+                      double *host_end)
 {
     part card = card_part(t, x), host = host_part(t, x);
-    double missing = 1 - share_on_card(t, x), each = missing > 0 ? host.seconds / missing / x->used : 0;
+    double missing = 1 - share_on_card(t, x), each = missing > 0 ? host.seconds / missing / x->used * slowed : 0;
     double chance = missing < 1 ? pow(1 - missing, x->used) : 0;
     *end = *host_end = 0;
     for (uint32_t m = 0; m <= x->used; m++) {
@@ -158,16 +159,27 @@ static void mean_ends(const st_timeline *t, const st_cached_experts *x, double b
     }
 }
 
+/* While an upload reads the host's memory, the CPU has what is left of it: its time in parts of what it is otherwise. */
+static double slowed_by_uploads(const st_timeline *t, const st_cached_experts *x, double seconds)
+{
+    double memory = t->devices[ST_HOST].memory_rate, link = t->devices[ST_CARD].link_up;
+    if (t->uploads <= 0 || seconds <= 0 || link <= 0 || memory <= 0) return 1;
+    if (link > memory / 2) link = memory / 2; /* a fair half */
+    double busy = t->uploads * x->work.bytes / x->used / link / seconds;
+    return 1 + (busy < 1 ? busy : 1) * link / (memory - link);
+}
+
 static void walk_token(st_timeline *t, const st_cached_experts *x)
 {
     part card = card_part(t, x), host = host_part(t, x);
     double begin = t->card, end, host_end;
     host_waits(t, t->forked);
-    mean_ends(t, x, begin, &end, &host_end);
+    mean_ends(t, x, begin, 1, &end, &host_end);
+    mean_ends(t, x, begin, slowed_by_uploads(t, x, end - t->layer_began), &end, &host_end);
     if (begin + card.seconds > host_end) spend(t, card.on, card.seconds);
     else spend(t, host.on, host_end - t->host);
     spend(t, ST_SPENT_LINK, x->up);
-    t->card = end;
+    t->card = t->layer_began = end;
     t->host = host_end;
 }
 

@@ -50,6 +50,8 @@ typedef struct st_timeline {
     double host, card;     /* when they are through with what they were given */
     double forked;         /* when the host can begin with its share of a layer's experts */
     bool is_forked;
+    double uploads;        /* per layer with a cache */
+    double layer_began;    /* when the last such layer ended */
     double spent[ST_SPENT_COUNT];
 } st_timeline;
 

@@ -215,7 +215,9 @@ static outcome run(const what_if *w)
                                       .fetches = after.fetches - before.fetches};
         if (o.counts.events) hit_rate = (double)o.counts.hits / (double)(o.counts.hits + o.counts.misses);
     }
-    o.predicted_tps = st_plan_predict(&r.plan.source, r.plan.plan, WARM + TOKENS / 2, 1, hit_rate).decode_tps;
+    st_plan measured = *r.plan.plan;
+    measured.experts.uploads = (double)o.counts.uploads / (LAYERS * TOKENS);
+    o.predicted_tps = st_plan_predict(&r.plan.source, &measured, WARM + TOKENS / 2, 1, hit_rate).decode_tps;
     print_message("mode %s, %.1f slots: %.1f t/s, roofline %.1f, predicted %.1f; hits %.3f, uploads %.3f and fetches %.3f an event\n",
                   st_moe_mode_name(w->mode), o.slots, o.tps, o.roofline_tps, o.predicted_tps, hit_rate,
                   (double)o.counts.uploads / (LAYERS * TOKENS), (double)o.counts.fetches / (LAYERS * TOKENS));
@@ -230,7 +232,8 @@ static what_if cached(int32_t slots)
 
 /* --- what holds --------------------------------------------------------------------------------------------------- */
 
-static void check_modes(void)
+/* `off`: how far the prediction may be, with the hits and uploads that were measured put in. */
+static void check_modes(double off)
 {
     what_if cpu = {.mode = ST_MOE_CPU, .slots = -1, .card_bytes = (uint64_t)12 << 30}, cache = cached(-1);
     outcome on_cpu = run(&cpu), in_cache = run(&cache);
@@ -238,8 +241,7 @@ static void check_modes(void)
     assert_true(in_cache.tps >= 2.5 * on_cpu.tps);
     assert_true(in_cache.tps >= 0.85 * in_cache.roofline_tps);
     assert_true(fabs(on_cpu.tps / on_cpu.predicted_tps - 1) <= 0.02);
-    /* the prediction has no uploads, which take some of the CPU's memory from it */
-    assert_true(fabs(in_cache.tps / in_cache.predicted_tps - 1) <= 0.05);
+    assert_true(fabs(in_cache.tps / in_cache.predicted_tps - 1) <= off);
     cache.experts.no_uploads = true;
     outcome still = run(&cache);
     assert_true(fabs(still.tps / still.predicted_tps - 1) <= 0.02);
@@ -249,14 +251,14 @@ static void a_recorded_routing(void **state)
 {
     (void)state;
     if (!read_routes()) skip();
-    check_modes();
+    check_modes(0.02);
 }
 
 static void a_routing_as_local(void **state)
 {
     (void)state;
     make_routes(0.94);
-    check_modes();
+    check_modes(0.03);
 }
 
 /* The split is never slower than the better arm alone. */
