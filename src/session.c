@@ -102,13 +102,11 @@ static strata_status run_batch(strata_session *session, uint32_t end, strata_err
     if (count > engine->plan->batch) count = engine->plan->batch;
     pthread_mutex_lock(&engine->turn);
     strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
+    uint32_t reached;
+    /* A batch that broke off may have left a state that is neither here nor there: the sequence starts again. */
+    if (status != STRATA_OK && st_run_rewind(session->run, 0, &reached, NULL) == STRATA_OK) session->done = reached;
     pthread_mutex_unlock(&engine->turn);
-    if (status != STRATA_OK) {
-        /* A batch that broke off may have left a state that is neither here nor there: the sequence starts again. */
-        uint32_t reached;
-        if (st_run_rewind(session->run, 0, &reached, NULL) == STRATA_OK) session->done = reached;
-        return status;
-    }
+    if (status != STRATA_OK) return status;
     session->done += count;
     session->last_row = count - 1;
     return STRATA_OK;
@@ -127,6 +125,14 @@ static strata_status run_until(strata_session *session, uint32_t end, uint32_t f
     return STRATA_OK;
 }
 
+static strata_status take_snapshot(strata_session *session, strata_error *error)
+{
+    pthread_mutex_lock(&session->engine->turn);
+    strata_status status = st_kv_snapshot(st_run_kv(session->run), error);
+    pthread_mutex_unlock(&session->engine->turn);
+    return status;
+}
+
 /* Runs all of a new prompt. A model whose state cannot be rewound gets a snapshot one step before the end: the same
  * prompt again, or another answer to it, runs its last token alone. Whoever goes on token by token leaves none: they
  * would push out those worth having. */
@@ -136,7 +142,7 @@ static strata_status run_prompt(strata_session *session, strata_progress progres
     strata_status status = STRATA_OK;
     if (session->engine->desc->recurrent && session->count > first + step) {
         status = run_until(session, session->count - step, first, progress, context, error);
-        if (status == STRATA_OK) status = st_kv_snapshot(st_run_kv(session->run), error);
+        if (status == STRATA_OK) status = take_snapshot(session, error);
     }
     return status == STRATA_OK ? run_until(session, session->count, first, progress, context, error) : status;
 }
@@ -146,7 +152,9 @@ static strata_status rewind_to(strata_session *session, uint32_t count, strata_e
 {
     uint32_t reached;
     if (count < session->done) {
+        pthread_mutex_lock(&session->engine->turn);
         strata_status status = st_run_rewind(session->run, count, &reached, error);
+        pthread_mutex_unlock(&session->engine->turn);
         if (status != STRATA_OK) return status;
         session->done = reached;
     }
@@ -352,7 +360,7 @@ strata_status strata_session_generate(strata_session *session, const strata_gene
     strata_answer found = {0};
     strata_status status = generator_open(&g, error);
     if (status == STRATA_OK) status = generate(&g, &found, error);
-    if (status == STRATA_OK) status = st_kv_snapshot(st_run_kv(session->run), error);
+    if (status == STRATA_OK) status = take_snapshot(session, error);
     generator_close(&g);
     if (status == STRATA_OK) *answer = found;
     return status;

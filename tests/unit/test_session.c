@@ -724,10 +724,15 @@ static void sessions_do_not_disturb_each_other(void **state)
 {
     (void)state;
     enum { TALKERS = 4 };
-    static const char *const names[] = {"llama", "qwen35moe"};
-    for (int n = 0; n < 2; n++) {
+    static const char *const names[] = {"llama", "qwen35moe", "qwen3moe"};
+    for (int n = 0; n < 3; n++) {
         rig r;
-        open_rig(&r, names[n], (strata_engine_options){.threads = 2, .batch = 8});
+        strata_placement placement = STRATA_PLACEMENT_DEFAULT; /* the last one's sessions share an expert cache */
+        placement.device = n == 2 ? "sim" : NULL;
+        placement.vram_bytes = n == 2 ? (uint64_t)1 << 30 : 0;
+        placement.moe = n == 2 ? "cache" : NULL;
+        placement.expert_slots = n == 2 ? 3 : -1;
+        open_rig(&r, names[n], (strata_engine_options){.threads = 2, .batch = 8, .placement = &placement, .expert_stats = n == 2});
         talker alone[TALKERS], together[TALKERS];
         pthread_t threads[TALKERS];
         for (int i = 0; i < TALKERS; i++) {
