@@ -129,6 +129,7 @@ static void choose_blocks(const matmul_job *job, size_t tile, size_t tokens, uin
     st_act_row acts = st_acts_tile(&job->acts, tile);
     size_t blocks = job->acts.width / ST_ACT_BLOCK, chosen = 0, least = 0;
     float errors[REFINED_MAX];
+    if (job->refined == 0) return;
     for (size_t b = 0; b < blocks; b++) {
         float error = 0;
         for (size_t t = 0; t < tokens; t++) error += acts.scale[b * ST_ACT_TILE + t] * acts.scale[b * ST_ACT_TILE + t];

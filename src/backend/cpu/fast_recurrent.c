@@ -17,6 +17,7 @@ static void conv_part(void *context, uint32_t worker, size_t part)
     const st_bound_op *bound = call->bound;
     size_t channels = bound->in[0].width, taps = call->op->p.conv.width, first = part * CHANNELS;
     size_t count = channels - first < CHANNELS ? channels - first : CHANNELS;
+    if (taps == 0) return; /* the description has checked it: said for who reads this alone */
     /* scratch: the weights by taps [taps, CHANNELS], then the inputs seen [taps, CHANNELS], oldest first, and a sum */
     float *weights = st_cpu_scratch(call, worker), *seen = weights + taps * CHANNELS, *sum = seen + taps * CHANNELS;
     const float *stored = bound->weight[0].data;
