@@ -292,12 +292,25 @@ static json_t *row_json(const bench *b, const bench_row *row)
     return NULL;
 }
 
+/* What happened to routed experts until now. */
+static bool add_expert_stats(const bench *b, json_t *root)
+{
+    json_t *facts = NULL;
+    if (cli_engine_facts(&b->engine, &facts, NULL) != STRATA_OK) return false;
+    json_t *stats = json_object_get(facts, "expert_stats");
+    bool whole = !stats || json_object_set(root, "expert_stats", stats) == 0;
+    json_decref(facts);
+    return whole;
+}
+
 static strata_status print_json(const bench *b, strata_error *error)
 {
     json_t *rows = json_array(), *machine = json_copy(b->machine), *engine = json_copy(b->engine.facts);
     json_t *operations = json_incref(json_object_get(machine, "operations"));
     json_object_del(machine, "operations");
     json_object_del(engine, "profile");
+    json_object_del(engine, "expert_stats"); /* as of before the first token */
+    json_object_del(engine, "expert_table");
     bool whole = true;
     for (size_t i = 0; i < b->row_count; i++)
         if (json_array_append_new(rows, row_json(b, &b->rows[i])) != 0) whole = false;
@@ -308,6 +321,7 @@ static strata_status print_json(const bench *b, strata_error *error)
         whole = json_object_set_new(root, "load_seconds", json_real(b->load_seconds)) == 0 &&
                 json_object_set_new(root, "first_token_seconds", json_real(b->first_seconds)) == 0 &&
                 json_object_set_new(root, "peak_bytes", json_integer((json_int_t)b->peak_bytes)) == 0 && whole;
+    if (whole && b->arguments->values[OPTION_EXPERT_STATS].set) whole = add_expert_stats(b, root);
     strata_status status = root && whole ? cli_print_json(root, JSON_INDENT(2), error)
                                          : cli_fail(error, STRATA_MEMORY, NULL, "no memory to write JSON");
     json_decref(rows);

@@ -8,10 +8,11 @@ static const char *const families[] = {"llama",  "mixtral",  "qwen2",        "qw
                                        "llama4", "gemma4-e", "gemma4-dense", "gemma4-moe", "qwen35",   "qwen35moe"};
 
 /* The whole prompt and what follows greedily, on that placement. */
-static void run_placed(const char *name, const golden *g, const st_plan_options *placed, uint32_t batch, uint32_t layers)
+static void run_with_policy(const char *name, const golden *g, const st_plan_options *placed, uint32_t batch, uint32_t layers,
+                            const char *policy)
 {
     golden_options options = {.kv_type = ST_TYPE_F32, .batch = batch, .threads = 1, .nextn = g->nextn_logits != NULL,
-                              .cpu = "ref", .placed = placed};
+                              .cpu = "ref", .placed = placed, .experts.policy = policy};
     golden_run r;
     golden_run_open(&r, g, &options);
     assert_int_equal(r.plan->layers_on_card, layers);
@@ -28,6 +29,11 @@ static void run_placed(const char *name, const golden *g, const st_plan_options 
     golden_run_close(&r);
     assert_int_equal(st_sim_used_bytes(world), 0);
     st_sim_world_free(world);
+}
+
+static void run_placed(const char *name, const golden *g, const st_plan_options *placed, uint32_t batch, uint32_t layers)
+{
+    run_with_policy(name, g, placed, batch, layers, NULL);
 }
 
 static st_plan_options no_cache(void)
@@ -89,7 +95,8 @@ static void experts_in_every_mode(void **state)
                 options.layers = ST_LAYERS_ALL;
                 options.moe = ST_MOE_CACHE;
                 options.expert_slots = (int32_t)slots;
-                run_placed(names[i], &g, &options, batches[b], layers);
+                const char *policy = st_cache_policy_name((slots + b) % st_cache_policy_count()); /* all have their turn */
+                run_with_policy(names[i], &g, &options, batches[b], layers, policy);
             }
         for (size_t b = kit_is_slow() ? 2 : 0; b < 3; b++) {
             st_plan_options options = st_plan_options_default();
