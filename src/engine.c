@@ -192,7 +192,7 @@ uint32_t strata_engine_context(const strata_engine *engine)
 }
 
 /* Virtual time goes on while another session runs. */
-double st_engine_seconds(const strata_engine *engine)
+double strata_engine_clock(const strata_engine *engine)
 {
     if (!engine->world) return st_clock_seconds();
     pthread_mutex_t *turn = (pthread_mutex_t *)(uintptr_t)&engine->turn;
@@ -200,11 +200,6 @@ double st_engine_seconds(const strata_engine *engine)
     double seconds = st_sim_world_seconds(engine->world);
     pthread_mutex_unlock(turn);
     return seconds;
-}
-
-double strata_engine_clock(const strata_engine *engine)
-{
-    return st_engine_seconds(engine);
 }
 
 /* What a range of operations costs one token: the weights it reads, and its multiplications and additions. */

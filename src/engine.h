@@ -30,7 +30,4 @@ struct strata_engine {
 
 enum { ST_SESSION_OUT_ROWS = 16 }; /* rows of logits at a time */
 
-/* Seconds on the clock of the engine's devices. */
-double st_engine_seconds(const strata_engine *engine);
-
 #endif

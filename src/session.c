@@ -322,14 +322,14 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
 {
     strata_session *session = g->session;
     uint32_t context = strata_engine_context(session->engine);
-    double start = st_engine_seconds(session->engine);
+    double start = strata_engine_clock(session->engine);
     bool finished = false, text_over = false;
     answer->finish = STRATA_FINISH_LENGTH;
     while (!finished && (g->options->max_tokens == 0 || answer->tokens < g->options->max_tokens)) {
         strata_token token;
         strata_status status = pick_next(g, &token, error);
         if (status != STRATA_OK) return status;
-        if (answer->tokens == 0) answer->first_seconds = st_engine_seconds(session->engine) - start;
+        if (answer->tokens == 0) answer->first_seconds = strata_engine_clock(session->engine) - start;
         if (!g->options->ignore_end && st_tokenizer_is_end(g->tokenizer, token)) {
             answer->finish = STRATA_FINISH_END;
             break;
@@ -349,7 +349,7 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
         }
     }
     strata_status status = text_over ? STRATA_OK : show_end(g, error);
-    answer->seconds = st_engine_seconds(session->engine) - start;
+    answer->seconds = strata_engine_clock(session->engine) - start;
     return status;
 }
 

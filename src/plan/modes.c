@@ -99,7 +99,6 @@ strata_status st_draft_decode_tps(const st_planner *p, const st_draft *draft, do
 
 static bool may_cache(const st_planner *p)
 {
-    if (p->options.no_cache) return false;
     for (uint32_t i = 0; i < p->kv_layer_count; i++) {
         const st_layer_facts *layer = &p->layers[i];
         if (layer->moe_index != UINT32_MAX && layer->moe_index >= p->options.cpu_moe_layers && layer->experts_on_card)

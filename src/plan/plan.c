@@ -110,8 +110,6 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
         return contradiction(error, "--expert-slots", "only a cache has slots (--moe cache)");
     if (o->moe == ST_MOE_CACHE && o->expert_slots == 0)
         return contradiction(error, "--expert-slots 0", "a cache needs slots; --moe cpu has none");
-    if (cache && o->no_cache)
-        return contradiction(error, "--moe cache", "models cannot be run with an expert cache yet");
     if ((cache || o->moe == ST_MOE_RESIDENT) && !p->card)
         return contradiction(error, slots ? "--expert-slots" : "--moe", "expected a card that takes part, found none");
     if ((cache || o->moe == ST_MOE_RESIDENT) && o->cpu_moe_layers >= p->moe_count)

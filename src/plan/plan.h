@@ -63,7 +63,6 @@ typedef struct st_plan_options {
     uint32_t cpu_ffn_layers; /* the same of dense feed-forward parts */
     uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: by the device */
     bool disk;               /* weights may stay in the file, unpinned, and be read when they are needed */
-    bool no_cache;           /* the executor has no expert cache */
     double hit_rate;         /* of the expert cache, recorded; negative: the table's */
     uint32_t depth;          /* at which decoding is predicted; 0: 4096, at most the context */
     bool no_rings;           /* window layers keep every position: for tests */

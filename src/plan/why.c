@@ -115,12 +115,10 @@ static void tell_mode(st_planner *p, const st_draft *draft)
     int used = 0;
     for (int mode = ST_MOE_RESIDENT; mode <= ST_MOE_CACHE && used < (int)sizeof text; mode++) {
         const char *mode_name = st_moe_mode_name((st_moe_mode)mode), *comma = used ? ", " : "";
-        bool left_out = mode == ST_MOE_CACHE && o->no_cache;
         if (p->tried_tps[mode] > 0)
             used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.1f t/s", comma, mode_name,
                              p->tried_tps[mode]);
-        else used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %s", comma, mode_name,
-                              left_out ? "cannot be run yet" : "does not fit");
+        else used += snprintf(text + used, sizeof text - (size_t)used, "%s%s does not fit", comma, mode_name);
     }
     WHY("experts: %s; predicted: %s; a mode must win by 15 %% over a simpler one", name, text);
 }

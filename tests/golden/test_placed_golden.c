@@ -36,13 +36,6 @@ static void run_placed(const char *name, const golden *g, const st_plan_options 
     run_with_policy(name, g, placed, batch, layers, NULL);
 }
 
-static st_plan_options no_cache(void)
-{
-    st_plan_options options = st_plan_options_default();
-    options.no_cache = true;
-    return options;
-}
-
 static void some_layers_on_the_card(void **state)
 {
     (void)state;
@@ -51,7 +44,7 @@ static void some_layers_on_the_card(void **state)
         assert_true(golden_open(&g, families[i]));
         uint32_t all = g.desc->layer_count, counts[] = {0, 1, all / 2, all};
         for (size_t k = 0; k < 4; k++) {
-            st_plan_options options = no_cache();
+            st_plan_options options = st_plan_options_default();
             options.layers = (int32_t)counts[k];
             run_placed(families[i], &g, &options, k % 2 ? 7 : g.token_count, counts[k]);
         }
@@ -65,7 +58,7 @@ static void the_trunk_alone_on_the_card(void **state)
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         golden g;
         assert_true(golden_open(&g, families[i]));
-        st_plan_options options = no_cache();
+        st_plan_options options = st_plan_options_default();
         options.layers = ST_LAYERS_ALL;
         options.moe = ST_MOE_CPU;
         options.cpu_ffn_layers = g.desc->layer_count;

@@ -194,10 +194,6 @@ static void the_mode_by_predicted_speed(void **state)
         plan_rig_get(&rig);
         assert_int_equal(rig.plan->experts.mode, best);
         seen[best]++;
-        rig.options.no_cache = true;
-        plan_rig_get(&rig);
-        assert_true(rig.plan->experts.mode != ST_MOE_CACHE);
-        rig.options.no_cache = false;
     }
     assert_true(seen[ST_MOE_RESIDENT] && seen[ST_MOE_CPU] && seen[ST_MOE_CACHE] && passed_over);
     plan_rig_close(&rig);
@@ -240,9 +236,6 @@ static void modes_as_asked(void **state)
     rig.options.moe = ST_MOE_CACHE;
     rig.options.expert_slots = 0;
     check_refused(&rig, STRATA_USAGE, "--expert-slots 0: a cache needs slots");
-    rig.options.expert_slots = -1;
-    rig.options.no_cache = true;
-    check_refused(&rig, STRATA_USAGE, "--moe cache: models cannot be run with an expert cache yet");
     plan_rig_close(&rig);
 }
 
