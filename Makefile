@@ -18,7 +18,7 @@ KERNEL_MATH := -ffp-contract=fast -fno-math-errno -fno-trapping-math
 CFLAGS_EXTRA_avx2   := -O3 -mavx2 -mfma -mf16c $(KERNEL_MATH)
 CFLAGS_EXTRA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
-CFLAGS_EXTRA_avx512bf16 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512bf16 $(KERNEL_MATH)
+CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
 
 CLI_LIBS := -ledit
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -lpthread

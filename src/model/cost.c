@@ -97,15 +97,40 @@ static st_op_cost cost_kv_store(const op_view *v)
     return (st_op_cost){.flops = bytes / sizeof(float), .state_bytes = bytes, .value_bytes = bytes};
 }
 
+static size_t up_to(size_t count, size_t multiple)
+{
+    return (count + multiple - 1) / multiple * multiple;
+}
+
+/* Attention in bytes: queries with their sums, a tile, and what both are packed from. */
+static size_t byte_attention_bytes(const op_view *v)
+{
+    size_t key = up_to(v->op->p.attention.key_length, 4), value = up_to(v->op->p.attention.value_length, ST_BYTE_VALUES);
+    size_t shared = v->op->p.attention.heads / v->op->p.attention.kv_heads;
+    size_t queries = up_to(larger(ST_BYTE_STATE / value, shared), ST_BYTE_GROUP), pieces = 13;
+    size_t floats = queries * (value + 16 + 2) + ST_BYTE_KEYS * (larger(key, value) + 2) + value;
+    size_t bytes = queries * (key + 2) + ST_BYTE_KEYS * (2 * key + value);
+    return floats * sizeof(float) + bytes + pieces * ST_SCRATCH_ALIGN;
+}
+
 /* A block of queries against a tile of keys and values; or a few rows; or one position at a time, by the reference. */
 static size_t attention_worker_bytes(const op_view *v)
 {
-    size_t key = v->op->p.attention.key_length, value = (v->op->p.attention.value_length + 15) / 16 * 16;
+    size_t key = v->op->p.attention.key_length, value = up_to(v->op->p.attention.value_length, 16);
     size_t heads = v->op->p.attention.heads, shared = heads / v->op->p.attention.kv_heads;
     size_t queries = larger(ST_QUERY_BLOCK, shared);
     size_t block = queries * (key + ST_KEY_TILE + value + 2) + ST_KEY_TILE * (larger(key, value) + key);
     size_t few = heads * (key + ST_KEY_TILE) + ST_KEY_RUN * larger(key, value);
-    return larger(larger(block, few), key + value) * sizeof(float);
+    size_t floats = larger(larger(block, few), key + value) * sizeof(float);
+    return v->op->p.attention.narrow ? larger(floats, byte_attention_bytes(v)) : floats;
+}
+
+/* The stretches of a few rows; or what keys and queries are balanced by, in bytes. */
+static size_t attention_shared_bytes(const op_view *v)
+{
+    size_t heads = v->op->p.attention.heads, kv_heads = v->op->p.attention.kv_heads;
+    size_t few = (ST_FEW_ROWS - 1) * ST_STRETCHES * heads * (v->op->p.attention.value_length + 2);
+    return larger(few, 3 * kv_heads * up_to(v->op->p.attention.key_length, 4)) * sizeof(float);
 }
 
 static st_op_cost cost_attention(const op_view *v)
@@ -119,8 +144,7 @@ static st_op_cost cost_attention(const op_view *v)
                         .state_bytes = kv_heads * head * sizeof(float) * seen,
                         .value_bytes = value_bytes(v),
                         .worker_bytes = attention_worker_bytes(v),
-                        .shared_bytes = (ST_FEW_ROWS - 1) * ST_STRETCHES * (size_t)heads *
-                                        ((size_t)v->op->p.attention.value_length + 2) * sizeof(float)};
+                        .shared_bytes = attention_shared_bytes(v)};
 }
 
 /* The pairs (token, expert) sorted, their inputs and hidden rows, each expert's beginning at a tile. */

@@ -14,6 +14,11 @@ enum {
     ST_KEY_TILE = 64,       /* positions that attention takes at a time */
     ST_KEY_RUN = 4,         /* positions of a few rows' heads, one after the other */
     ST_QUERY_BLOCK = 128,   /* queries of a block of rows, unless one row has more */
+    ST_BYTE_KEYS = 128,     /* positions that attention in bytes takes at a time … */
+    ST_BYTE_STATE = 49152,  /* … against as many queries as gather so many floats, unless one row has more … */
+    ST_BYTE_KEY_MAX = 1024, /* … of no more elements than this … */
+    ST_BYTE_GROUP = 12,     /* … by groups of so many … */
+    ST_BYTE_VALUES = 64,    /* … and so many elements of the values */
     ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
     ST_FEW_COLUMNS = 256,   /* columns of an expert at a time for a few rows */
     ST_STRETCHES = 32,      /* into which a row's positions are split, at most */

@@ -1,10 +1,10 @@
-/* Attention on the fast path. A batch: tiles of keys are turned once and meet the queries of a block of rows and of all
- * heads that share them, with a running softmax. A few rows: the cache is read once, in the order in which it lies, split
+/* Attention on the fast path. A batch in floats: tiles of keys are turned once and meet the queries of a block of rows and
+ * of all heads that share them, with a running softmax (fast_bytes.c has the same in bytes). A few rows: the cache is read once, in the order in which it lies, split
  * into stretches of positions so that every thread has some, and the stretches are joined in order. */
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast_attention.h"
 #include "quant/blocks.h"
 #include "quant/row.h"
 
@@ -14,42 +14,36 @@ enum {
     RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next … */
     FETCH_BYTES = 3 << 10, /* … and what is fetched ahead, behind the next run */
     VEC = 16,
-    LINE = 64,
 };
 
-typedef struct attention_shape {
-    size_t heads, kv_heads, shared; /* shared: heads that read one KV head */
-    size_t key, value, value_padded;
-    size_t rows_per_block;
-} attention_shape;
-
-static attention_shape shape_of(const st_op *op)
+st_attention_shape st_attention_shape_of(const st_op *op)
 {
-    attention_shape s = {.heads = op->p.attention.heads, .kv_heads = op->p.attention.kv_heads,
-                         .key = op->p.attention.key_length, .value = op->p.attention.value_length};
+    st_attention_shape s = {.heads = op->p.attention.heads, .kv_heads = op->p.attention.kv_heads,
+                            .key = op->p.attention.key_length, .value = op->p.attention.value_length};
     s.shared = s.heads / s.kv_heads;
-    s.value_padded = (s.value + VEC - 1) / VEC * VEC;
-    s.rows_per_block = s.shared >= ST_QUERY_BLOCK ? 1 : ST_QUERY_BLOCK / s.shared;
     return s;
 }
 
-static void fetch_lines(uintptr_t from, size_t bytes)
+st_cache_side st_cache_keys(const st_cpu_call *call)
 {
-    for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const void *)(from + at), 0, 2);
+    return (st_cache_side){call->bound->kv.keys, call->bound->kv.key_row_bytes, call->op->p.attention.key_length};
 }
 
-/* `count` positions of one KV head as float rows of `padded` elements; as many bytes from `fetch` on are
- * fetched meanwhile. */
-static void load_rows(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t first, size_t count,
-                      size_t head, size_t size, size_t padded, uintptr_t fetch, float *out)
+st_cache_side st_cache_values(const st_cpu_call *call)
+{
+    return (st_cache_side){call->bound->kv.values, call->bound->kv.value_row_bytes, call->op->p.attention.value_length};
+}
+
+void st_cache_load(const st_cpu_call *call, const st_cache_side *side, uint32_t first, size_t count, size_t head,
+                   size_t padded, uintptr_t fetch, float *out)
 {
     const st_kv_view *kv = &call->bound->kv;
-    size_t from = st_row_bytes(kv->type, head * size), bytes = st_row_bytes(kv->type, size);
+    size_t size = side->width, from = st_row_bytes(kv->type, head * size), bytes = st_row_bytes(kv->type, size);
     void (*to_float)(const void *row, float *out, size_t count) = call->isa->to_float[kv->type];
     for (size_t i = 0; i < count; i++, fetch += fetch ? bytes : 0) {
-        const unsigned char *row = cache + (first + i) % kv->capacity * row_bytes;
+        const unsigned char *row = side->rows + (first + i) % kv->capacity * side->row_bytes;
         float *to = out + i * padded;
-        if (fetch) fetch_lines(fetch, bytes);
+        if (fetch) st_fetch_lines(fetch, bytes);
         if (to_float) to_float(row + from, to, size);
         else if (size % ST_BLOCK == 0) call->isa->q8_to_float(row + from, to, size);
         else st_row_load(kv->type, row, head * size, size, to);
@@ -57,44 +51,39 @@ static void load_rows(const st_cpu_call *call, const unsigned char *cache, size_
     }
 }
 
-/* One position of a KV head: where it lies, or converted. */
-static const float *float_row(const st_cpu_call *call, const unsigned char *cache, size_t row_bytes, uint32_t position,
-                              size_t head, size_t size, size_t padded, float *converted)
-{
-    const st_kv_view *kv = &call->bound->kv;
-    if (kv->type == ST_TYPE_F32 && size == padded)
-        return (const float *)(const void *)(cache + position % kv->capacity * row_bytes) + head * size;
-    load_rows(call, cache, row_bytes, position, 1, head, size, padded, 0, converted);
-    return converted;
-}
-
 /* --- a block of rows ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct block_state {
     size_t queries;   /* rows × shared heads */
+    size_t padded;    /* the width of a value, in whole vectors */
     float *q;         /* [queries, key] */
-    float *rows;      /* [KEYS, max(key, value_padded)] */
+    float *rows;      /* [KEYS, max(key, padded)] */
     float *turned;    /* [key, KEYS] */
     float *scores;    /* [queries, KEYS] */
-    float *out;       /* [queries, value_padded] */
+    float *out;       /* [queries, padded] */
     float *largest, *sum; /* [queries] */
 } block_state;
 
-static block_state block_in(float *scratch, const attention_shape *s)
+static size_t rows_of_block(const st_attention_shape *s)
 {
-    size_t queries = s->rows_per_block * s->shared, widest = s->key > s->value_padded ? s->key : s->value_padded;
-    block_state b = {.q = scratch};
+    return s->shared >= ST_QUERY_BLOCK ? 1 : ST_QUERY_BLOCK / s->shared;
+}
+
+static block_state block_in(float *scratch, const st_attention_shape *s)
+{
+    block_state b = {.padded = (s->value + VEC - 1) / VEC * VEC, .q = scratch};
+    size_t queries = rows_of_block(s) * s->shared, widest = s->key > b.padded ? s->key : b.padded;
     b.rows = b.q + queries * s->key;
     b.turned = b.rows + KEYS * widest;
     b.scores = b.turned + KEYS * s->key;
     b.out = b.scores + queries * KEYS;
-    b.largest = b.out + queries * s->value_padded;
+    b.largest = b.out + queries * b.padded;
     b.sum = b.largest + queries;
     return b;
 }
 
 /* Query i of the block is row i / shared, head i % shared of the KV head's. */
-static void gather_queries(const st_cpu_call *call, const attention_shape *s, size_t first_row, size_t kv_head, block_state *b)
+static void gather_queries(const st_cpu_call *call, const st_attention_shape *s, size_t first_row, size_t kv_head, block_state *b)
 {
     for (size_t i = 0; i < b->queries; i++) {
         const float *q = st_cpu_row(call->bound->in[0], first_row + i / s->shared) + (kv_head * s->shared + i % s->shared) * s->key;
@@ -102,11 +91,11 @@ static void gather_queries(const st_cpu_call *call, const attention_shape *s, si
         b->largest[i] = -INFINITY;
         b->sum[i] = 0;
     }
-    memset(b->out, 0, b->queries * s->value_padded * sizeof *b->out);
+    memset(b->out, 0, b->queries * b->padded * sizeof *b->out);
 }
 
 /* Scores outside what a row sees become −∞; the rest is weighed against the largest so far. */
-static void soften(const st_cpu_call *call, const attention_shape *s, uint32_t first_position, uint32_t tile, size_t count,
+static void soften(const st_cpu_call *call, const st_attention_shape *s, uint32_t first_position, uint32_t tile, size_t count,
                    block_state *b)
 {
     for (size_t i = 0; i < b->queries; i++) {
@@ -123,7 +112,7 @@ static void soften(const st_cpu_call *call, const attention_shape *s, uint32_t f
         if (top > b->largest[i]) {
             float shrink = expf(b->largest[i] - top);
             b->sum[i] *= shrink;
-            call->isa->scale(b->out + i * s->value_padded, shrink, b->out + i * s->value_padded, s->value_padded);
+            call->isa->scale(b->out + i * b->padded, shrink, b->out + i * b->padded, b->padded);
             b->largest[i] = top;
         }
         b->sum[i] += call->isa->exp_and_sum(scores + low, b->largest[i], high - low);
@@ -133,80 +122,39 @@ static void soften(const st_cpu_call *call, const attention_shape *s, uint32_t f
 }
 
 /* A tile of keys and values in floats. */
-static void block_tile(const st_cpu_call *call, const attention_shape *s, size_t kv_head, uint32_t position,
+static void block_tile(const st_cpu_call *call, const st_attention_shape *s, size_t kv_head, uint32_t position,
                        uint32_t tile, size_t count, block_state *b)
 {
-    const st_kv_view *kv = &call->bound->kv;
-    load_rows(call, kv->keys, kv->key_row_bytes, tile, count, kv_head, s->key, s->key, 0, b->rows);
+    st_cache_side keys = st_cache_keys(call), values = st_cache_values(call);
+    st_cache_load(call, &keys, tile, count, kv_head, s->key, 0, b->rows);
     if (count < KEYS) memset(b->rows + count * s->key, 0, (KEYS - count) * s->key * sizeof *b->rows);
     call->isa->transpose(b->rows, s->key, b->turned, KEYS, KEYS, s->key);
     call->isa->gemm(b->q, s->key, b->turned, KEYS, b->scores, KEYS, b->queries, KEYS, s->key, false);
     soften(call, s, position, tile, count, b);
-    load_rows(call, kv->values, kv->value_row_bytes, tile, count, kv_head, s->value, s->value_padded, 0, b->rows);
-    call->isa->gemm(b->scores, KEYS, b->rows, s->value_padded, b->out, s->value_padded, b->queries, s->value_padded, count,
+    st_cache_load(call, &values, tile, count, kv_head, b->padded, 0, b->rows);
+    call->isa->gemm(b->scores, KEYS, b->rows, b->padded, b->out, b->padded, b->queries, b->padded, count,
                     true);
-}
-
-/* The same in pairs of bfloat16: of neighbours within a key, and of values of neighbouring positions. The floats of two
- * positions at a time stand in the half of `rows` that pairs leave free. */
-static void pairs_tile(const st_cpu_call *call, const attention_shape *s, size_t kv_head, uint32_t position,
-                       uint32_t tile, size_t count, block_state *b)
-{
-    const st_kv_view *kv = &call->bound->kv;
-    const st_isa_pairs *pairs = call->isa->pairs();
-    size_t half = s->key / 2, widest = s->key > s->value_padded ? s->key : s->value_padded;
-    uint32_t *words = (uint32_t *)(void *)b->rows, *scores = (uint32_t *)(void *)b->scores;
-    float *floats = b->rows + KEYS / 2 * widest;
-    for (size_t i = 0; i < count; i++)
-        pairs->pack(float_row(call, kv->keys, kv->key_row_bytes, tile + (uint32_t)i, kv_head, s->key, s->key, floats),
-                    words + i * half, half);
-    memset(words + count * half, 0, (KEYS - count) * half * sizeof *words);
-    call->isa->transpose(b->rows, half, b->turned, KEYS, KEYS, half);
-    pairs->gemm((const uint32_t *)(const void *)b->q, half, (const uint32_t *)(const void *)b->turned, KEYS, b->scores,
-                KEYS, b->queries, KEYS, half, false);
-    soften(call, s, position, tile, count, b);
-    for (size_t i = 0; i < b->queries; i++) pairs->pack(b->scores + i * KEYS, scores + i * KEYS, KEYS / 2);
-    for (size_t i = 0; i < count; i += 2) {
-        const float *two[2];
-        for (size_t k = 0; k < 2; k++) {
-            size_t at = i + k < count ? i + k : i; /* the last may stand twice: the second's weight is 0 */
-            two[k] = float_row(call, kv->values, kv->value_row_bytes, tile + (uint32_t)at, kv_head, s->value,
-                               s->value_padded, floats + k * s->value_padded);
-        }
-        pairs->weave(two[0], two[1], words + i / 2 * s->value_padded, s->value_padded);
-    }
-    pairs->gemm(scores, KEYS, words, s->value_padded, b->out, s->value_padded, b->queries, s->value_padded, (count + 1) / 2,
-                true);
-}
-
-/* Whether a block may be computed in pairs: its keys and values come from int8 arithmetic, which left them no finer. */
-static bool takes_pairs(const st_cpu_call *call)
-{
-    const st_op *op = call->op;
-    return op->p.attention.narrow && op->p.attention.key_length % 2 == 0 && call->isa->pairs && call->isa->pairs();
 }
 
 static void block_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
-    attention_shape s = shape_of(call->op);
-    size_t blocks = (call->rows + s.rows_per_block - 1) / s.rows_per_block;
+    st_attention_shape s = st_attention_shape_of(call->op);
+    size_t each = rows_of_block(&s), blocks = (call->rows + each - 1) / each;
     size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* those that see most come first */
-    size_t first_row = block * s.rows_per_block;
-    size_t rows = call->rows - first_row < s.rows_per_block ? call->rows - first_row : s.rows_per_block;
+    size_t first_row = block * each;
+    size_t rows = call->rows - first_row < each ? call->rows - first_row : each;
     block_state b = block_in(st_cpu_scratch(call, worker), &s);
     b.queries = rows * s.shared;
     gather_queries(call, &s, first_row, kv_head, &b);
-    bool narrow = takes_pairs(call);
-    if (narrow) call->isa->pairs()->pack(b.q, (uint32_t *)(void *)b.q, b.queries * s.key / 2);
     uint32_t position = call->step->position + (uint32_t)first_row, last = position + (uint32_t)rows - 1;
     for (uint32_t tile = st_cpu_first_seen(call->op, position); tile <= last; tile += KEYS) {
         size_t count = last - tile + 1 < KEYS ? last - tile + 1 : KEYS;
-        (narrow ? pairs_tile : block_tile)(call, &s, kv_head, position, tile, count, &b);
+        block_tile(call, &s, kv_head, position, tile, count, &b);
     }
     for (size_t i = 0; i < b.queries; i++) {
         float *out = st_cpu_row(call->bound->out, first_row + i / s.shared) + (kv_head * s.shared + i % s.shared) * s.value;
-        call->isa->scale(b.out + i * s.value_padded, 1 / b.sum[i], out, s.value);
+        call->isa->scale(b.out + i * b.padded, 1 / b.sum[i], out, s.value);
     }
 }
 
@@ -214,7 +162,7 @@ static void block_part(void *context, uint32_t worker, size_t part)
 
 typedef struct few_job {
     const st_cpu_call *call;
-    attention_shape shape;
+    st_attention_shape shape;
     size_t stretches;       /* of every row */
     float *partial;         /* [row, stretch, head, value + 2]: sums, then the largest score and their sum */
 } few_job;
@@ -230,7 +178,7 @@ static void stretch_of(const few_job *job, uint32_t position, size_t stretch, ui
 
 static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t head)
 {
-    const attention_shape *s = &job->shape;
+    const st_attention_shape *s = &job->shape;
     return job->partial + ((row * job->stretches + stretch) * s->heads + head) * (s->value + 2);
 }
 
@@ -244,7 +192,7 @@ typedef struct few_state {
 
 static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t stretch)
 {
-    const attention_shape *s = &job->shape;
+    const st_attention_shape *s = &job->shape;
     few_state state = {.q = st_cpu_scratch(job->call, worker), .partial = partial_of(job, row, stretch, 0)};
     state.rows = state.q + s->heads * s->key;
     state.scores = state.rows + RUN * (s->key > s->value ? s->key : s->value);
@@ -257,24 +205,25 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
 
 /* RUN positions at most of a KV head: where they lie, or converted. What lies behind the run is fetched meanwhile, by
  * all heads together in the order of the memory: the machine's own prefetching knows no other. */
-static st_float_rows run_at(const few_job *job, const unsigned char *cache, size_t row_bytes, uint32_t position,
-                            size_t count, size_t head, size_t size, float *converted)
+static st_float_rows run_at(const few_job *job, const st_cache_side *side, uint32_t position, size_t count, size_t head,
+                            float *converted)
 {
     const st_kv_view *kv = &job->call->bound->kv;
-    const unsigned char *row = cache + position % kv->capacity * row_bytes;
-    uintptr_t fetch = (uintptr_t)row + RUN * row_bytes + FETCH_BYTES + count * st_row_bytes(kv->type, head * size);
+    const unsigned char *row = side->rows + position % kv->capacity * side->row_bytes;
+    size_t before = st_row_bytes(kv->type, head * side->width); /* in the row */
+    uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + FETCH_BYTES + count * before;
     if (kv->type == ST_TYPE_F32)
-        return (st_float_rows){(const float *)(const void *)row + head * size, row_bytes / sizeof(float), count, size,
-                               fetch};
-    load_rows(job->call, cache, row_bytes, position, count, head, size, size, fetch, converted);
-    return (st_float_rows){converted, size, count, size, 0};
+        return (st_float_rows){(const float *)(const void *)(row + before), side->row_bytes / sizeof(float), count,
+                               side->width, fetch};
+    st_cache_load(job->call, side, position, count, head, side->width, fetch, converted);
+    return (st_float_rows){converted, side->width, count, side->width, 0};
 }
 
 /* Scores of a row become weights against the largest so far. */
 static void few_soften(const few_job *job, const few_state *state, size_t count)
 {
     const st_isa *isa = job->call->isa;
-    const attention_shape *s = &job->shape;
+    const st_attention_shape *s = &job->shape;
     for (size_t h = 0; h < s->heads; h++) {
         float *partial = state->partial + h * (s->value + 2), *largest = partial + s->value, *sum = largest + 1;
         float *scores = state->scores + h * KEYS, top = isa->maximum(scores, count);
@@ -292,19 +241,19 @@ static void few_soften(const few_job *job, const few_state *state, size_t count)
 static void few_tile(const few_job *job, const few_state *state, uint32_t from, size_t count)
 {
     const st_isa *isa = job->call->isa;
-    const attention_shape *s = &job->shape;
-    const st_kv_view *kv = &job->call->bound->kv;
+    const st_attention_shape *s = &job->shape;
+    st_cache_side key_side = st_cache_keys(job->call), value_side = st_cache_values(job->call);
     for (size_t i = 0; i < count; i += RUN)
         for (size_t head = 0, h = 0; head < s->kv_heads; head++, h += s->shared) {
-            st_float_rows keys = run_at(job, kv->keys, kv->key_row_bytes, from + (uint32_t)i,
-                                        count - i < RUN ? count - i : RUN, head, s->key, state->rows);
+            st_float_rows keys = run_at(job, &key_side, from + (uint32_t)i, count - i < RUN ? count - i : RUN, head,
+                                        state->rows);
             isa->dot_rows(state->q + h * s->key, s->key, s->shared, &keys, state->scores + h * KEYS + i, KEYS);
         }
     few_soften(job, state, count);
     for (size_t i = 0; i < count; i += RUN)
         for (size_t head = 0, h = 0; head < s->kv_heads; head++, h += s->shared) {
-            st_float_rows values = run_at(job, kv->values, kv->value_row_bytes, from + (uint32_t)i,
-                                          count - i < RUN ? count - i : RUN, head, s->value, state->rows);
+            st_float_rows values = run_at(job, &value_side, from + (uint32_t)i, count - i < RUN ? count - i : RUN,
+                                          head, state->rows);
             isa->weigh_rows(state->scores + h * KEYS + i, KEYS, s->shared, &values, state->partial + h * (s->value + 2),
                             s->value + 2);
         }
@@ -323,8 +272,8 @@ static void fetch_first(const few_job *job, uint32_t position)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     size_t at = position % kv->capacity;
-    fetch_lines((uintptr_t)kv->keys + at * kv->key_row_bytes, RUN * kv->key_row_bytes + FETCH_BYTES);
-    fetch_lines((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + FETCH_BYTES);
+    st_fetch_lines((uintptr_t)kv->keys + at * kv->key_row_bytes, RUN * kv->key_row_bytes + FETCH_BYTES);
+    st_fetch_lines((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + FETCH_BYTES);
 }
 
 static void few_part(void *context, uint32_t worker, size_t part)
@@ -346,7 +295,7 @@ static void join_part(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
     const few_job *job = context;
-    const attention_shape *s = &job->shape;
+    const st_attention_shape *s = &job->shape;
     size_t row = part / s->heads, head = part % s->heads;
     const st_isa *isa = job->call->isa;
     float *out = st_cpu_row(job->call->bound->out, row) + head * s->value, largest = -INFINITY, sum = 0;
@@ -364,7 +313,7 @@ static void join_part(void *context, uint32_t worker, size_t part)
 
 static void few_rows(const st_cpu_call *call)
 {
-    few_job job = {.call = call, .shape = shape_of(call->op), .partial = (float *)(void *)call->shared};
+    few_job job = {.call = call, .shape = st_attention_shape_of(call->op), .partial = (float *)(void *)call->shared};
     uint32_t last = call->step->position + call->rows - 1;
     job.stretches = (last - st_cpu_first_seen(call->op, last) + STRETCH) / STRETCH;
     if (job.stretches > ST_STRETCHES) job.stretches = ST_STRETCHES;
@@ -378,7 +327,8 @@ void st_cpu_fast_attention(const st_cpu_call *call)
         few_rows(call);
         return;
     }
-    attention_shape s = shape_of(call->op);
-    size_t blocks = (call->rows + s.rows_per_block - 1) / s.rows_per_block;
+    if (st_cpu_attention_in_bytes(call)) return;
+    st_attention_shape s = st_attention_shape_of(call->op);
+    size_t each = rows_of_block(&s), blocks = (call->rows + each - 1) / each;
     st_pool_run(call->pool, block_part, (void *)(uintptr_t)call, blocks * s.kv_heads);
 }

@@ -56,18 +56,51 @@ typedef struct st_float_rows {
     uintptr_t fetch; /* 0: nothing */
 } st_float_rows;
 
-/* Products of bfloat16 pairs: a word holds two elements that are multiplied and summed together. */
-typedef struct st_isa_pairs {
-    void (*pack)(const float *in, uint32_t *out, size_t pairs); /* (in[2i], in[2i + 1]); out may be in */
-    void (*weave)(const float *first, const float *second, uint32_t *out, size_t count); /* (first[i], second[i]) */
-    /* c[m, n] (+)= a[m, pairs] · b[pairs, n]; n is a multiple of 16 */
-    void (*gemm)(const uint32_t *a, size_t lda, const uint32_t *b, size_t ldb, float *c, size_t ldc, size_t m, size_t n,
-                 size_t pairs, bool add);
-} st_isa_pairs;
+/* Attention in bytes (fast_bytes.c says how): ST_BYTE_KEYS positions of a KV head … */
+typedef struct st_byte_tile {
+    int8_t *keys;       /* [key / 4][ST_BYTE_KEYS][4] */
+    int32_t *start;     /* [ST_BYTE_KEYS]: −128 × Σ of a key, because queries are kept 128 too high */
+    float *key_scale;   /* [ST_BYTE_KEYS] */
+    int8_t *values;     /* [ST_BYTE_KEYS / 4][value][4]: four positions are a word, and st_isa_bytes knows in which order */
+    float *value_scale; /* [value] */
+} st_byte_tile;
+
+/* … and the queries that meet them, with what they have gathered so far. */
+typedef struct st_byte_queries {
+    size_t key, value; /* elements; key is a multiple of 4, value of ST_BYTE_VALUES */
+    uint8_t *q;        /* [queries, key] */
+    float *scale;      /* [queries]: a score, in powers of two, = scale × key_scale × Σ (q − 128) × key */
+    float *largest;    /* [queries]: in powers of two */
+    float *sum;        /* [queries, 16]: of weights, to be added up */
+    float *out;        /* [queries, value] */
+} st_byte_queries;
+
+/* The positions of a tile that a query sees. */
+typedef struct st_seen {
+    uint8_t from, to;
+} st_seen;
+
+typedef struct st_isa_bytes {
+    /* sums[width] += each column's elements; squares[width] += their squares */
+    void (*moments)(const float *rows, size_t stride, size_t count, size_t width, float *sums, float *squares);
+    /* out[i] = 128 + in[i] × factor[i] / the result, within 1 … 255; *dot = in · with */
+    float (*pack_query)(const float *in, const float *factor, const float *with, size_t width, uint8_t *out, float *dot);
+    /* (row[i] − mean[i]) × factor[i] = scale[row] × out[row, i], within ±127, for rows `stride` apart; `padded` from one of
+     * out to the next */
+    void (*pack_keys)(const float *rows, size_t stride, size_t count, const float *mean, const float *factor, size_t width,
+                      int8_t *out, size_t padded, float *scale);
+    void (*start_keys)(const st_byte_tile *tile, size_t key); /* fills tile->start */
+    /* rows[ST_BYTE_KEYS, value], `stride` apart, to tile->values, with a scale for each column */
+    void (*pack_values)(const float *rows, size_t stride, size_t value, const st_byte_tile *tile);
+    /* Queries first … end − 1 (both multiples of ST_BYTE_GROUP) meet a tile. `seen` is NULL where all see all of it. */
+    void (*meet)(const st_byte_queries *queries, const st_byte_tile *tile, size_t first, size_t end, const st_seen *seen);
+    /* out[width] = what a query has gathered, by the sum of its weights */
+    void (*finish)(const st_byte_queries *queries, size_t query, float *out, size_t width);
+} st_isa_bytes;
 
 typedef struct st_isa {
     const char *name;
-    const st_isa_pairs *(*pairs)(void); /* NULL in here or from it: the machine has none */
+    const st_isa_bytes *bytes; /* NULL: attention stays in floats */
     void (*quantise)(const float *x, size_t count, const st_act_row *out);
     /* out[32] = what `block` of act does not hold of x */
     void (*residual)(const float *x, const st_act_row *act, size_t block, float out[ST_ACT_BLOCK]);
@@ -111,6 +144,6 @@ typedef struct st_isa {
 /* NULL where the machine lacks the instructions. */
 const st_isa *st_isa_avx2(void);
 const st_isa *st_isa_avx512(void);
-const st_isa_pairs *st_isa_avx512bf16(void); /* with avx512 */
+extern const st_isa_bytes st_isa_avx512_bytes; /* for st_isa_avx512 alone */
 
 #endif
