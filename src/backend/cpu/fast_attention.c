@@ -11,7 +11,8 @@
 enum {
     KEYS = ST_KEY_TILE,
     STRETCH = 64, /* positions of a stretch, at least */
-    RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next … */
+    PARTS_PER_THREAD = 4,
+    RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next (rows.inc) … */
     FETCH_BYTES = 3 << 10, /* … and what is fetched ahead, behind the next run */
     VEC = 16,
 };
@@ -163,7 +164,8 @@ static void block_part(void *context, uint32_t worker, size_t part)
 typedef struct few_job {
     const st_cpu_call *call;
     st_attention_shape shape;
-    size_t stretches;       /* of every row */
+    size_t stretches;       /* of every row … */
+    size_t together;        /* … and of a part: more of them than one thread needs are read better by one */
     float *partial;         /* [row, stretch, head, value + 2]: sums, then the largest score and their sum */
 } few_job;
 
@@ -185,7 +187,7 @@ static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t 
 /* What a worker holds of one row while it walks over a stretch. */
 typedef struct few_state {
     float *q;       /* [heads, key], scaled */
-    float *rows;    /* [RUN, max(key, value)]: positions of a cache that is not of floats */
+    float *rows;    /* [RUN, kv_heads, max(key, value)]: positions of a cache that is not of floats */
     float *scores;  /* [heads, KEYS] */
     float *partial; /* [heads, value + 2] */
 } few_state;
@@ -195,7 +197,7 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
     const st_attention_shape *s = &job->shape;
     few_state state = {.q = st_cpu_scratch(job->call, worker), .partial = partial_of(job, row, stretch, 0)};
     state.rows = state.q + s->heads * s->key;
-    state.scores = state.rows + RUN * (s->key > s->value ? s->key : s->value);
+    state.scores = state.rows + RUN * s->kv_heads * (s->key > s->value ? s->key : s->value);
     const float *query = st_cpu_row(job->call->bound->in[0], row);
     job->call->isa->scale(query, job->call->op->p.attention.scale, state.q, s->heads * s->key);
     memset(state.partial, 0, s->heads * (s->value + 2) * sizeof *state.partial);
@@ -203,20 +205,22 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
     return state;
 }
 
-/* RUN positions at most of a KV head: where they lie, or converted. What lies behind the run is fetched meanwhile, by
- * all heads together in the order of the memory: the machine's own prefetching knows no other. */
-static st_float_rows run_at(const few_job *job, const st_cache_side *side, uint32_t position, size_t count, size_t head,
-                            float *converted)
+/* Positions of a cache, all heads of them: as many as are wanted where they lie, or RUN at most, converted. What lies
+ * FETCH_BYTES behind a run is fetched meanwhile, in the order of the memory: the machine's own prefetching knows no other. */
+static st_float_rows rows_at(const few_job *job, const st_cache_side *side, uint32_t position, size_t count,
+                             float *converted)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     const unsigned char *row = side->rows + position % kv->capacity * side->row_bytes;
-    size_t before = st_row_bytes(kv->type, head * side->width); /* in the row */
-    uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + FETCH_BYTES + count * before;
+    uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + FETCH_BYTES;
+    size_t heads = job->shape.kv_heads, width = heads * side->width;
     if (kv->type == ST_TYPE_F32)
-        return (st_float_rows){(const float *)(const void *)(row + before), side->row_bytes / sizeof(float), count,
-                               side->width, fetch};
-    st_cache_load(job->call, side, position, count, head, side->width, fetch, converted);
-    return (st_float_rows){converted, side->width, count, side->width, 0};
+        return (st_float_rows){(const float *)(const void *)row, side->row_bytes / sizeof(float), count, heads, side->width,
+                               fetch};
+    st_cache_side whole = {side->rows, side->row_bytes, width};
+    if (count > RUN) count = RUN;
+    st_cache_load(job->call, &whole, position, count, 0, width, fetch, converted);
+    return (st_float_rows){converted, width, count, heads, side->width, 0};
 }
 
 /* Scores of a row become weights against the largest so far. */
@@ -242,21 +246,17 @@ static void few_tile(const few_job *job, const few_state *state, uint32_t from, 
 {
     const st_isa *isa = job->call->isa;
     const st_attention_shape *s = &job->shape;
-    st_cache_side key_side = st_cache_keys(job->call), value_side = st_cache_values(job->call);
-    for (size_t i = 0; i < count; i += RUN)
-        for (size_t head = 0, h = 0; head < s->kv_heads; head++, h += s->shared) {
-            st_float_rows keys = run_at(job, &key_side, from + (uint32_t)i, count - i < RUN ? count - i : RUN, head,
-                                        state->rows);
-            isa->dot_rows(state->q + h * s->key, s->key, s->shared, &keys, state->scores + h * KEYS + i, KEYS);
-        }
+    st_cache_side keys = st_cache_keys(job->call), values = st_cache_values(job->call);
+    st_float_rows rows;
+    for (size_t i = 0; i < count; i += rows.count) {
+        rows = rows_at(job, &keys, from + (uint32_t)i, count - i, state->rows);
+        isa->dot_rows(state->q, s->key, s->shared, &rows, state->scores + i, KEYS);
+    }
     few_soften(job, state, count);
-    for (size_t i = 0; i < count; i += RUN)
-        for (size_t head = 0, h = 0; head < s->kv_heads; head++, h += s->shared) {
-            st_float_rows values = run_at(job, &value_side, from + (uint32_t)i, count - i < RUN ? count - i : RUN,
-                                          head, state->rows);
-            isa->weigh_rows(state->scores + h * KEYS + i, KEYS, s->shared, &values, state->partial + h * (s->value + 2),
-                            s->value + 2);
-        }
+    for (size_t i = 0; i < count; i += rows.count) {
+        rows = rows_at(job, &values, from + (uint32_t)i, count - i, state->rows);
+        isa->weigh_rows(state->scores + i, KEYS, s->shared, &rows, state->partial, s->value + 2);
+    }
 }
 
 /* How many positions from `position` on lie one behind the other, at most a tile. */
@@ -276,17 +276,21 @@ static void fetch_first(const few_job *job, uint32_t position)
     st_fetch_lines((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + FETCH_BYTES);
 }
 
+/* Some stretches of a row, one behind the other. */
 static void few_part(void *context, uint32_t worker, size_t part)
 {
     const few_job *job = context;
-    size_t stretch = part % job->stretches, row = part / job->stretches, count;
-    uint32_t from, to;
-    stretch_of(job, job->call->step->position + (uint32_t)row, stretch, &from, &to);
-    few_state state = few_in(job, worker, row, stretch);
-    fetch_first(job, from);
-    for (; from < to; from += (uint32_t)count) {
-        count = run_of(job, from, to);
-        few_tile(job, &state, from, count);
+    size_t parts = (job->stretches + job->together - 1) / job->together, row = part / parts, count;
+    size_t stretch = part % parts * job->together, end = stretch + job->together;
+    for (bool first = true; stretch < end && stretch < job->stretches; stretch++, first = false) {
+        uint32_t from, to;
+        stretch_of(job, job->call->step->position + (uint32_t)row, stretch, &from, &to);
+        few_state state = few_in(job, worker, row, stretch);
+        if (first) fetch_first(job, from);
+        for (; from < to; from += (uint32_t)count) {
+            count = run_of(job, from, to);
+            few_tile(job, &state, from, count);
+        }
     }
 }
 
@@ -317,7 +321,9 @@ static void few_rows(const st_cpu_call *call)
     uint32_t last = call->step->position + call->rows - 1;
     job.stretches = (last - st_cpu_first_seen(call->op, last) + STRETCH) / STRETCH;
     if (job.stretches > ST_STRETCHES) job.stretches = ST_STRETCHES;
-    st_pool_run(call->pool, few_part, &job, call->rows * job.stretches);
+    job.together = job.stretches / (PARTS_PER_THREAD * st_pool_threads(call->pool));
+    if (job.together == 0) job.together = 1;
+    st_pool_run(call->pool, few_part, &job, call->rows * ((job.stretches + job.together - 1) / job.together));
     st_pool_run(call->pool, join_part, &job, call->rows * job.shape.heads);
 }
 
