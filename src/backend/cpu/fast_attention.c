@@ -166,6 +166,7 @@ typedef struct few_job {
     st_attention_shape shape;
     size_t stretches;       /* of every row … */
     size_t together;        /* … and of a part: more of them than one thread needs are read better by one */
+    st_type type;           /* of what the kernels read: the cache's, or float */
     float *partial;         /* [row, stretch, head, value + 2]: sums, then the largest score and their sum */
 } few_job;
 
@@ -205,22 +206,20 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
     return state;
 }
 
-/* Positions of a cache, all heads of them: as many as are wanted where they lie, or RUN at most, converted. What lies
- * FETCH_BYTES behind a run is fetched meanwhile, in the order of the memory: the machine's own prefetching knows no other. */
-static st_float_rows rows_at(const few_job *job, const st_cache_side *side, uint32_t position, size_t count,
-                             float *converted)
+/* Positions of a cache, all heads of them: as many as are wanted where they lie, or RUN at most as floats, where the type has
+ * no kernel for heads of this width. What lies FETCH_BYTES behind a run is fetched meanwhile, in the order of the memory: the
+ * machine's own prefetching knows no other. */
+static st_cache_rows rows_at(const few_job *job, const st_cache_side *side, uint32_t position, size_t count, float *converted)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     const unsigned char *row = side->rows + position % kv->capacity * side->row_bytes;
     uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + FETCH_BYTES;
     size_t heads = job->shape.kv_heads, width = heads * side->width;
-    if (kv->type == ST_TYPE_F32)
-        return (st_float_rows){(const float *)(const void *)row, side->row_bytes / sizeof(float), count, heads, side->width,
-                               fetch};
+    if (job->type == kv->type) return (st_cache_rows){row, side->row_bytes, count, heads, side->width, fetch};
     st_cache_side whole = {side->rows, side->row_bytes, width};
     if (count > RUN) count = RUN;
     st_cache_load(job->call, &whole, position, count, 0, width, fetch, converted);
-    return (st_float_rows){converted, width, count, heads, side->width, 0};
+    return (st_cache_rows){(const unsigned char *)converted, width * sizeof(float), count, heads, side->width, 0};
 }
 
 /* Scores of a row become weights against the largest so far. */
@@ -247,15 +246,15 @@ static void few_tile(const few_job *job, const few_state *state, uint32_t from, 
     const st_isa *isa = job->call->isa;
     const st_attention_shape *s = &job->shape;
     st_cache_side keys = st_cache_keys(job->call), values = st_cache_values(job->call);
-    st_float_rows rows;
+    st_cache_rows rows;
     for (size_t i = 0; i < count; i += rows.count) {
         rows = rows_at(job, &keys, from + (uint32_t)i, count - i, state->rows);
-        isa->dot_rows(state->q, s->key, s->shared, &rows, state->scores + i, KEYS);
+        isa->dot_rows[job->type](state->q, s->key, s->shared, &rows, state->scores + i, KEYS);
     }
     few_soften(job, state, count);
     for (size_t i = 0; i < count; i += rows.count) {
         rows = rows_at(job, &values, from + (uint32_t)i, count - i, state->rows);
-        isa->weigh_rows(state->scores + i, KEYS, s->shared, &rows, state->partial, s->value + 2);
+        isa->weigh_rows[job->type](state->scores + i, KEYS, s->shared, &rows, state->partial, s->value + 2);
     }
 }
 
@@ -318,6 +317,8 @@ static void join_part(void *context, uint32_t worker, size_t part)
 static void few_rows(const st_cpu_call *call)
 {
     few_job job = {.call = call, .shape = st_attention_shape_of(call->op), .partial = (float *)(void *)call->shared};
+    bool blocks = job.shape.key % ST_BLOCK == 0 && job.shape.value % ST_BLOCK == 0;
+    job.type = call->bound->kv.type == ST_TYPE_Q8_0 && !blocks ? ST_TYPE_F32 : call->bound->kv.type;
     uint32_t last = call->step->position + call->rows - 1;
     job.stretches = (last - st_cpu_first_seen(call->op, last) + STRETCH) / STRETCH;
     if (job.stretches > ST_STRETCHES) job.stretches = ST_STRETCHES;

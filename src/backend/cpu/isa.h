@@ -48,14 +48,14 @@ typedef struct st_isa_type {
     bool has_offset;
 } st_isa_type;
 
-/* Rows of floats as they lie in memory, each of some heads. As many bytes from `fetch` on are fetched, in order, while they
+/* Rows of a cache as they lie in memory, each of some heads. As many bytes from `fetch` on are fetched, in order, while they
  * are used. */
-typedef struct st_float_rows {
-    const float *first;
-    size_t stride; /* floats from row to row */
+typedef struct st_cache_rows {
+    const unsigned char *first;
+    size_t stride; /* bytes from row to row */
     size_t count, heads, width;
     uintptr_t fetch; /* 0: nothing */
-} st_float_rows;
+} st_cache_rows;
 
 /* Attention in bytes (fast_bytes.c says how): ST_BYTE_KEYS positions of a KV head … */
 typedef struct st_byte_tile {
@@ -116,10 +116,12 @@ typedef struct st_isa {
     float (*dot_float[ST_ISA_TYPES])(const void *row, const float *x, size_t count);
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
     void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole blocks of a q8_0 row (quant/row.h) */
-    /* out[heads × shared, rows] = a[heads × shared, width] · that head of each row */
-    void (*dot_rows)(const float *a, size_t lda, size_t shared, const st_float_rows *rows, float *out, size_t ldo);
+    /* out[heads × shared, rows] = a[heads × shared, width] · that head of each row; by type number, and of q8_0 heads are whole
+     * blocks */
+    void (*dot_rows[ST_ISA_TYPES])(const float *a, size_t lda, size_t shared, const st_cache_rows *rows, float *out, size_t ldo);
     /* out[heads × shared, width] += weights[heads × shared, rows] · that head of the rows */
-    void (*weigh_rows)(const float *weights, size_t ldw, size_t shared, const st_float_rows *rows, float *out, size_t ldo);
+    void (*weigh_rows[ST_ISA_TYPES])(const float *weights, size_t ldw, size_t shared, const st_cache_rows *rows, float *out,
+                                     size_t ldo);
     /* c[m, n] (+)= a[m, k] · b[k, n]; each row `ld` elements behind the last; n is a multiple of 16 */
     void (*gemm)(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, size_t m, size_t n, size_t k,
                  bool add);
