@@ -154,10 +154,11 @@ INLINE void pack_columns(const float *rows, size_t stride, size_t value, int8_t 
     __m512 top[COLUMNS], inverse[COLUMNS];
 #pragma GCC unroll 4
     for (int j = 0; j < COLUMNS; j++) top[j] = _mm512_setzero_ps();
-    for (size_t r = 0; r < KEYS; r++)
+    for (size_t r = 0; r < KEYS; r++) {
 #pragma GCC unroll 4
         for (int j = 0; j < COLUMNS; j++)
             top[j] = _mm512_max_ps(top[j], _mm512_abs_ps(_mm512_loadu_ps(rows + r * stride + (size_t)(VEC * j))));
+    }
 #pragma GCC unroll 4
     for (int j = 0; j < COLUMNS; j++) {
         __mmask16 some = _mm512_cmp_ps_mask(top[j], _mm512_setzero_ps(), _CMP_GT_OQ);

@@ -157,7 +157,7 @@ static void gather(const byte_job *job, size_t first_row, size_t rows, size_t kv
     memset(q->out + rows * shared * job->value, 0, (b->count - rows * shared) * job->value * sizeof(float));
 }
 
-/* Positions from … to − 1 of a tile, of one side of the cache: `count` rows of `width` floats, where they lie or copied. */
+/* Positions of one side of the cache: `count` rows of `width` floats, where they lie or copied. */
 static const float *rows_at(const byte_job *job, const st_cache_side *side, uint32_t position, size_t count, size_t kv_head,
                             size_t width, float *copy, size_t *stride)
 {
@@ -189,14 +189,15 @@ static void pack_tile(const byte_job *job, size_t kv_head, uint32_t tile, size_t
     call->isa->transpose((const float *)(const void *)b->packed, job->key / WORD, (float *)(void *)b->tile.keys, KEYS, KEYS,
                          job->key / WORD);
     call->isa->bytes->start_keys(&b->tile, job->key);
-    if (to - from < KEYS) memset(b->floats, 0, KEYS * job->value * sizeof(float));
-    rows = rows_at(job, &values, tile + (uint32_t)from, to - from, kv_head, job->value, b->floats + from * job->value, &stride);
-    if (to - from < KEYS && rows != b->floats + from * job->value) {
-        for (size_t i = from; i < to; i++, rows += stride) memcpy(b->floats + i * job->value, rows, job->value * sizeof(float));
-        rows = b->floats + from * job->value;
+    if (to - from == KEYS) {
+        rows = rows_at(job, &values, tile, KEYS, kv_head, job->value, b->floats, &stride);
+    } else {
+        memset(b->floats, 0, KEYS * job->value * sizeof(float));
+        st_cache_load(call, &values, tile + (uint32_t)from, to - from, kv_head, job->value, 0, b->floats + from * job->value);
+        rows = b->floats;
         stride = job->value;
     }
-    call->isa->bytes->pack_values(rows - from * stride, stride, job->value, &b->tile);
+    call->isa->bytes->pack_values(rows, stride, job->value, &b->tile);
 }
 
 static void look(const byte_job *job, size_t first_row, size_t rows, uint32_t tile, byte_state *b)
