@@ -68,6 +68,14 @@ static void moments(const float *rows, size_t stride, size_t count, size_t width
     }
 }
 
+/* What makes the largest of all lanes LARGEST, and what undoes it. */
+INLINE __m512 inverse_of(__m512 top, float *scale)
+{
+    float largest = _mm512_reduce_max_ps(top);
+    *scale = largest / LARGEST;
+    return _mm512_set1_ps(largest > 0 ? LARGEST / largest : 0);
+}
+
 /* `vectors` of a query: a constant wherever this is inlined, so that they stay in registers. */
 INLINE float pack_vectors(const float *in, const float *factor, const float *with, size_t width, size_t vectors, uint8_t *out,
                           float *dot)
@@ -82,14 +90,14 @@ INLINE float pack_vectors(const float *in, const float *factor, const float *wit
         top = _mm512_max_ps(top, _mm512_abs_ps(x[j]));
     }
     *dot = _mm512_reduce_add_ps(sum);
-    float largest = _mm512_reduce_max_ps(top);
-    __m512 inverse = _mm512_set1_ps(largest > 0 ? LARGEST / largest : 0);
+    float scale;
+    __m512 inverse = inverse_of(top, &scale);
 #pragma GCC unroll 16
     for (size_t j = 0; j < vectors; j++) {
         __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(x[j], inverse)), _mm512_set1_epi32(128));
         store_bytes(out + VEC * j, lanes_of(width - VEC * j), _mm512_cvtusepi32_epi8(q));
     }
-    return largest / LARGEST;
+    return scale;
 }
 
 static float pack_query(const float *in, const float *factor, const float *with, size_t width, uint8_t *out, float *dot)
@@ -110,14 +118,14 @@ INLINE float pack_key(const float *in, const float *mean, const float *factor, s
         x[j] = _mm512_mul_ps(x[j], _mm512_maskz_loadu_ps(some, factor + VEC * j));
         top = _mm512_max_ps(top, _mm512_abs_ps(x[j]));
     }
-    float largest = _mm512_reduce_max_ps(top);
-    __m512 inverse = _mm512_set1_ps(largest > 0 ? LARGEST / largest : 0);
+    float scale;
+    __m512 inverse = inverse_of(top, &scale);
 #pragma GCC unroll 16
     for (size_t j = 0; j < vectors; j++) {
         __m512i k = _mm512_cvtps_epi32(_mm512_mul_ps(x[j], inverse));
         store_bytes(out + VEC * j, lanes_of(width - VEC * j), _mm512_cvtsepi32_epi8(k));
     }
-    return largest / LARGEST;
+    return scale;
 }
 
 static void pack_keys(const float *rows, size_t stride, size_t count, const float *mean, const float *factor, size_t width,

@@ -12,7 +12,7 @@ enum {
     KEYS = ST_KEY_TILE,
     STRETCH = 64, /* positions of a stretch, at least */
     PARTS_PER_THREAD = 4,
-    RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next (rows.inc) … */
+    RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next (few.inc) … */
     FETCH_BYTES = 3 << 10, /* … and what is fetched ahead, behind the next run */
     VEC = 16,
 };
