@@ -9,101 +9,16 @@
 #include "quant/quant.h"
 #include "quant/tables.h"
 
-/* Pairs of products go through 16 bits: bytes up to 128 on the unsigned side cannot overflow them. */
-static inline __m256i pairs_to_sums(__m256i pairs)
-{
-    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-}
-
-#define DOT_UNSIGNED(u, s) pairs_to_sums(_mm256_maddubs_epi16(u, s))
-#define DOT_SIGNED(a, b) pairs_to_sums(_mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a)))
-
 /* Registers of a block of sums in row_gemm: 4 × 2 of 16. */
 enum { GEMM_ROWS = 4, GEMM_COLUMNS = 2 };
 /* Queries that meet a row of the cache at once, with four sums each. */
 enum { FEW_QUERIES = 2 };
 #define VEC_BYTES 32
 
-#include "backend/cpu/dot.inc"
+#include "backend/cpu/blocks.inc"
+#include "backend/cpu/dot256.inc"
 #include "backend/cpu/strip.inc"
 #include "backend/cpu/rows.inc"
-
-/* --- K blocks, a part of 32 at a time ---------------------------------------------------------------------------------------- */
-
-/* The scales of a block times the activations', and what the minima add to `offset`. */
-static inline __m256 k_scales(const uint8_t packed[12], uint16_t d, uint16_t min_d, const st_act_row *act, size_t block,
-                              float scale[PARTS], __m256 offset)
-{
-    __m256 scales, minima;
-    unpack_scales(packed, &scales, &minima);
-    scales = _mm256_mul_ps(scales, _mm256_loadu_ps(act->scale + block * PARTS));
-    _mm256_storeu_ps(scale, _mm256_mul_ps(scales, _mm256_set1_ps(half(d))));
-    minima = _mm256_mul_ps(minima, _mm256_set1_ps(half(min_d)));
-    return _mm256_fmadd_ps(minima, _mm256_loadu_ps(act->sum + block * PARTS), offset);
-}
-
-static float row_q4_k(const unsigned char *row, const st_act_row *act, size_t count)
-{
-    const st_block_q4_k *blocks = (const void *)row;
-    const __m256i low = _mm256_set1_epi8(15);
-    __m256 total = _mm256_setzero_ps(), offset = _mm256_setzero_ps();
-    for (size_t i = 0; i < count / ST_SUPERBLOCK; i++) {
-        const st_block_q4_k *block = &blocks[i];
-        const int8_t *q = act->q + i * ST_SUPERBLOCK;
-        float scale[PARTS];
-        offset = k_scales(block->scales, block->d, block->min_d, act, i, scale, offset);
-        for (int p = 0; p < PARTS; p += 2) {
-            __m256i both = load_bytes(block->qs + p / 2 * ST_BLOCK);
-            __m256i first = _mm256_and_si256(both, low), second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-            total = scaled(dot_unsigned(first, load_bytes(q + p * ST_BLOCK)), scale[p], total);
-            total = scaled(dot_unsigned(second, load_bytes(q + (p + 1) * ST_BLOCK)), scale[p + 1], total);
-        }
-    }
-    return horizontal_sum(_mm256_sub_ps(total, offset));
-}
-
-static float row_q5_k(const unsigned char *row, const st_act_row *act, size_t count)
-{
-    const st_block_q5_k *blocks = (const void *)row;
-    __m256 total = _mm256_setzero_ps(), offset = _mm256_setzero_ps();
-    for (size_t i = 0; i < count / ST_SUPERBLOCK; i++) {
-        const st_block_q5_k *block = &blocks[i];
-        float scale[PARTS];
-        offset = k_scales(block->scales, block->d, block->min_d, act, i, scale, offset);
-        for (int p = 0; p < PARTS; p++)
-            total = scaled(dot_unsigned(part_q5_k(block, p), load_bytes(act->q + i * ST_SUPERBLOCK + p * ST_BLOCK)),
-                           scale[p], total);
-    }
-    return horizontal_sum(_mm256_sub_ps(total, offset));
-}
-
-static float row_q6_k(const unsigned char *row, const st_act_row *act, size_t count)
-{
-    const st_block_q6_k *blocks = (const void *)row;
-    const __m256i middle = _mm256_set1_epi8(32);
-    __m256 total = _mm256_setzero_ps();
-    for (size_t i = 0; i < count / ST_SUPERBLOCK; i++) {
-        const st_block_q6_k *block = &blocks[i];
-        __m256 sum = _mm256_setzero_ps();
-        for (int p = 0; p < PARTS; p++) {
-            __m256i x = load_bytes(act->q + i * ST_SUPERBLOCK + p * ST_BLOCK);
-            __m256i products = dot_signed(_mm256_sub_epi8(part_q6_k(block, p), middle), x);
-            /* the first 16 elements are the lower lane, with a scale of their own */
-            __m256i scales = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32(block->scales[2 * p])),
-                                                     _mm_set1_epi32(block->scales[2 * p + 1]), 1);
-            sum = scaled(_mm256_mullo_epi32(products, scales), act->scale[i * PARTS + p], sum);
-        }
-        total = _mm256_fmadd_ps(sum, _mm256_set1_ps(half(block->d)), total);
-    }
-    return horizontal_sum(total);
-}
-
-DOTS(q4_0)
-DOTS(q4_1)
-DOTS(q8_0)
-DOTS(q4_k)
-DOTS(q5_k)
-DOTS(q6_k)
 
 enum { HALF_ROWS = 8, HALF_TILE = 4 };
 

@@ -8,19 +8,17 @@
 #include "quant/quant.h"
 #include "quant/tables.h"
 
-#define DOT_UNSIGNED(u, s) _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s)
-#define DOT_SIGNED(a, b) _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
-
 /* Registers of a block of sums in row_gemm: 6 × 2 of 32. */
 enum { GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
 /* Queries that meet a row of the cache at once, with four sums each. */
 enum { FEW_QUERIES = 4 };
 #define VEC_BYTES 64
 
-#include "backend/cpu/dot.inc"
+#include "backend/cpu/blocks.inc"
 #include "backend/cpu/strip.inc"
 #include "backend/cpu/rows.inc"
 #include "backend/cpu/dot512.inc"
+#include "backend/cpu/dot512_k.inc"
 
 enum { HALF_TILE = 4, VECTORS = ST_STRIP_ROWS / 16 };
 
@@ -122,9 +120,9 @@ static const st_isa isa = {
             [ST_TYPE_Q4_K] = {dots512_q4_k, unpack_q4_k, 32, 0, true},
             [ST_TYPE_Q5_K] = {dots512_q5_k, unpack_q5_k, 32, 0, true},
             [ST_TYPE_Q6_K] = {dots512_q6_k, unpack_q6_k, 16, 32, false},
-            [ST_TYPE_IQ4_NL] = {dots_iq4_nl, unpack_iq4_nl, 32, 128, false},
-            [ST_TYPE_IQ4_XS] = {dots_iq4_xs, unpack_iq4_xs, 32, 128, false},
-            [ST_TYPE_MXFP4] = {dots_mxfp4, unpack_mxfp4, 32, 12, false},
+            [ST_TYPE_IQ4_NL] = {dots512_iq4_nl, unpack_iq4_nl, 32, 128, false},
+            [ST_TYPE_IQ4_XS] = {dots512_iq4_xs, unpack_iq4_xs, 32, 128, false},
+            [ST_TYPE_MXFP4] = {dots512_mxfp4, unpack_mxfp4, 32, 12, false},
         },
     .strip_times_tile = strip_times_tile,
     .int8_work = int8_work,

@@ -120,12 +120,35 @@ static bool cpu_supports(const st_device *device, st_op_kind kind, uint32_t weig
     return device->kernels[kind] && st_type_find(weight_type);
 }
 
+static strata_status cpu_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
+{
+    (void)device;
+    void *memory = st_alloc_aligned(bytes, bytes >= HUGE_PAGE ? HUGE_PAGE : CPU_ALIGNMENT);
+    if (!memory) return st_error_memory(error, bytes, "the CPU's memory");
+    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* KV is read end to end: fewer pages to look up */
+    *out = memory;
+    return STRATA_OK;
+}
+
+static void cpu_free(st_device *device, void *memory)
+{
+    (void)device;
+    st_free(memory);
+}
+
+static strata_status cpu_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
+{
+    strata_status status = cpu_alloc(device, bytes, out, error);
+    if (status == STRATA_OK) *pinned = false;
+    return status;
+}
+
 /* --- what the machine can do: the largest rate of a few tries ---------------------------------------------------------- */
 
 enum { PROBE_BYTES = 256 << 20, PROBE_PART = 1 << 20, PROBE_TRIES = 5, PROBE_ROUNDS = 1 << 19, PROBE_PARTS = 64 };
 
 typedef struct probe_job {
-    const unsigned char *buffer;
+    const float *buffer; /* zeros, in large pages as weights and KV are: with small ones looking pages up is measured too */
     const st_isa *isa;
     uint64_t sums[PROBE_BYTES / PROBE_PART]; /* so that no reading is left out */
 } probe_job;
@@ -134,11 +157,12 @@ static void read_part(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
     probe_job *job = context;
-    const uint64_t *words = (const uint64_t *)(const void *)(job->buffer + part * PROBE_PART);
-    uint64_t sums[8] = {0};
-    for (size_t i = 0; i < PROBE_PART / sizeof *words; i += 8)
-        for (size_t k = 0; k < 8; k++) sums[k] += words[i + k];
-    for (size_t k = 0; k < 8; k++) job->sums[part] += sums[k];
+    const float *zeros = job->buffer + part * (PROBE_PART / sizeof *zeros);
+    float sum = 0;
+    if (job->isa) sum = job->isa->sum_squares(zeros, PROBE_PART / sizeof *zeros);
+    else
+        for (size_t i = 0; i < PROBE_PART / sizeof *zeros; i++) sum += zeros[i];
+    job->sums[part] += (uint64_t)sum;
 }
 
 static void int8_part(void *context, uint32_t worker, size_t part)
@@ -162,11 +186,12 @@ static double best_seconds(st_pool *pool, st_pool_job part, probe_job *job, size
 
 static strata_status cpu_probe(st_device *device, st_device_rates *out, strata_error *error)
 {
-    unsigned char *buffer = st_alloc_aligned(PROBE_BYTES, CPU_ALIGNMENT);
+    void *buffer = NULL;
     probe_job *job = st_alloc_zero(1, sizeof *job);
-    strata_status status = buffer && job ? STRATA_OK : st_error_memory(error, PROBE_BYTES, "the memory probe");
+    strata_status status = job ? cpu_alloc(device, PROBE_BYTES, &buffer, error)
+                               : st_error_memory(error, sizeof *job, "the memory probe");
     if (status == STRATA_OK) {
-        memset(buffer, 1, PROBE_BYTES);
+        memset(buffer, 0, PROBE_BYTES);
         *job = (probe_job){.buffer = buffer, .isa = device->isa};
         out->read_bytes = PROBE_BYTES / best_seconds(device->pool, read_part, job, PROBE_BYTES / PROBE_PART);
         out->int8_ops = 0;
@@ -175,33 +200,12 @@ static strata_status cpu_probe(st_device *device, st_device_rates *out, strata_e
             out->int8_ops = (double)device->isa->int8_ops_per_round * PROBE_ROUNDS / seconds;
         }
     }
-    st_free(buffer);
+    cpu_free(device, buffer);
     st_free(job);
     return status;
 }
 
-static strata_status cpu_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
-{
-    (void)device;
-    void *memory = st_alloc_aligned(bytes, bytes >= HUGE_PAGE ? HUGE_PAGE : CPU_ALIGNMENT);
-    if (!memory) return st_error_memory(error, bytes, "the CPU's memory");
-    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* KV is read end to end: fewer pages to look up */
-    *out = memory;
-    return STRATA_OK;
-}
-
-static void cpu_free(st_device *device, void *memory)
-{
-    (void)device;
-    st_free(memory);
-}
-
-static strata_status cpu_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
-{
-    strata_status status = cpu_alloc(device, bytes, out, error);
-    if (status == STRATA_OK) *pinned = false;
-    return status;
-}
+/* --- queues and events -------------------------------------------------------------------------------------------------- */
 
 static strata_status cpu_queue_new(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error)
 {
