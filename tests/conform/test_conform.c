@@ -117,15 +117,13 @@ static double distance(const float *a, const float *b, size_t count)
     return sqrt(error / (norm > 0 ? norm : 1));
 }
 
-/* Runs the operation on the reference and on `cpu`, each into an output of its own, and compares. */
-static void compare(const char *cpu, const char *what, st_bound_op *bound, st_step *step, double error_max, uint64_t seed)
+/* Runs the operation on `cpu` and compares with what is expected of it, which is freed. */
+static void compare_with(float *expected, const char *cpu, const char *what, st_bound_op *bound, st_step *step,
+                         double error_max, uint64_t seed)
 {
     size_t count = (size_t)step->count * bound->out.width;
-    float *expected = st_alloc_zero(count, sizeof *expected), *found = st_alloc_zero(count, sizeof *found);
-    assert_non_null(expected);
+    float *found = st_alloc_zero(count, sizeof *found);
     assert_non_null(found);
-    bound->out.data = expected;
-    run_op("ref", bound, step);
     bound->out.data = found;
     run_op(cpu, bound, step);
     double error = distance(found, expected, count);
@@ -134,6 +132,22 @@ static void compare(const char *cpu, const char *what, st_bound_op *bound, st_st
                  (unsigned long long)seed);
     st_free(expected);
     st_free(found);
+}
+
+/* What the reference makes of an operation. The caller frees it. */
+static float *run_plainly(st_bound_op *bound, st_step *step)
+{
+    float *out = st_alloc_zero((size_t)step->count * bound->out.width, sizeof *out);
+    assert_non_null(out);
+    bound->out.data = out;
+    run_op("ref", bound, step);
+    return out;
+}
+
+/* Runs the operation on the reference and on `cpu`, and compares. */
+static void compare(const char *cpu, const char *what, st_bound_op *bound, st_step *step, double error_max, uint64_t seed)
+{
+    compare_with(run_plainly(bound, step), cpu, what, bound, step, error_max, seed);
 }
 
 /* --- weights: rows made of real blocks of the kit ------------------------------------------------------------------------------------ */
@@ -207,6 +221,16 @@ static bool is_float_type(uint32_t type)
     return type == ST_TYPE_F32 || type == ST_TYPE_F16 || type == ST_TYPE_BF16;
 }
 
+/* Types whose weights meet int8 activations; all others meet floats. */
+static bool has_kernel(uint32_t type)
+{
+    static const uint32_t types[] = {ST_TYPE_Q4_0, ST_TYPE_Q4_1, ST_TYPE_Q8_0, ST_TYPE_Q4_K, ST_TYPE_Q5_K, ST_TYPE_Q6_K,
+                                     ST_TYPE_IQ4_NL, ST_TYPE_IQ4_XS, ST_TYPE_MXFP4};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i] == type) return true;
+    return false;
+}
+
 static void matmul(void **state)
 {
     const level_case *c = *state;
@@ -235,10 +259,59 @@ static void matmul(void **state)
     }
 }
 
+/* Columns first … of one expert's matrix, for one row. */
+static float *expert_matmul(const st_bound_weight *w, uint32_t expert, size_t first, size_t columns, float *x, st_step *one)
+{
+    st_op op = {.kind = ST_OP_MATMUL};
+    st_bound_op bound = {.op = &op, .in[0] = {.width = (uint32_t)w->ne[0], .data = x}, .out = {.width = (uint32_t)columns}};
+    bound.weight[0] = (st_bound_weight){.info = w->info, .type = w->type, .ne = {w->ne[0], columns, 1}, .row_bytes = w->row_bytes};
+    bound.weight[0].data = (const unsigned char *)w->parts[expert] + first * w->row_bytes;
+    return run_plainly(&bound, one);
+}
+
+/* out += weight × what one expert makes of x, with int8 inputs and hidden values as the fast path has them. */
+static void add_expert(const st_bound_op *bound, uint32_t expert, float *x, float weight, st_step *one, float *out)
+{
+    uint32_t width = bound->op->p.experts.width, embedding = bound->out.width;
+    bool fused = bound->op->p.experts.fused;
+    round_to_int8(x, embedding);
+    float *gate = expert_matmul(&bound->weight[0], expert, 0, width, x, one);
+    float *up = expert_matmul(&bound->weight[fused ? 0 : 1], expert, fused ? width : 0, width, x, one);
+    st_op op = {.kind = ST_OP_GATED_ACT};
+    op.p.gate.activation = bound->op->p.experts.activation;
+    st_bound_op gated = {.op = &op, .in = {{.width = width, .data = gate}, {.width = width, .data = up}}, .out = {.width = width}};
+    float *hidden = run_plainly(&gated, one);
+    round_to_int8(hidden, width);
+    float *part = expert_matmul(&bound->weight[2], expert, 0, embedding, hidden, one);
+    for (uint32_t k = 0; k < embedding; k++) out[k] += weight * part[k];
+    void *const pieces[] = {gate, up, hidden, part};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
+}
+
+static float *experts_in_int8(const st_bound_op *bound, uint32_t rows)
+{
+    uint32_t used = bound->op->p.experts.used, embedding = bound->out.width;
+    bool on_input = bound->op->p.experts.weight_on_input;
+    const int32_t *ids = bound->in[1].data;
+    const float *in = bound->in[0].data, *weights = bound->in[2].data, *factors = bound->weight[3].data;
+    float *out = st_alloc_zero((size_t)rows * embedding, sizeof *out), *x = st_alloc_array(embedding, sizeof *x);
+    assert_true(out && x);
+    st_step *one = make_step(1, 0);
+    for (uint32_t i = 0; i < rows * used; i++) {
+        float factor = factors ? factors[ids[i]] : 1;
+        for (uint32_t k = 0; k < embedding; k++) x[k] = in[i / used * embedding + k] * (on_input ? weights[i] : 1);
+        add_expert(bound, (uint32_t)ids[i], x, on_input ? factor : factor * weights[i], one, out + i / used * embedding);
+    }
+    st_free(one);
+    st_free(x);
+    return out;
+}
+
 static void experts(void **state)
 {
     const level_case *c = *state;
     check_level(c);
+    const char *name = st_type_find(c->type)->name;
     uint32_t block = st_type_find(c->type)->block, unit = block < 32 ? 32 : block;
     for (uint64_t seed = 1; seed <= rounds; seed++) {
         random_state = seed * 131 + c->type;
@@ -265,7 +338,8 @@ static void experts(void **state)
         bound.in[1].data = ids;
         bound.in[2].data = random_floats((size_t)rows * used);
         st_step *step = make_step(rows, 0);
-        compare(c->cpu, st_type_find(c->type)->name, &bound, step, is_float_type(c->type) ? 1e-5 : 5e-2, seed);
+        compare(c->cpu, name, &bound, step, is_float_type(c->type) ? 1e-5 : 5e-2, seed);
+        if (has_kernel(c->type)) compare_with(experts_in_int8(&bound, rows), c->cpu, name, &bound, step, 1e-5, seed);
         for (int i = 0; i < 3; i++) st_free(bound.in[i].data);
         for (int i = 0; i < 4; i++) free_weight(&bound.weight[i]);
         st_free(step);
