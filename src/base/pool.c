@@ -15,12 +15,22 @@
 /* How a job is handed out. One word says which job it is, how many parts it has, and which is next; taking a part is one
  * atomic addition to it, so that what was taken is always of the job that the same word names. The caller waits for parts
  * that were taken, never for a thread that took none: one that the system has put aside holds nobody up. Idle threads spin
- * for a moment, because the next job of a token is microseconds away, and then sleep. */
+ * for a moment, because the next job of a token is microseconds away, and then sleep.
+ *
+ * A thread that shares its core with another process is put aside in the middle of a part again and again, and everybody
+ * waits for it. So one that was waited for much longer than parts take rests for a while: the first time hardly, then each
+ * time twice as long, as long as it keeps happening. */
 enum {
     THREADS_MAX = 1024,
     COUNT_BITS = 24, /* parts, and the next one */
     SPIN_US = 50,
     CHECKS_PER_CLOCK = 64, /* looks at the word between looks at the clock */
+    LATE_US = 300,         /* a part is late after so long … */
+    LATE_PARTS = 4,        /* … and so many times what a part took here */
+    REST_US = 2000,
+    REST_MAX_US = 256000,
+    AGAIN_US = 10000, /* it keeps happening if it happens so soon after a rest … */
+    AGAIN_RESTS = 4,  /* … and so many times its length */
 };
 
 #define COUNT_MASK (((uint64_t)1 << COUNT_BITS) - 1)
@@ -29,6 +39,10 @@ typedef struct worker_thread {
     st_pool *pool;
     uint32_t index;
     pthread_t thread;
+    uint64_t late_us;              /* the caller's, as are these: since when it is waited for (0: it is not) … */
+    uint64_t rest_us, rest_end_us; /* … and the last rest that it was given */
+    _Alignas(64) _Atomic bool busy; /* with a part, or about to take one */
+    _Atomic uint64_t rests_until_us; /* 0: it does not rest */
 } worker_thread;
 
 struct st_pool {
@@ -36,7 +50,7 @@ struct st_pool {
     _Alignas(64) _Atomic uint64_t done;  /* parts of this job that are finished */
     _Alignas(64) _Atomic uint32_t epoch; /* counts jobs: what sleepers wait on */
     _Atomic uint32_t sleepers;
-    _Atomic bool stop;
+    _Atomic uint32_t stop; /* what those who rest wait on */
     st_pool_job job; /* written before the word names the job, read only by who took a part of it */
     void *context;
     uint32_t threads;
@@ -56,14 +70,39 @@ static bool has_parts(uint64_t word)
     return (word & COUNT_MASK) < (word >> COUNT_BITS & COUNT_MASK);
 }
 
-/* Runs parts until none is left. */
-static void run_parts(st_pool *pool, uint32_t worker)
+static uint64_t now_us(void)
 {
-    while (has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed))) {
-        uint64_t word = atomic_fetch_add_explicit(&pool->word, 1, memory_order_acq_rel);
-        if (!has_parts(word)) return;
-        pool->job(pool->context, worker, word & COUNT_MASK);
-        atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
+    return (uint64_t)(1e6 * st_clock_seconds());
+}
+
+/* Takes a part and runs it, if there is one. */
+static bool run_part(st_pool *pool, uint32_t worker)
+{
+    if (!has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed))) return false;
+    uint64_t word = atomic_fetch_add_explicit(&pool->word, 1, memory_order_acq_rel);
+    if (!has_parts(word)) return false;
+    pool->job(pool->context, worker, word & COUNT_MASK);
+    atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
+    return true;
+}
+
+/* How long a worker is to rest yet. */
+static uint64_t rest_left_us(worker_thread *self)
+{
+    uint64_t until = atomic_load_explicit(&self->rests_until_us, memory_order_relaxed), now = until ? now_us() : 0;
+    if (now < until) return until - now;
+    if (until) atomic_store_explicit(&self->rests_until_us, 0, memory_order_relaxed);
+    return 0;
+}
+
+/* Runs parts until none is left, or it is to rest. */
+static void help(st_pool *pool, worker_thread *self)
+{
+    bool ran = true;
+    while (ran && rest_left_us(self) == 0) {
+        atomic_store_explicit(&self->busy, true, memory_order_relaxed);
+        ran = run_part(pool, self->index);
+        atomic_store_explicit(&self->busy, false, memory_order_relaxed);
     }
 }
 
@@ -87,14 +126,25 @@ static void sleep_until_job(st_pool *pool, uint32_t epoch)
     atomic_fetch_sub(&pool->sleepers, 1);
 }
 
+static void sleep_for(st_pool *pool, uint64_t us)
+{
+    struct timespec time = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000 * 1000)};
+    syscall(SYS_futex, &pool->stop, FUTEX_WAIT_PRIVATE, 0, &time, NULL, 0);
+}
+
 static void *worker_main(void *argument)
 {
     worker_thread *self = argument;
     st_pool *pool = self->pool;
     while (!atomic_load(&pool->stop)) {
         uint32_t epoch = atomic_load(&pool->epoch);
+        uint64_t rest = rest_left_us(self);
+        if (rest) {
+            sleep_for(pool, rest);
+            continue;
+        }
         spin(pool);
-        if (has_parts(atomic_load(&pool->word))) run_parts(pool, self->index);
+        if (has_parts(atomic_load(&pool->word))) help(pool, self);
         else sleep_until_job(pool, epoch);
     }
     return NULL;
@@ -130,7 +180,7 @@ strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error)
     if (threads > THREADS_MAX)
         return st_error_set(error, STRATA_USAGE, NULL, "threads: expected at most %d, found %u", THREADS_MAX, threads);
     st_pool *pool = st_alloc_aligned(sizeof *pool, _Alignof(st_pool));
-    worker_thread *workers = st_alloc_zero(threads, sizeof *workers);
+    worker_thread *workers = st_alloc_aligned(threads * sizeof *workers, _Alignof(worker_thread));
     if (!pool || !workers) {
         st_free(pool);
         st_free(workers);
@@ -149,8 +199,9 @@ strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error)
 void st_pool_free(st_pool *pool)
 {
     if (!pool) return;
-    atomic_store(&pool->stop, true);
+    atomic_store(&pool->stop, 1);
     wake_all(pool);
+    syscall(SYS_futex, &pool->stop, FUTEX_WAKE_PRIVATE, THREADS_MAX, NULL, NULL, 0);
     for (uint32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
     st_free(pool->workers);
     st_free(pool);
@@ -161,19 +212,57 @@ uint32_t st_pool_threads(const st_pool *pool)
     return pool->threads;
 }
 
+/* Whoever holds a part now has been put aside. */
+static void note_the_late(st_pool *pool, uint64_t now)
+{
+    for (uint32_t i = 0; i < pool->started; i++)
+        pool->workers[i].late_us = atomic_load_explicit(&pool->workers[i].busy, memory_order_relaxed) ? now : 0;
+}
+
+static void send_the_late_to_rest(st_pool *pool)
+{
+    uint64_t now = now_us();
+    for (uint32_t i = 0; i < pool->started; i++) {
+        worker_thread *worker = &pool->workers[i];
+        if (!worker->late_us) continue;
+        bool again = worker->rest_us && worker->late_us < worker->rest_end_us + AGAIN_RESTS * worker->rest_us + AGAIN_US;
+        worker->late_us = 0;
+        worker->rest_us = !again ? REST_US : worker->rest_us < REST_MAX_US ? 2 * worker->rest_us : REST_MAX_US;
+        worker->rest_end_us = now + worker->rest_us;
+        atomic_store_explicit(&worker->rests_until_us, worker->rest_end_us, memory_order_relaxed);
+    }
+}
+
+/* Waits for the parts that others have taken. `mine` of them were run here, from `start` on. */
+static void wait_for_others(st_pool *pool, size_t parts, size_t mine, uint64_t start)
+{
+    uint64_t limit = 0;
+    bool late = false;
+    for (uint32_t looks = 1; atomic_load_explicit(&pool->done, memory_order_acquire) < parts; looks++) {
+        relax();
+        if (looks > 4096) sched_yield(); /* whoever holds the last part may need this very core */
+        if (late || mine == 0 || looks % CHECKS_PER_CLOCK) continue;
+        uint64_t now = now_us();
+        if (limit == 0) limit = now + LATE_US + LATE_PARTS * (now - start) / mine;
+        if (now < limit) continue;
+        late = true;
+        note_the_late(pool, now);
+    }
+    if (late) send_the_late_to_rest(pool);
+}
+
 static void run_together(st_pool *pool, st_pool_job job, void *context, size_t parts)
 {
+    uint64_t start = now_us();
+    size_t mine = 0;
     pool->job = job;
     pool->context = context;
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
     uint64_t number = (atomic_load_explicit(&pool->word, memory_order_relaxed) >> 2 * COUNT_BITS) + 1;
     atomic_store(&pool->word, number << 2 * COUNT_BITS | (uint64_t)parts << COUNT_BITS);
     wake_all(pool);
-    run_parts(pool, 0);
-    for (uint32_t looks = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < parts; looks++) {
-        relax();
-        if (looks > 4096) sched_yield(); /* whoever holds the last part may need this very core */
-    }
+    while (run_part(pool, 0)) mine++;
+    wait_for_others(pool, parts, mine, start);
 }
 
 typedef struct shifted_job {

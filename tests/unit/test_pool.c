@@ -145,6 +145,45 @@ static void jobs_after_a_sleep(void **state)
     st_pool_free(pool);
 }
 
+enum { LATE_US = 20000, SHORT_US = 200, ROUNDS_MAX = 100000 };
+
+typedef struct late_job {
+    useconds_t worker_us; /* what a part takes that the caller does not run */
+    _Atomic uint32_t by_worker;
+} late_job;
+
+static void part_by_somebody(void *context, uint32_t worker, size_t part)
+{
+    (void)part;
+    late_job *j = context;
+    atomic_fetch_add(&j->by_worker, worker != 0);
+    usleep(worker ? j->worker_us : SHORT_US);
+}
+
+/* Runs two parts at a time until the worker has had so many. */
+static bool run_until(st_pool *pool, late_job *j, uint32_t parts)
+{
+    for (int i = 0; i < ROUNDS_MAX && j->by_worker < parts; i++) st_pool_run(pool, part_by_somebody, j, 2);
+    return j->by_worker >= parts;
+}
+
+/* A worker whose parts come late again and again is left out for longer and longer; it comes back, and rests no longer than
+ * the pool is there. */
+static void who_keeps_others_waiting_rests(void **state)
+{
+    (void)state;
+    enum { TIMES = 6 }; /* after which it rests 64 ms */
+    st_pool *pool = NULL;
+    assert_int_equal(st_pool_new(2, &pool, NULL), STRATA_OK);
+    late_job late = {.worker_us = LATE_US}, after = {.worker_us = 0};
+    assert_true(run_until(pool, &late, TIMES));
+    for (int i = 0; i < 20; i++) st_pool_run(pool, part_by_somebody, &after, 4);
+    assert_int_equal(after.by_worker, 0);
+    assert_true(run_until(pool, &after, 1));
+    assert_true(run_until(pool, &late, TIMES + 3));
+    st_pool_free(pool);
+}
+
 static void nothing_is_allocated_to_run(void **state)
 {
     (void)state;
@@ -193,7 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_runs_once),        cmocka_unit_test(many_short_jobs),
         cmocka_unit_test(two_callers_take_turns),      cmocka_unit_test(two_callers_with_a_pool_each),
-        cmocka_unit_test(jobs_after_a_sleep),
+        cmocka_unit_test(jobs_after_a_sleep),          cmocka_unit_test(who_keeps_others_waiting_rests),
         cmocka_unit_test(nothing_is_allocated_to_run), cmocka_unit_test(sizes_of_a_pool),
         cmocka_unit_test(memory_that_is_not_there),
     };
