@@ -15,10 +15,16 @@ CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-
 
 # One file per instruction set; which one runs is chosen at run time.
 KERNEL_MATH := -ffp-contract=fast -fno-math-errno -fno-trapping-math
-CFLAGS_EXTRA_avx2   := -O3 -mavx2 -mfma -mf16c $(KERNEL_MATH)
-CFLAGS_EXTRA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
+CFLAGS_EXTRA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_MATH)
+CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
 CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
+# With the sanitizers -O3 takes minutes for these files.
+KERNELS_release := -O3
+KERNELS_asan    := -O2
+KERNELS_tsan    := -O2
+KERNELS_fuzz    := -O2
+kernel_flags = $(if $(CFLAGS_EXTRA_$(basename $(2))),$(KERNELS_$(1)) $(CFLAGS_EXTRA_$(basename $(2))))
 
 CLI_LIBS := -ledit
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
@@ -68,7 +74,7 @@ define config_rules
 $(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build $(2)
 	@mkdir -p $$(@D)
 	@echo "  $$(CC_$(1)) $$<$(if $(filter-out release,$(1)), ($(1)))"
-	@$$(CC_$(1)) $$(CFLAGS_COMMON) $$(CFLAGS_$(1)) $$(CFLAGS_EXTRA_$$(basename $$(<F))) -c $$< -o $$@
+	@$$(CC_$(1)) $$(CFLAGS_COMMON) $$(CFLAGS_$(1)) $$(call kernel_flags,$(1),$$(<F)) -c $$< -o $$@
 $(BUILD)/$(1)/libstrata.a: $$(LIB_SOURCES:%.c=$(BUILD)/$(1)/%.o)
 	@rm -f $$@
 	@ar rcs $$@ $$^
