@@ -39,9 +39,9 @@ typedef struct worker_thread {
     st_pool *pool;
     uint32_t index;
     pthread_t thread;
-    uint64_t late_us;              /* the caller's, as are these: since when it is waited for (0: it is not) … */
-    uint64_t rest_us, rest_end_us; /* … and the last rest that it was given */
-    _Alignas(64) _Atomic bool busy; /* with a part, or about to take one */
+    uint64_t late_us;                /* the caller's, as are these: since when it is waited for (0: it is not) … */
+    uint64_t rest_us, rest_end_us;   /* … and the last rest that it was given */
+    _Alignas(64) _Atomic bool busy;  /* with a part, or about to take one */
     _Atomic uint64_t rests_until_us; /* 0: it does not rest */
 } worker_thread;
 
