@@ -19,6 +19,7 @@ CFLAGS_EXTRA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_MATH)
 CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
 CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
+CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
 # With the sanitizers -O3 takes minutes for these files.
 KERNELS_release := -O3
 KERNELS_asan    := -O2

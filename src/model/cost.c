@@ -120,7 +120,7 @@ static size_t attention_worker_bytes(const op_view *v)
     size_t heads = v->op->p.attention.heads, shared = heads / v->op->p.attention.kv_heads;
     size_t queries = larger(ST_QUERY_BLOCK, shared);
     size_t block = queries * (key + ST_KEY_TILE + value + 2) + ST_KEY_TILE * (larger(key, value) + key);
-    size_t few = heads * (key + ST_KEY_TILE) + ST_KEY_RUN * heads / shared * larger(key, value);
+    size_t few = heads * (key + ST_FEW_KEYS) + ST_KEY_RUN * heads / shared * larger(key, value);
     size_t floats = larger(larger(block, few), key + value) * sizeof(float);
     return v->op->p.attention.narrow ? larger(floats, byte_attention_bytes(v)) : floats;
 }

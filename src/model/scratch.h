@@ -12,7 +12,8 @@ enum {
     ST_FLOAT_STRETCH = 256, /* … this many elements of each … */
     ST_FLOAT_ROWS = 128,    /* … against this many tokens */
     ST_KEY_TILE = 64,       /* positions that attention takes at a time */
-    ST_KEY_RUN = 4,         /* positions of a few rows' heads, one after the other */
+    ST_FEW_KEYS = 256,      /* … and a few rows of it … */
+    ST_KEY_RUN = 4,         /* … so many of each head, one after the other */
     ST_QUERY_BLOCK = 128,   /* queries of a block of rows, unless one row has more */
     ST_BYTE_KEYS = 128,     /* positions that attention in bytes takes at a time … */
     ST_BYTE_STATE = 49152,  /* … against as many queries as gather so many floats, unless one row has more … */

@@ -8,23 +8,11 @@
 #include "base/alloc.h"
 #include "quant/row.h"
 #include "support/kit.h"
+#include "support/random.h"
 
 enum { KEYS = ST_BYTE_KEYS, GROUP = ST_BYTE_GROUP, QUERIES = 3 * GROUP, LANES = 16, TILES = 3, WORD = 4, WIDTH_MAX = 256 };
 
 static const st_isa_bytes *bytes;
-
-static uint64_t random_state = 1;
-
-static uint32_t random_bits(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
-
-static float random_float(void)
-{
-    return (float)random_bits() / (float)0x40000000u - 1.0f;
-}
 
 static int find_kernels(void **state)
 {
@@ -51,7 +39,7 @@ static void columns_are_summed(void **state)
     for (size_t w = 0; w < WIDTHS; w++) {
         enum { ROWS = 5, STRIDE = WIDTH_MAX + 3 };
         float rows[ROWS * STRIDE], sums[WIDTH_MAX] = {0}, squares[WIDTH_MAX] = {0};
-        for (size_t i = 0; i < ROWS * STRIDE; i++) rows[i] = random_float();
+        for (size_t i = 0; i < ROWS * STRIDE; i++) rows[i] = random_even();
         bytes->moments(rows, STRIDE, ROWS, widths[w], sums, squares);
         bytes->moments(rows, STRIDE, 1, widths[w], sums, squares);
         for (size_t i = 0; i < WIDTH_MAX; i++) {
@@ -75,9 +63,9 @@ static void queries_are_packed(void **state)
         uint8_t out[WIDTH_MAX + 1];
         double largest = 0, expected = 0;
         for (size_t i = 0; i < widths[w]; i++) {
-            in[i] = random_float();
-            factor[i] = 1 + random_float() / 2;
-            with[i] = random_float();
+            in[i] = random_even();
+            factor[i] = 1 + random_even() / 2;
+            with[i] = random_even();
             largest = fmax(largest, fabs((double)in[i] * factor[i]));
             expected += (double)in[i] * with[i];
         }
@@ -101,10 +89,10 @@ static void keys_are_packed(void **state)
         float rows[ROWS * WIDTH_MAX], mean[WIDTH_MAX], factor[WIDTH_MAX], scale[ROWS];
         int8_t out[ROWS * WIDTH_MAX];
         memset(out, 77, sizeof out);
-        for (size_t i = 0; i < ROWS * width; i++) rows[i] = i / width == 1 ? 0.25f : random_float();
+        for (size_t i = 0; i < ROWS * width; i++) rows[i] = i / width == 1 ? 0.25f : random_even();
         for (size_t i = 0; i < width; i++) {
             mean[i] = 0.25f; /* the second row is its mean, and nothing is left of it */
-            factor[i] = 1 + random_float() / 2;
+            factor[i] = 1 + random_even() / 2;
         }
         bytes->pack_keys(rows, width, ROWS, mean, factor, width, out, padded, scale);
         assert_true(scale[1] == 0);
@@ -141,7 +129,7 @@ static rig *rig_new(size_t key, size_t value)
                                    .sum = st_alloc_zero(QUERIES * LANES, 4), .out = st_alloc_zero(QUERIES * value, 4)};
     for (size_t i = 0; i < QUERIES; i++) {
         for (size_t k = 0; k < key; k++) r->queries.q[i * key + k] = (uint8_t)(1 + random_bits() % 255);
-        r->queries.scale[i] = 0.002f + 0.001f * random_float();
+        r->queries.scale[i] = 0.002f + 0.001f * random_even();
         r->queries.largest[i] = -INFINITY;
         r->largest[i] = -INFINITY;
     }
@@ -162,13 +150,13 @@ static void fill_tile(rig *r)
     float *values = st_alloc_array(KEYS * r->value, sizeof *values);
     assert_non_null(values);
     for (size_t k = 0; k < KEYS; k++) {
-        r->tile.key_scale[k] = 0.01f + 0.005f * random_float();
+        r->tile.key_scale[k] = 0.01f + 0.005f * random_even();
         for (size_t i = 0; i < r->key; i++) {
             r->keys[k][i] = (int8_t)((int)(random_bits() % 255) - 127);
             r->tile.keys[(i / WORD * KEYS + k) * WORD + i % WORD] = r->keys[k][i];
         }
     }
-    for (size_t i = 0; i < KEYS * r->value; i++) values[i] = i % r->value == 1 ? 0 : random_float();
+    for (size_t i = 0; i < KEYS * r->value; i++) values[i] = i % r->value == 1 ? 0 : random_even();
     bytes->start_keys(&r->tile, r->key);
     bytes->pack_values(values, r->value, r->value, &r->tile);
     for (size_t i = 0; i < r->value; i++) {
@@ -288,8 +276,8 @@ static void threads_do_not_matter(void **state)
     void *scratch = st_alloc_aligned((1 + THREADS_MAX) * (size_t)SCRATCH_BYTES, 64);
     st_step *step = st_alloc_zero(1, st_step_bytes(ROWS));
     assert_true(keys && values && in && first && other && scratch && step);
-    for (size_t i = 0; i < positions * width; i++) keys[i] = random_float(), values[i] = random_float();
-    for (size_t i = 0; i < outs; i++) in[i] = random_float();
+    for (size_t i = 0; i < positions * width; i++) keys[i] = random_even(), values[i] = random_even();
+    for (size_t i = 0; i < outs; i++) in[i] = random_even();
     step->count = step->out_count = step->batch_max = ROWS;
     step->position = POSITION;
     st_bound_op bound = {.op = &op, .in[0] = {.width = HEADS * HEAD, .data = in}, .out = {.width = HEADS * HEAD, .data = first}};

@@ -10,7 +10,8 @@
 
 enum {
     KEYS = ST_KEY_TILE,
-    STRETCH = 64, /* positions of a stretch, at least */
+    STRETCH = 64,       /* positions of a stretch, or some times as many … */
+    FEW = ST_FEW_KEYS, /* … of which a few rows take so many at a time */
     PARTS_PER_THREAD = 4,
     RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next (few.inc) … */
     FETCH_BYTES = 3 << 10, /* … and what is fetched ahead, behind the next run */
@@ -170,13 +171,14 @@ typedef struct few_job {
     float *partial;         /* [row, stretch, head, value + 2]: sums, then the largest score and their sum */
 } few_job;
 
+/* A stretch is some times STRETCH, but for what the last one lacks: what is left over would cost as much as a whole one. */
 static void stretch_of(const few_job *job, uint32_t position, size_t stretch, uint32_t *from, uint32_t *to)
 {
-    uint32_t first = st_cpu_first_seen(job->call->op, position), count = position - first + 1;
-    uint32_t each = (uint32_t)((count + job->stretches - 1) / job->stretches);
-    uint64_t start = (uint64_t)first + (uint64_t)each * stretch, end = start + each;
-    *from = start > position ? position + 1 : (uint32_t)start;
-    *to = end > (uint64_t)position + 1 ? position + 1 : (uint32_t)end;
+    uint32_t first = st_cpu_first_seen(job->call->op, position);
+    uint64_t units = ((uint64_t)position - first + STRETCH) / STRETCH, end = position + UINT64_C(1);
+    uint64_t stop = first + units * (stretch + 1) / job->stretches * STRETCH;
+    *from = first + (uint32_t)(units * stretch / job->stretches * STRETCH);
+    *to = (uint32_t)(stop < end ? stop : end);
 }
 
 static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t head)
@@ -187,9 +189,9 @@ static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t 
 
 /* What a worker holds of one row while it walks over a stretch. */
 typedef struct few_state {
-    float *q;       /* [heads, key], scaled */
+    float *q;       /* [heads, key], scaled and packed */
     float *rows;    /* [RUN, kv_heads, max(key, value)]: positions of a cache that is not of floats */
-    float *scores;  /* [heads, KEYS] */
+    float *scores;  /* [heads, FEW] */
     float *partial; /* [heads, value + 2] */
 } few_state;
 
@@ -201,6 +203,7 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
     state.scores = state.rows + RUN * s->kv_heads * (s->key > s->value ? s->key : s->value);
     const float *query = st_cpu_row(job->call->bound->in[0], row);
     job->call->isa->scale(query, job->call->op->p.attention.scale, state.q, s->heads * s->key);
+    if (job->call->isa->pack_queries[job->type]) job->call->isa->pack_queries[job->type](state.q, s->heads, s->key);
     memset(state.partial, 0, s->heads * (s->value + 2) * sizeof *state.partial);
     for (size_t h = 0; h < s->heads; h++) state.partial[h * (s->value + 2) + s->value] = -INFINITY;
     return state;
@@ -222,24 +225,6 @@ static st_cache_rows rows_at(const few_job *job, const st_cache_side *side, uint
     return (st_cache_rows){(const unsigned char *)converted, width * sizeof(float), count, heads, side->width, 0};
 }
 
-/* Scores of a row become weights against the largest so far. */
-static void few_soften(const few_job *job, const few_state *state, size_t count)
-{
-    const st_isa *isa = job->call->isa;
-    const st_attention_shape *s = &job->shape;
-    for (size_t h = 0; h < s->heads; h++) {
-        float *partial = state->partial + h * (s->value + 2), *largest = partial + s->value, *sum = largest + 1;
-        float *scores = state->scores + h * KEYS, top = isa->maximum(scores, count);
-        if (top > *largest) {
-            float shrink = expf(*largest - top);
-            isa->scale(partial, shrink, partial, s->value);
-            *sum *= shrink;
-            *largest = top;
-        }
-        *sum += isa->exp_and_sum(scores, *largest, count);
-    }
-}
-
 /* A tile against all heads of a row: keys, then values, are read in the order in which they lie. */
 static void few_tile(const few_job *job, const few_state *state, uint32_t from, size_t count)
 {
@@ -249,20 +234,20 @@ static void few_tile(const few_job *job, const few_state *state, uint32_t from, 
     st_cache_rows rows;
     for (size_t i = 0; i < count; i += rows.count) {
         rows = rows_at(job, &keys, from + (uint32_t)i, count - i, state->rows);
-        isa->dot_rows[job->type](state->q, s->key, s->shared, &rows, state->scores + i, KEYS);
+        isa->dot_rows[job->type](state->q, s->key, s->shared, &rows, state->scores + i, FEW);
     }
-    few_soften(job, state, count);
+    isa->soften(state->scores, FEW, s->heads, count, state->partial, s->value + 2, s->value);
     for (size_t i = 0; i < count; i += rows.count) {
         rows = rows_at(job, &values, from + (uint32_t)i, count - i, state->rows);
-        isa->weigh_rows[job->type](state->scores + i, KEYS, s->shared, &rows, state->partial, s->value + 2);
+        isa->weigh_rows[job->type](state->scores + i, FEW, s->shared, &rows, state->partial, s->value + 2);
     }
 }
 
-/* How many positions from `position` on lie one behind the other, at most a tile. */
+/* How many positions from `position` on lie one behind the other, at most FEW. */
 static size_t run_of(const few_job *job, uint32_t position, uint32_t end)
 {
     const st_kv_view *kv = &job->call->bound->kv;
-    size_t count = end - position < KEYS ? end - position : KEYS, room = kv->capacity - position % kv->capacity;
+    size_t count = end - position < FEW ? end - position : FEW, room = kv->capacity - position % kv->capacity;
     return count < room ? count : room;
 }
 

@@ -116,6 +116,8 @@ typedef struct st_isa {
     float (*dot_float[ST_ISA_TYPES])(const void *row, const float *x, size_t count);
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
     void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole blocks of a q8_0 row (quant/row.h) */
+    /* Queries as dot_rows of a type wants them, in place; NULL: as they are. */
+    void (*pack_queries[ST_ISA_TYPES])(float *queries, size_t count, size_t width);
     /* out[heads × shared, rows] = a[heads × shared, width] · that head of each row; by type number, and of q8_0 heads are whole
      * blocks */
     void (*dot_rows[ST_ISA_TYPES])(const float *a, size_t lda, size_t shared, const st_cache_rows *rows, float *out, size_t ldo);
@@ -131,7 +133,10 @@ typedef struct st_isa {
     void (*norm)(const float *in, const float *weight, float factor, float *out, size_t count); /* weight may be NULL */
     float (*sum_squares)(const float *x, size_t count);
     float (*maximum)(const float *x, size_t count);
-    float (*exp_and_sum)(float *x, float shift, size_t count); /* x = exp(x − shift); their sum */
+    float (*exp_and_sum)(float *x, float shift, size_t count); /* x = exp(x − shift), none above 1; their sum */
+    /* A running softmax of some rows: scores become weights against the largest so far, which lies behind `width` gathered
+     * values, and the sum of weights behind it. */
+    void (*soften)(float *scores, size_t lds, size_t rows, size_t count, float *gathered, size_t ldg, size_t width);
     void (*gated)(st_activation activation, const float *gate, const float *up, float *out, size_t count);
     void (*times_sigmoid)(const float *in, const float *gate, float *out, size_t count);
     void (*times_silu)(const float *in, const float *gate, float *out, size_t count);
@@ -146,6 +151,10 @@ typedef struct st_isa {
 /* NULL where the machine lacks the instructions. */
 const st_isa *st_isa_avx2(void);
 const st_isa *st_isa_avx512(void);
-extern const st_isa_bytes st_isa_avx512_bytes; /* for st_isa_avx512 alone */
+/* For st_isa_avx512 alone. */
+extern const st_isa_bytes st_isa_avx512_bytes;
+void st_avx512_pack_queries(float *queries, size_t count, size_t width);
+void st_avx512_dot_q8(const float *packed, size_t lda, size_t shared, const st_cache_rows *rows, float *out, size_t ldo);
+void st_avx512_weigh_q8(const float *weights, size_t ldw, size_t shared, const st_cache_rows *rows, float *out, size_t ldo);
 
 #endif
