@@ -1,4 +1,5 @@
-/* Signals: Ctrl-C stops an answer or leaves; whoever ends us finds the terminal as it was and no half-made file. */
+/* Signals: Ctrl-C stops an answer or leaves; whoever ends us finds the terminal as it was and no half-made file; and a model
+ * file that is cut short while it is mapped ends us with words. */
 #include <signal.h>
 #include <termios.h>
 #include <unistd.h>
@@ -37,6 +38,21 @@ static void on_termination(int signal_number)
     raise(signal_number);
 }
 
+/* A page of a mapped file is gone. Nothing is left to compute with: the weights are read where they lie. */
+static void on_lost_page(int signal_number, siginfo_t *info, void *context)
+{
+    static const char message[] = "strata: error: a part of the model file is gone: it was cut short or replaced while it was "
+                                  "in use, or its disk failed\n";
+    (void)context;
+    if (info->si_code != BUS_ADRERR) {
+        on_termination(signal_number);
+        return;
+    }
+    clean_up();
+    (void)!write(STDERR_FILENO, message, sizeof message - 1);
+    _exit(strata_status_exit_code(STRATA_FILE));
+}
+
 /* Whoever started us with a signal ignored (nohup, a shell's background) wants it so. */
 static void handle(int signal_number, void (*handler)(int))
 {
@@ -48,11 +64,12 @@ static void handle(int signal_number, void (*handler)(int))
 
 void cli_interrupt_install(void)
 {
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, lost = {.sa_sigaction = on_lost_page, .sa_flags = SA_SIGINFO};
     terminal_known = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &terminal_settings) == 0;
     handle(SIGINT, on_interrupt);
     handle(SIGTERM, on_termination);
     handle(SIGHUP, on_termination);
+    sigaction(SIGBUS, &lost, NULL);
     sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is then a failed write, and is reported */
 }
 

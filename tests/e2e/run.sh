@@ -219,6 +219,17 @@ rest, err = program.communicate(timeout=30)
 assert program.returncode == 130, program.returncode
 assert set(rest) <= {65} and b"error" not in err and b"answer: " in err, err
 PYTHON
+check "a model file that is cut short meanwhile is exit code 3, and said" python3 - "$strata" "$work/long.gguf" <<'PYTHON'
+import os, subprocess, sys
+strata, model = sys.argv[1:]
+program = subprocess.Popen([strata, "run", "-m", model, "-p", "x", "--temp", "0", "--logit-bias", "65+1000", "-c", "65536"],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+assert program.stdout.read(5) == b"AAAAA"
+os.truncate(model, 4096)
+err = program.communicate(timeout=30)[1]
+assert program.returncode == 3, (program.returncode, err)
+assert b"a part of the model file is gone" in err, err
+PYTHON
 
 # --- the real default model
 default=${XDG_CACHE_HOME:-$HOME/.cache}/strata/SmolLM2-135M-Instruct.Q4_1.gguf
