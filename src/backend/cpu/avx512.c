@@ -116,7 +116,10 @@ static const st_isa isa = {
         {
             [ST_TYPE_Q4_0] = {dots512_q4_0, unpack_q4_0, 32, 8, false},
             [ST_TYPE_Q4_1] = {dots512_q4_1, unpack_q4_1, 32, 0, true},
+            [ST_TYPE_Q5_0] = {dots512_q5_0, unpack_q5_0, 32, 16, false},
+            [ST_TYPE_Q5_1] = {dots512_q5_1, unpack_q5_1, 32, 0, true},
             [ST_TYPE_Q8_0] = {dots512_q8_0, unpack_q8_0, 32, 128, false},
+            [ST_TYPE_Q3_K] = {dots512_q3_k, unpack_q3_k, 16, 4, false},
             [ST_TYPE_Q4_K] = {dots512_q4_k, unpack_q4_k, 32, 0, true},
             [ST_TYPE_Q5_K] = {dots512_q5_k, unpack_q5_k, 32, 0, true},
             [ST_TYPE_Q6_K] = {dots512_q6_k, unpack_q6_k, 16, 32, false},
