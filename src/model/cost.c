@@ -55,10 +55,10 @@ static size_t batch_bytes(size_t elements, size_t rows)
     return act_bytes(elements, rows) + act_bytes(refined * ST_ACT_BLOCK, rows) + tiles * aligned(refined * sizeof(uint32_t));
 }
 
-/* A strip of unpacked weights: a byte each, a scale by 16 and an offset by 32. Or one row as floats. */
+/* A strip of unpacked weights: a byte each, a scale and an offset by 16. Or one row as floats. */
 static size_t strip_bytes(size_t elements)
 {
-    size_t bytes = ST_STRIP_ROWS * (elements + ((elements + 15) / 16 + (elements + 31) / 32) * sizeof(float));
+    size_t bytes = ST_STRIP_ROWS * (elements + (elements + 15) / 16 * 2 * sizeof(float));
     return larger(bytes, 2 * elements * sizeof(float)) + 3 * ST_SCRATCH_ALIGN;
 }
 

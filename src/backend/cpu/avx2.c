@@ -59,11 +59,11 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
         for (int t = 0; t < HALF_TILE; t++)
             total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
                                        _mm256_mul_ps(scale, _mm256_set1_ps(acts->scale[at + (size_t)t])), total[t]);
+        if (!has_offset) continue;
+        __m256 offset = _mm256_loadu_ps(strip->offset + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
+        for (int t = 0; t < HALF_TILE; t++)
+            total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(sum_of_group(acts, at + (size_t)t, group, g)), total[t]);
     }
-    if (!has_offset) return;
-    __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
-    for (int t = 0; t < HALF_TILE; t++)
-        total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(acts->sum[at + (size_t)t]), total[t]);
 }
 
 static inline __attribute__((always_inline)) void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count,
@@ -83,7 +83,8 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
     for (size_t token = 0; token < tokens; token += HALF_TILE)
         for (size_t row = 0; row < lanes; row += HALF_ROWS) {
             __m256 total[HALF_TILE];
-            if (type->group == 16) half_kernel(strip, tile, count, row, token, type->zero, 16, false, total);
+            if (type->group == 16 && type->has_offset) half_kernel(strip, tile, count, row, token, 0, 16, true, total);
+            else if (type->group == 16) half_kernel(strip, tile, count, row, token, type->zero, 16, false, total);
             else if (type->has_offset) half_kernel(strip, tile, count, row, token, 0, 32, true, total);
             else if (type->zero == 128) half_kernel(strip, tile, count, row, token, 128, 32, false, total);
             else half_kernel(strip, tile, count, row, token, type->zero, 32, false, total);
@@ -121,6 +122,7 @@ static const st_isa isa = {
             [ST_TYPE_Q5_0] = {dots_q5_0, unpack_q5_0, 32, 16, false},
             [ST_TYPE_Q5_1] = {dots_q5_1, unpack_q5_1, 32, 0, true},
             [ST_TYPE_Q8_0] = {dots_q8_0, unpack_q8_0, 32, 128, false},
+            [ST_TYPE_Q2_K] = {dots_q2_k, unpack_q2_k, 16, 0, true},
             [ST_TYPE_Q3_K] = {dots_q3_k, unpack_q3_k, 16, 4, false},
             [ST_TYPE_Q4_K] = {dots_q4_k, unpack_q4_k, 32, 0, true},
             [ST_TYPE_Q5_K] = {dots_q5_k, unpack_q5_k, 32, 0, true},

@@ -58,12 +58,11 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
                 total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
                                               _mm512_mul_ps(scale, _mm512_set1_ps(acts->scale[at + (size_t)t])), total[t][v]);
         }
-    }
-    if (!has_offset) return;
-    for (int v = 0; v < VECTORS; v++) {
-        __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
-        for (int t = 0; t < HALF_TILE; t++)
-            total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(acts->sum[at + (size_t)t]), total[t][v]);
+        for (int v = 0; v < VECTORS && has_offset; v++) {
+            __m512 offset = _mm512_loadu_ps(strip->offset + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + 16 * v);
+            for (int t = 0; t < HALF_TILE; t++)
+                total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(sum_of_group(acts, at + (size_t)t, group, g)), total[t][v]);
+        }
     }
 }
 
@@ -84,7 +83,8 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE) {
         __m512 total[HALF_TILE][VECTORS];
-        if (type->group == 16) tile_kernel(strip, tile, count, token, type->zero, 16, false, total);
+        if (type->group == 16 && type->has_offset) tile_kernel(strip, tile, count, token, 0, 16, true, total);
+        else if (type->group == 16) tile_kernel(strip, tile, count, token, type->zero, 16, false, total);
         else if (type->has_offset) tile_kernel(strip, tile, count, token, 0, 32, true, total);
         else tile_kernel(strip, tile, count, token, type->zero, 32, false, total);
         for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++)
@@ -119,6 +119,7 @@ static const st_isa isa = {
             [ST_TYPE_Q5_0] = {dots512_q5_0, unpack_q5_0, 32, 16, false},
             [ST_TYPE_Q5_1] = {dots512_q5_1, unpack_q5_1, 32, 0, true},
             [ST_TYPE_Q8_0] = {dots512_q8_0, unpack_q8_0, 32, 128, false},
+            [ST_TYPE_Q2_K] = {dots512_q2_k, unpack_q2_k, 16, 0, true},
             [ST_TYPE_Q3_K] = {dots512_q3_k, unpack_q3_k, 16, 4, false},
             [ST_TYPE_Q4_K] = {dots512_q4_k, unpack_q4_k, 32, 0, true},
             [ST_TYPE_Q5_K] = {dots512_q5_k, unpack_q5_k, 32, 0, true},

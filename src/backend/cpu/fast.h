@@ -31,7 +31,6 @@ st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side);
 st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* side by side */
 
 /* A strip in a worker's scratch. */
-size_t st_strip_bytes(size_t width);
 st_strip st_strip_in(float *scratch, size_t width);
 
 /* Fills a strip with rows first … first + lanes − 1 of a matrix. */

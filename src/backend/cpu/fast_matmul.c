@@ -59,12 +59,6 @@ st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side)
     return tile;
 }
 
-size_t st_strip_bytes(size_t width)
-{
-    size_t groups = (width + 15) / 16, parts = (width + 31) / 32;
-    return ST_STRIP_ROWS * (width + (groups + parts) * sizeof(float)) + 3 * ALIGN;
-}
-
 st_strip st_strip_in(float *scratch, size_t width)
 {
     unsigned char *base = (unsigned char *)scratch;

@@ -35,7 +35,7 @@ typedef struct st_act_tile {
 typedef struct st_strip {
     uint8_t *bytes; /* [count × ST_STRIP_ROWS] */
     float *scale;   /* [count / group × ST_STRIP_ROWS] */
-    float *offset;  /* [count / 32 × ST_STRIP_ROWS], if the type has one */
+    float *offset;  /* as many, if the type has one */
 } st_strip;
 
 typedef struct st_isa_type {
