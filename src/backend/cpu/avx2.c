@@ -16,6 +16,7 @@ enum { FEW_QUERIES = 2 };
 #define VEC_BYTES 32
 
 #include "backend/cpu/blocks.inc"
+#include "backend/cpu/grid.inc"
 #include "backend/cpu/dot256.inc"
 #include "backend/cpu/strip.inc"
 #include "backend/cpu/rows.inc"
@@ -127,6 +128,11 @@ static const st_isa isa = {
             [ST_TYPE_Q4_K] = {dots_q4_k, unpack_q4_k, 32, 0, true},
             [ST_TYPE_Q5_K] = {dots_q5_k, unpack_q5_k, 32, 0, true},
             [ST_TYPE_Q6_K] = {dots_q6_k, unpack_q6_k, 16, 32, false},
+            [ST_TYPE_IQ2_XXS] = {dots_iq2_xxs, unpack_iq2_xxs, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ2_XS] = {dots_iq2_xs, unpack_iq2_xs, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ2_S] = {dots_iq2_s, unpack_iq2_s, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ3_XXS] = {dots_iq3_xxs, unpack_iq3_xxs, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ3_S] = {dots_iq3_s, unpack_iq3_s, 16, GRID_ZERO, false},
             [ST_TYPE_IQ4_NL] = {dots_iq4_nl, unpack_iq4_nl, 32, 128, false},
             [ST_TYPE_IQ4_XS] = {dots_iq4_xs, unpack_iq4_xs, 32, 128, false},
             [ST_TYPE_MXFP4] = {dots_mxfp4, unpack_mxfp4, 32, 12, false},

@@ -15,6 +15,7 @@ enum { FEW_QUERIES = 4 };
 #define VEC_BYTES 64
 
 #include "backend/cpu/blocks.inc"
+#include "backend/cpu/grid.inc"
 #include "backend/cpu/strip.inc"
 #include "backend/cpu/rows.inc"
 #include "backend/cpu/dot512.inc"
@@ -124,6 +125,11 @@ static const st_isa isa = {
             [ST_TYPE_Q4_K] = {dots512_q4_k, unpack_q4_k, 32, 0, true},
             [ST_TYPE_Q5_K] = {dots512_q5_k, unpack_q5_k, 32, 0, true},
             [ST_TYPE_Q6_K] = {dots512_q6_k, unpack_q6_k, 16, 32, false},
+            [ST_TYPE_IQ2_XXS] = {dots512_iq2_xxs, unpack_iq2_xxs, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ2_XS] = {dots512_iq2_xs, unpack_iq2_xs, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ2_S] = {dots512_iq2_s, unpack_iq2_s, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ3_XXS] = {dots512_iq3_xxs, unpack_iq3_xxs, 16, GRID_ZERO, false},
+            [ST_TYPE_IQ3_S] = {dots512_iq3_s, unpack_iq3_s, 16, GRID_ZERO, false},
             [ST_TYPE_IQ4_NL] = {dots512_iq4_nl, unpack_iq4_nl, 32, 128, false},
             [ST_TYPE_IQ4_XS] = {dots512_iq4_xs, unpack_iq4_xs, 32, 128, false},
             [ST_TYPE_MXFP4] = {dots512_mxfp4, unpack_mxfp4, 32, 12, false},
