@@ -219,8 +219,8 @@ static bool has_kernel(uint32_t type)
 {
     static const uint32_t types[] = {ST_TYPE_Q4_0, ST_TYPE_Q4_1, ST_TYPE_Q5_0, ST_TYPE_Q5_1, ST_TYPE_Q8_0, ST_TYPE_Q2_K, ST_TYPE_Q3_K,
                                      ST_TYPE_Q4_K, ST_TYPE_Q5_K, ST_TYPE_Q6_K, ST_TYPE_IQ2_XXS, ST_TYPE_IQ2_XS,
-                                     ST_TYPE_IQ2_S, ST_TYPE_IQ3_XXS, ST_TYPE_IQ3_S, ST_TYPE_IQ4_NL, ST_TYPE_IQ4_XS,
-                                     ST_TYPE_MXFP4};
+                                     ST_TYPE_IQ2_S, ST_TYPE_IQ3_XXS, ST_TYPE_IQ3_S, ST_TYPE_IQ1_S, ST_TYPE_IQ1_M,
+                                     ST_TYPE_IQ4_NL, ST_TYPE_IQ4_XS, ST_TYPE_MXFP4};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i] == type) return true;
     return false;
