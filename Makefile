@@ -20,11 +20,11 @@ CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -
     -mprefer-vector-width=512
 CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
 CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
-# With the sanitizers -O3 takes minutes for these files.
+# With the sanitizers -O3 takes minutes for these files, and half of -O2 is where variables are at each instruction.
 KERNELS_release := -O3
-KERNELS_asan    := -O2
-KERNELS_tsan    := -O2
-KERNELS_fuzz    := -O2
+KERNELS_asan    := -O2 -fno-var-tracking
+KERNELS_tsan    := -O2 -fno-var-tracking
+KERNELS_fuzz    := -O2 -fno-var-tracking
 kernel_flags = $(if $(CFLAGS_EXTRA_$(basename $(2))),$(KERNELS_$(1)) $(CFLAGS_EXTRA_$(basename $(2))))
 
 CLI_LIBS := -ledit
