@@ -60,11 +60,11 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
         for (int t = 0; t < HALF_TILE; t++)
             total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
                                        _mm256_mul_ps(scale, _mm256_set1_ps(acts->scale[at + (size_t)t])), total[t]);
-        if (!has_offset) continue;
-        __m256 offset = _mm256_loadu_ps(strip->offset + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
-        for (int t = 0; t < HALF_TILE; t++)
-            total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(sum_of_group(acts, at + (size_t)t, group, g)), total[t]);
     }
+    if (!has_offset) return;
+    __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
+    for (int t = 0; t < HALF_TILE; t++)
+        total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(acts->sum[at + (size_t)t]), total[t]);
 }
 
 static inline __attribute__((always_inline)) void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count,
@@ -78,14 +78,14 @@ static inline __attribute__((always_inline)) void half_kernel(const st_strip *st
         add_block(strip, tile->list[i], row, &tile->rest, i * ST_ACT_TILE + token, zero, group, has_offset, total);
 }
 
-static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
-                             size_t tokens, size_t lanes, float *out, size_t out_stride)
+/* By itself: what comes after it would take registers from the sums. */
+__attribute__((noinline)) static void multiply_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile,
+                                                    size_t count, size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE)
         for (size_t row = 0; row < lanes; row += HALF_ROWS) {
             __m256 total[HALF_TILE];
-            if (type->group == 16 && type->has_offset) half_kernel(strip, tile, count, row, token, 0, 16, true, total);
-            else if (type->group == 16) half_kernel(strip, tile, count, row, token, type->zero, 16, false, total);
+            if (type->group == 16) half_kernel(strip, tile, count, row, token, type->zero, 16, false, total);
             else if (type->has_offset) half_kernel(strip, tile, count, row, token, 0, 32, true, total);
             else if (type->zero == 128) half_kernel(strip, tile, count, row, token, 128, 32, false, total);
             else half_kernel(strip, tile, count, row, token, type->zero, 32, false, total);
@@ -96,6 +96,13 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
                 memcpy(out + (token + t) * out_stride + row, values, width * sizeof *values);
             }
         }
+}
+
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
+                             size_t tokens, size_t lanes, float *out, size_t out_stride)
+{
+    multiply_tile(type, strip, tile, count, tokens, lanes, out, out_stride);
+    if (type->group == 16 && type->has_offset) add_offsets_of_16(strip, tile, count, tokens, lanes, out, out_stride);
 }
 
 enum { WORK_SUMS = 8 };

@@ -59,11 +59,12 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
                 total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
                                               _mm512_mul_ps(scale, _mm512_set1_ps(acts->scale[at + (size_t)t])), total[t][v]);
         }
-        for (int v = 0; v < VECTORS && has_offset; v++) {
-            __m512 offset = _mm512_loadu_ps(strip->offset + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + 16 * v);
-            for (int t = 0; t < HALF_TILE; t++)
-                total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(sum_of_group(acts, at + (size_t)t, group, g)), total[t][v]);
-        }
+    }
+    if (!has_offset) return;
+    for (int v = 0; v < VECTORS; v++) {
+        __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
+        for (int t = 0; t < HALF_TILE; t++)
+            total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(acts->sum[at + (size_t)t]), total[t][v]);
     }
 }
 
@@ -79,13 +80,13 @@ static inline __attribute__((always_inline)) void tile_kernel(const st_strip *st
         add_block(strip, tile->list[i], &tile->rest, i * ST_ACT_TILE + token, zero, group, has_offset, total);
 }
 
-static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
-                             size_t tokens, size_t lanes, float *out, size_t out_stride)
+/* By itself: what comes after it would take registers from the sums. */
+__attribute__((noinline)) static void multiply_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile,
+                                                    size_t count, size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE) {
         __m512 total[HALF_TILE][VECTORS];
-        if (type->group == 16 && type->has_offset) tile_kernel(strip, tile, count, token, 0, 16, true, total);
-        else if (type->group == 16) tile_kernel(strip, tile, count, token, type->zero, 16, false, total);
+        if (type->group == 16) tile_kernel(strip, tile, count, token, type->zero, 16, false, total);
         else if (type->has_offset) tile_kernel(strip, tile, count, token, 0, 32, true, total);
         else tile_kernel(strip, tile, count, token, type->zero, 32, false, total);
         for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++)
@@ -94,6 +95,13 @@ static void strip_times_tile(const st_isa_type *type, const st_strip *strip, con
                 _mm512_mask_storeu_ps(out + (token + t) * out_stride + 16 * v, (__mmask16)last, total[t][v]);
             }
     }
+}
+
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
+                             size_t tokens, size_t lanes, float *out, size_t out_stride)
+{
+    multiply_tile(type, strip, tile, count, tokens, lanes, out, out_stride);
+    if (type->group == 16 && type->has_offset) add_offsets_of_16(strip, tile, count, tokens, lanes, out, out_stride);
 }
 
 enum { WORK_SUMS = 12 };
