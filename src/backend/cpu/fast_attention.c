@@ -1,6 +1,7 @@
 /* Attention on the fast path. A batch in floats: tiles of keys are turned once and meet the queries of a block of rows and
- * of all heads that share them, with a running softmax (fast_bytes.c has the same in bytes). A few rows: the cache is read once, in the order in which it lies, split
- * into stretches of positions so that every thread has some, and the stretches are joined in order. */
+ * of all heads that share them, with a running softmax (fast_bytes.c has the same in bytes). A few rows: the cache is read
+ * once, in the order in which it lies, split into stretches of positions so that every thread has some, and the stretches are
+ * joined in order. */
 #include <math.h>
 #include <string.h>
 
@@ -251,7 +252,7 @@ static size_t run_of(const few_job *job, uint32_t position, uint32_t end)
     return count < room ? count : room;
 }
 
-/* Nobody has fetched the beginning of a stretch: what run_at fetches begins behind it. */
+/* Nobody has fetched the beginning of a stretch: what rows_at has fetched begins behind it. */
 static void fetch_first(const few_job *job, uint32_t position)
 {
     const st_kv_view *kv = &job->call->bound->kv;
