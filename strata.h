@@ -1,14 +1,14 @@
-/* strata: language models larger than the graphics card.
+/* strata: language models larger than the GPU.
  *
- * The one public header. It owns the names a program outside src/ may use; cli/ and server/ see nothing else.
+ * The public header: it owns every name that a program outside src/ may use. cli/ includes nothing else of the library.
  *
  * Conventions:
- *   - A call that can fail returns a strata_status and takes a strata_error as its last argument (NULL if the
- *     words are not wanted). On failure every output is left as it was and nothing is owed.
- *   - free(NULL) is fine for every _free and _close.
- *   - Text is bytes with a length; it need not be valid UTF-8. What strata hands out is valid UTF-8, and NUL
- *     terminated where it is a char *.
- *   - A strata_model is immutable once open and may be used from many threads at a time.
+ *   - A call that can fail returns a strata_status and takes a strata_error as its last argument (may be
+ *     NULL). A failed call leaves its outputs unchanged and nothing to free.
+ *   - Every _free and _close accepts NULL.
+ *   - Input text is bytes with a length and need not be valid UTF-8. Text that strata returns is valid UTF-8, and
+ *     NUL terminated where it is a char *.
+ *   - A strata_model is immutable once open and may be used from several threads at once.
  */
 #ifndef STRATA_H
 #define STRATA_H
@@ -25,7 +25,7 @@ extern "C" {
 
 /* ---- status and errors ------------------------------------------------------------------------------------ */
 
-/* The one table of outcomes: name, process exit code, text. */
+/* Every status: name, process exit code, text. */
 #define STRATA_STATUS_TABLE(X)                                                       \
     X(OK, 0, "ok")                                                                   \
     X(RUNTIME, 1, "something went wrong while running")                              \
@@ -35,7 +35,7 @@ extern "C" {
     X(USAGE, 2, "wrong usage")                                                       \
     X(FILE, 3, "the file could not be read")                                         \
     X(FORMAT, 3, "the model file is invalid")                                        \
-    X(UNSUPPORTED, 3, "the model file asks for something strata does not know")      \
+    X(UNSUPPORTED, 3, "the model file needs a feature that strata does not have")      \
     X(MEMORY, 4, "not enough memory")                                                \
     X(DEVICE, 5, "the device failed")                                                \
     X(DEVICE_LOST, 5, "the device was lost")                                         \
@@ -53,15 +53,15 @@ const char *strata_status_name(strata_status status);
 const char *strata_status_text(strata_status status);
 int strata_status_exit_code(strata_status status);
 
-/* What went wrong, in words. `message` names the file, key or tensor, what was expected and what was found;
- * `hint` says what to do about it and may be empty. */
+/* An error for people. `message` names the file, key or tensor, what was expected and what was found; `hint` says
+ * what to do and may be empty. */
 typedef struct strata_error {
     strata_status status;
     char message[768];
     char hint[256];
 } strata_error;
 
-/* Frees any char * or array that a strata_ call handed out. */
+/* Frees a char * or an array that a strata_ call returned. */
 void strata_free(void *pointer);
 
 /* ---- model: an opened file, no weights in memory ----------------------------------------------------------- */
@@ -77,13 +77,13 @@ strata_status strata_model_open(const char *path, const strata_model_options *op
                                 strata_error *error);
 void strata_model_close(strata_model *model);
 
-/* What strata_model_describe puts into the card. */
+/* What strata_model_describe adds to the description. */
 enum {
-    STRATA_DESCRIBE_TENSORS = 1u << 0, /* the list of tensors too */
-    STRATA_DESCRIBE_PROGRAM = 1u << 1, /* the forward pass too; an error if strata cannot run the model */
+    STRATA_DESCRIBE_TENSORS = 1u << 0, /* every tensor */
+    STRATA_DESCRIBE_PROGRAM = 1u << 1, /* the forward pass; an error if strata cannot run the model */
 };
 
-/* The model's card as a JSON object (strata_free). docs/json.md lists its fields. */
+/* The model's description as a JSON object (strata_free). docs/json.md lists its fields. */
 strata_status strata_model_describe(const strata_model *model, unsigned flags, char **json, strata_error *error);
 
 /* ---- tokens ------------------------------------------------------------------------------------------------- */
@@ -91,12 +91,12 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
 typedef int32_t strata_token;
 
 enum {
-    STRATA_TOKENIZE_BOS = 1u << 0,    /* put the BOS token first (an error if the vocabulary has none) */
-    STRATA_TOKENIZE_PLAIN = 1u << 1,  /* special tokens in the text are plain text */
-    STRATA_TOKENIZE_PROMPT = 1u << 2, /* BOS first if the vocabulary wants one and the text does not begin with it */
+    STRATA_TOKENIZE_BOS = 1u << 0,    /* begin with the BOS token (an error if the vocabulary has none) */
+    STRATA_TOKENIZE_PLAIN = 1u << 1,  /* treat special tokens in the text as plain text */
+    STRATA_TOKENIZE_PROMPT = 1u << 2, /* begin with BOS if the vocabulary asks for it and the text does not begin with it */
 };
 
-/* Text to ids (strata_free). Special tokens in the text are recognised unless told otherwise. */
+/* Text to ids (strata_free). Special tokens in the text are recognised unless STRATA_TOKENIZE_PLAIN is set. */
 strata_status strata_tokenize(const strata_model *model, const char *text, size_t length, unsigned flags,
                               strata_token **tokens, size_t *count, strata_error *error);
 
@@ -104,15 +104,15 @@ strata_status strata_tokenize(const strata_model *model, const char *text, size_
 strata_status strata_detokenize(const strata_model *model, const strata_token *tokens, size_t count, char **text,
                                 size_t *length, strata_error *error);
 
-/* Ids to text one at a time, for streaming: a code point is never split. */
+/* Ids to text one id at a time, for streaming: never splits a code point. */
 typedef struct strata_decoder strata_decoder;
 strata_status strata_decoder_new(const strata_model *model, strata_decoder **out, strata_error *error);
 void strata_decoder_free(strata_decoder *decoder);
 
-/* The bytes that became whole with this token; valid until the next call. `*length` may be 0. */
+/* The code points that this token completed; valid until the next call. `*length` may be 0. */
 strata_status strata_decoder_push(strata_decoder *decoder, strata_token token, const char **text, size_t *length,
                                   strata_error *error);
-/* What is left at the end of the text: an unfinished code point becomes U+FFFD. The decoder is then as new. */
+/* The rest of the text: an incomplete code point becomes U+FFFD. Resets the decoder. */
 strata_status strata_decoder_finish(strata_decoder *decoder, const char **text, size_t *length, strata_error *error);
 
 /* ---- chat templates ------------------------------------------------------------------------------------------ */
@@ -120,12 +120,12 @@ strata_status strata_decoder_finish(strata_decoder *decoder, const char **text, 
 typedef struct strata_template strata_template;
 /* Compiles a Jinja chat template from its source. */
 strata_status strata_template_new(const char *source, size_t length, strata_template **out, strata_error *error);
-/* The model's own template (STRATA_TEMPLATE if the file has none). Bos and eos tokens are filled in from the model. */
+/* The model's own template (STRATA_TEMPLATE if the file has none), with the model's BOS and EOS tokens. */
 strata_status strata_template_of_model(const strata_model *model, strata_template **out, strata_error *error);
 void strata_template_free(strata_template *chat_template);
 
 typedef struct strata_render_options {
-    int64_t now; /* seconds since the epoch for strftime_now; 0: the clock */
+    int64_t now; /* seconds since the epoch for strftime_now; 0: the current time */
 } strata_render_options;
 
 /* Renders `args`, a JSON object ("messages", "tools", "add_generation_prompt", …), to text (strata_free).
@@ -134,34 +134,34 @@ strata_status strata_template_render(const strata_template *chat_template, const
                                      const strata_render_options *options, char **text, size_t *length,
                                      strata_error *error);
 
-/* Renders and tokenises in one step. Bytes that came from the messages never become a control token, nor any token
- * that the template's own text contains. As with STRATA_TOKENIZE_PROMPT there is one BOS where the vocabulary wants it,
- * whether or not the template writes it. */
+/* Renders and tokenises. Bytes from the messages never become a control token, nor any special token that the
+ * template's own text contains. As with STRATA_TOKENIZE_PROMPT the result has one BOS where the vocabulary asks for
+ * it, whether or not the template writes it. */
 strata_status strata_template_tokenize(const strata_template *chat_template, const strata_model *model,
                                        const char *args, size_t args_length, const strata_render_options *options,
                                        strata_token **tokens, size_t *count, strata_error *error);
 
 /* ---- engine: a model ready to run ------------------------------------------------------------------------------- */
 
-/* Called during long work with what is done so far; returning false stops it with STRATA_INTERRUPTED. */
+/* Called during long work with the amount done so far; returning false stops the work with STRATA_INTERRUPTED. */
 typedef bool (*strata_progress)(void *context, uint64_t done, uint64_t total);
 typedef struct strata_engine strata_engine;
 
-/* Where a model may live. Start from STRATA_PLACEMENT_DEFAULT: everything is chosen. */
+/* Constraints on the plan. Start from STRATA_PLACEMENT_DEFAULT, which leaves every choice to the planner. */
 typedef struct strata_placement {
-    const char *device;       /* "cpu": no card; "sim": the simulated one; NULL: what is here */
-    const char *profile;      /* the devices as data: a name (strata_devices lists them) or a JSON file */
-    uint64_t vram_bytes, ram_bytes; /* so many in all; 0: the profile's, or what is here */
-    uint64_t vram_margin_bytes, ram_margin_bytes; /* kept free; UINT64_MAX: by the device */
-    uint64_t overhead_bytes;  /* what a driver takes of the card; UINT64_MAX: the profile's */
-    int32_t layers;           /* on the card, from the first; −1: all; −2: as many as pay */
+    const char *device;       /* "cpu": no GPU; "sim": a simulated GPU; NULL: the GPU found on this machine, if any */
+    const char *profile;      /* device profile: a name (strata_devices lists them) or a JSON file */
+    uint64_t vram_bytes, ram_bytes; /* memory sizes; 0: the profile's, or this machine's */
+    uint64_t vram_margin_bytes, ram_margin_bytes; /* kept free; UINT64_MAX: the default of the device */
+    uint64_t overhead_bytes;  /* VRAM that the driver uses; UINT64_MAX: the profile's */
+    int32_t layers;           /* on the GPU, from the first; −1: all; −2: the planner chooses */
     const char *moe;          /* routed experts: "resident", "cache" or "cpu"; NULL: the fastest */
-    int32_t expert_slots;     /* per layer; −1: what is left */
-    uint32_t cpu_moe_layers, cpu_ffn_layers; /* whose routed experts, or dense feed-forward parts, stay on the CPU */
-    const char *expert_policy, *expert_profile; /* of the cache; a recorded routing whose experts fill the slots at load */
-    const char *prefetch;     /* experts before they are asked for: "same", "next" or "both"; NULL: none */
-    bool deterministic;       /* uploads become visible at fixed points: two runs give the same bits */
-    bool disk;                /* weights may stay in the file and be read when they are needed */
+    int32_t expert_slots;     /* per layer; −1: fill the VRAM that is left */
+    uint32_t cpu_moe_layers, cpu_ffn_layers; /* layers with routed experts, or dense FFN, on the CPU */
+    const char *expert_policy, *expert_profile; /* cache policy; recorded routing that fills the slots at load */
+    const char *prefetch;     /* prefetch of experts: "same", "next" or "both"; NULL: none */
+    bool deterministic;       /* uploads become visible at fixed points, so two runs give the same bits */
+    bool disk;                /* weights that do not fit in RAM stay in the file and are read on use */
 } strata_placement;
 
 #define STRATA_PLACEMENT_DEFAULT                                                                                  \
@@ -169,29 +169,29 @@ typedef struct strata_placement {
      .expert_slots = -1}
 
 typedef struct strata_engine_options {
-    uint32_t context;    /* positions of a session; 0: as many as fit, at most the model's maximum */
-    uint32_t batch;      /* tokens of a prompt at a time; 0: 512, or 2048 with experts in RAM */
-    uint32_t sessions;   /* at a time; their memory is taken at load. 0: 1 */
+    uint32_t context;    /* tokens per session; 0: as many as fit, at most the model's maximum */
+    uint32_t batch;      /* prompt tokens per batch; 0: 512, or 2048 with experts in RAM */
+    uint32_t sessions;   /* open at a time; their memory is allocated at load. 0: 1 */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
-    uint32_t threads;    /* 0: as many as pay */
-    const char *cpu;     /* the CPU's kernels: "ref"; NULL: the best there is */
+    uint32_t threads;    /* 0: all physical cores */
+    const char *cpu;     /* CPU kernels: "ref", "avx2" or "avx512"; NULL: the fastest that the CPU supports */
     const char *kv_type; /* "f32", "bf16" or "q8_0"; NULL: by the model */
-    bool nextn;          /* run the model's NextN block along */
-    bool profile;        /* add up the time of every kind of operation, for strata_engine_describe */
-    bool expert_stats;   /* count what happens to routed experts, for strata_engine_describe */
-    const char *record_routing; /* a file for the routing, whole when the engine is freed; NULL: none */
-    strata_progress progress; /* bytes of weights at hand; may be NULL */
-    /* A line for each moment of loading: bytes used and free on a device (may be NULL). */
+    bool nextn;          /* also run the model's NextN block */
+    bool profile;        /* time every kind of operation, for strata_engine_describe */
+    bool expert_stats;   /* count hits, misses and uploads of routed experts, for strata_engine_describe */
+    const char *record_routing; /* file for the routing, complete when the engine is freed; NULL: none */
+    strata_progress progress; /* bytes of weights loaded; may be NULL */
+    /* Called at each step of loading with the bytes used and free on a device (may be NULL). */
     void (*trace_memory)(void *context, const char *moment, const char *device, uint64_t used, uint64_t free);
-    void *progress_context;   /* of both */
+    void *progress_context;   /* passed to both */
 } strata_engine_options;
 
-/* What strata_engine_new would do, without doing it, as a JSON object (strata_free): docs/json.md. Reads the file's
- * directory alone; the devices need not be here. */
+/* The plan by which strata_engine_new would load the model, as a JSON object (strata_free): docs/json.md. Reads the
+ * file's directory alone and touches no device. */
 strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error);
 
-/* The devices that are here, or that a placement describes, and the names of all profiles, as a JSON object
- * (strata_free). With `probe`, their rates are measured anew; else the measurement that was kept is used. */
+/* The devices of this machine, or those that the placement describes, and the names of all profiles, as a JSON object
+ * (strata_free). With `probe`, measures their rates and keeps them; else reads the kept measurement. */
 strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error);
 
 /* Replays a recorded routing against cache policies and the optimum, as a JSON object (strata_free): docs/experts.md. */
@@ -202,23 +202,23 @@ typedef struct strata_replay_options {
 } strata_replay_options;
 strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error);
 
-/* Makes a model ready: describes it, binds its tensors, lowers its program and brings its weights to hand. `model` must
- * outlive the engine; `options` may be NULL. Immutable; sessions of one engine take turns. */
+/* Loads a model by its plan. `model` must outlive the engine; `options` may be NULL. The engine is immutable; its
+ * sessions run one at a time. */
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
                                 strata_error *error);
 void strata_engine_free(strata_engine *engine);
 
 uint32_t strata_engine_context(const strata_engine *engine);
-/* Seconds on the clock of its devices: real time, or virtual time where they are simulated. */
+/* Seconds on the devices' clock: real time, or virtual time on a simulated device. */
 double strata_engine_clock(const strata_engine *engine);
-/* Tokens per second as planned: of decoding behind `depth` tokens, and of a prompt of `count` more. */
+/* Predicted tokens per second: decoding at a depth of `depth` tokens, and prefill of `count` more tokens there. */
 void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt);
 
-/* What the engine runs and what it takes, as a JSON object (strata_free). */
+/* The engine's backend, kernels and memory, as a JSON object (strata_free): docs/json.md. */
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error);
 
-/* What the machine can do, as a JSON object (strata_free): bytes read and int8 operations per second with the engine's
- * threads; with `operations`, also how long every operation takes with every type of weights, at real shapes. */
+/* Measures the machine, as a JSON object (strata_free): bytes read and int8 operations per second with the engine's
+ * threads; with `operations`, also the time of every operation with every weight type at real shapes. */
 strata_status strata_engine_measure(strata_engine *engine, bool operations, char **json, strata_error *error);
 
 /* ---- session: one sequence of tokens ----------------------------------------------------------------------------- */
@@ -227,34 +227,34 @@ typedef struct strata_session strata_session;
 strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error);
 void strata_session_free(strata_session *session);
 
-/* Makes the session's sequence these tokens (at least one), reusing what it has of them already; a sequence longer than
- * the context is STRATA_LIMIT with both numbers. `progress` (may be NULL) counts tokens. */
+/* Sets the session's sequence to these tokens (at least one) and reuses the KV of the common prefix. A sequence longer
+ * than the context is STRATA_LIMIT with both numbers. `progress` (may be NULL) counts tokens. */
 strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
                                     strata_progress progress, void *context, strata_error *error);
 
-/* The logits after the last token of the sequence: [vocab], good until the session's next call. */
+/* The logits after the last token of the sequence: [vocab], valid until the session's next call. */
 strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error);
 
-/* Runs the tokens as a new sequence and hands over the logits after each, in order; `on_row` returning false stops it
- * with STRATA_INTERRUPTED. With `nextn`, the rows are the NextN block's: one less than there are tokens. */
+/* Runs the tokens as a new sequence and passes the logits after each token to `on_row`, in order; `on_row` returning
+ * false stops with STRATA_INTERRUPTED. With `nextn`, the rows are the NextN block's: one fewer than tokens. */
 typedef bool (*strata_on_row)(void *context, size_t row, const float *logits, size_t vocab);
 strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
                                    strata_on_row on_row, void *context, strata_error *error);
 
-/* How tokens are chosen, in this order: bias, penalties, top-k, top-p, min-p, temperature. */
+/* Sampling, in this order: bias, penalties, top-k, top-p, min-p, temperature. */
 typedef struct strata_bias {
     strata_token token;
     float bias; /* added to its logit */
 } strata_bias;
 
 typedef struct strata_sampling {
-    float temperature;        /* 0: the likeliest token, always */
+    float temperature;        /* 0: greedy */
     uint32_t top_k;           /* 0: all */
     float top_p, min_p;       /* 1 and 0: all */
     float repeat_penalty;     /* 1: none */
     float presence_penalty, frequency_penalty; /* 0: none */
-    uint32_t penalty_tokens;  /* how many of the last tokens the penalties look at */
-    uint64_t seed;            /* STRATA_SEED_RANDOM: another one each time */
+    uint32_t penalty_tokens;  /* length of the penalties' window over the last tokens */
+    uint64_t seed;            /* STRATA_SEED_RANDOM: a random seed */
     const strata_bias *biases;
     size_t bias_count;
 } strata_sampling;
@@ -265,30 +265,30 @@ typedef struct strata_sampling {
      .seed = STRATA_SEED_RANDOM}
 
 typedef enum strata_finish {
-    STRATA_FINISH_END,    /* the model ended its answer, or a stop string came */
-    STRATA_FINISH_LENGTH, /* max_tokens, or the context is full */
-    STRATA_FINISH_CANCEL, /* on_text said so */
+    STRATA_FINISH_END,    /* the model ended its answer, or a stop string appeared */
+    STRATA_FINISH_LENGTH, /* max_tokens reached, or the context is full */
+    STRATA_FINISH_CANCEL, /* on_text returned false */
 } strata_finish;
 
 typedef struct strata_generation {
     strata_sampling sampling;
-    size_t max_tokens;        /* 0: until the end or the context is full */
-    const char *const *stops; /* the answer ends before any of these */
+    size_t max_tokens;        /* 0: until an end token or a full context */
+    const char *const *stops; /* stop strings: the answer ends before the first one */
     size_t stop_count;
     bool ignore_end;          /* go on past the vocabulary's end tokens */
-    /* Whole code points as they come; returning false cancels. May be NULL. */
+    /* Receives whole code points as they are generated; returning false cancels. May be NULL. */
     bool (*on_text)(void *context, const char *text, size_t length);
     void *context;
 } strata_generation;
 
 typedef struct strata_answer {
     strata_finish finish;
-    size_t tokens;        /* generated, the end token not counted */
-    double first_seconds; /* until the first token was chosen */
-    double seconds;       /* in all */
+    size_t tokens;        /* generated, without the end token */
+    double first_seconds; /* until the first token was sampled */
+    double seconds;       /* total */
 } strata_answer;
 
-/* Continues the sequence token by token. What it generates belongs to the sequence. */
+/* Generates tokens and appends them to the sequence. */
 strata_status strata_session_generate(strata_session *session, const strata_generation *generation,
                                       strata_answer *answer, strata_error *error);
 
