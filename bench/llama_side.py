@@ -1,4 +1,4 @@
-"""llama.cpp's half of bench/compare: prefill and decode by its low-level functions, float32 KV. Prints JSON."""
+"""llama.cpp's half of bench/compare: prefill and decode by its low-level functions, f16 KV. Prints JSON."""
 import json, sys, time
 
 import llama_cpp as L
@@ -39,7 +39,7 @@ def main(path, threads, prompt, generate):
     options = L.llama_context_default_params()
     options.n_ctx, options.n_batch, options.n_ubatch = prompt + generate + 64, 512, 512
     options.n_threads = options.n_threads_batch = threads
-    options.type_k = options.type_v = 0  # float32
+    options.type_k = options.type_v = 1  # f16
     context = L.llama_init_from_model(model, options)
     vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
     run(context, vocab, 32, 2)  # warm

@@ -1,6 +1,6 @@
 #include "model/arch.h"
 
-/* One row per family; what a row leaves out is false, zero or the first value of its axis. */
+/* One row per family; a field that a row omits is false, zero or the first value of its axis. */
 static const st_arch rows[] = {
     {.name = "llama", .rope = ST_ROPE_PAIRS, .renormalise = true},
     {.name = "qwen2", .rope = ST_ROPE_HALVES, .bias = ST_BIAS_REQUIRED},

@@ -11,8 +11,8 @@
 
 typedef enum st_rope_style {
     ST_ROPE_NONE,
-    ST_ROPE_PAIRS,  /* elements 2i and 2i+1 turn together */
-    ST_ROPE_HALVES, /* elements i and i+n/2 turn together */
+    ST_ROPE_PAIRS,  /* rotates elements 2i and 2i+1 as a pair */
+    ST_ROPE_HALVES, /* rotates elements i and i+n/2 as a pair */
 } st_rope_style;
 
 /* RMS norm of the query and key projections. */
@@ -25,19 +25,19 @@ typedef enum st_qk_norm {
 
 typedef enum st_bias { ST_BIAS_OPTIONAL, ST_BIAS_REQUIRED } st_bias;
 
-/* Which layers are of which kind. */
+/* The pattern of layer kinds. */
 typedef enum st_layer_pattern {
     ST_LAYERS_ATTENTION,    /* all full attention */
-    ST_LAYERS_WINDOWED,     /* attention.sliding_window_pattern says which see a window */
-    ST_LAYERS_CHUNKED,      /* every `interval`-th is full, the others see their chunk */
-    ST_LAYERS_RECURRENT,    /* every `full_attention_interval`-th is attention, the others Gated DeltaNet */
+    ST_LAYERS_WINDOWED,     /* attention.sliding_window_pattern marks the sliding-window layers */
+    ST_LAYERS_CHUNKED,      /* every `interval`-th layer is full, the others attend within their chunk */
+    ST_LAYERS_RECURRENT,    /* every `full_attention_interval`-th layer is attention, the others Gated DeltaNet */
 } st_layer_pattern;
 
-typedef enum st_activation { ST_ACT_SILU, ST_ACT_GELU } st_activation; /* GELU by its tanh formula */
+typedef enum st_activation { ST_ACT_SILU, ST_ACT_GELU } st_activation; /* GELU in its tanh approximation */
 
 typedef enum st_router {
-    ST_ROUTER_SOFTMAX, /* over all experts, then the best k */
-    ST_ROUTER_SIGMOID, /* the best k, each weighed by its sigmoid */
+    ST_ROUTER_SOFTMAX, /* softmax over all experts, then top-k */
+    ST_ROUTER_SIGMOID, /* top-k, each weighted by its sigmoid */
 } st_router;
 
 typedef enum st_shared_expert {
@@ -52,11 +52,11 @@ typedef struct st_arch {
     /* attention */
     st_rope_style rope;
     st_qk_norm qk_norm;
-    uint32_t qk_norm_not_with_experts; /* a model with this many experts has no q/k norm; 0: all have it */
+    uint32_t qk_norm_not_with_experts; /* a model with this many experts has no q/k norm; 0: every model has it */
     st_bias bias;            /* of q, k and v */
     bool gated_attention;    /* the query projection holds [q ‖ gate] per head; the output is × sigmoid(gate) */
     bool value_norm;         /* weightless RMS norm of V per head */
-    bool value_may_be_key;   /* a layer without attn_v takes the raw K projection */
+    bool value_may_be_key;   /* a layer without attn_v uses the raw K projection as V */
     bool unit_scale;         /* attention scale 1 instead of 1/√key_length */
 
     /* layer kinds */
@@ -70,22 +70,22 @@ typedef struct st_arch {
     /* feed-forward */
     st_activation activation;
     st_router router;
-    bool renormalise;        /* the chosen weights add up to one */
-    bool weight_on_input;    /* the router's weight goes on the expert's input, not its output */
+    bool renormalise;        /* weights of the selected experts sum to one */
+    bool weight_on_input;    /* the router's weight scales the expert's input, not its output */
     st_shared_expert shared_expert;
     bool shared_width_is_expert_width;
-    bool dense_beside_experts; /* a dense FFN runs in parallel with the routed experts, each with norms of its own */
+    bool dense_beside_experts; /* a dense FFN runs in parallel with the routed experts; each has its own norms */
 
     /* the residual stream */
     bool scaled_embedding;   /* × √E */
-    bool post_norms;         /* attention's and the FFN's outputs are normed before they are added */
+    bool post_norms;         /* the outputs of attention and FFN are normalised before the residual addition */
     bool ffn_norm_is_post_attention; /* the pre-FFN norm is stored as post_attention_norm */
 } st_arch;
 
-/* The row of a name from a file, or NULL. */
+/* The row for a file's architecture name, or NULL. */
 const st_arch *st_arch_find(st_str name);
 
-/* The known names, for the error that refuses another. */
+/* The known names, for the error about an unknown one. */
 size_t st_arch_count(void);
 const char *st_arch_name_at(size_t index);
 

@@ -17,7 +17,7 @@ typedef struct layer_view {
     const st_desc *desc;
     const st_layer_desc *layer; /* NULL for the model's own tensors */
     uint32_t index;
-    bool fused_experts;         /* ffn_gate_up_exps is there */
+    bool fused_experts;         /* the file has ffn_gate_up_exps */
 } layer_view;
 
 static presence required_if(bool condition)
@@ -114,7 +114,7 @@ static presence when_OWN_KV_BIAS(const layer_view *v)
     return bias_if(v, has_own_kv(v));
 }
 
-/* The keys can stand for the values where they are as long. */
+/* The keys can serve as values where both have the same length. */
 static presence when_OWN_VALUE(const layer_view *v)
 {
     bool key_will_do = v->desc->arch->value_may_be_key && v->layer->attention.value_length == v->layer->attention.key_length;
@@ -271,7 +271,7 @@ static uint64_t ffn_dim(const layer_view *v, dim d)
     }
 }
 
-/* Frequency factors are for the layers that use them: as many as the largest of those has pairs. */
+/* Frequency factors: one per rotated pair of the largest layer that uses them. */
 static uint64_t rope_pairs(const st_desc *desc)
 {
     uint32_t pairs = 1;
@@ -442,7 +442,7 @@ static strata_status bind_all(binder *b)
     return STRATA_OK;
 }
 
-/* A layer beyond the description's means that block_count lies. Other tensors nobody asked for are worth a word. */
+/* A tensor of a layer past block_count is an error. Other unused tensors are logged. */
 static strata_status check_leftovers(const binder *b)
 {
     uint32_t layers = b->desc->layer_count + b->desc->nextn_count;

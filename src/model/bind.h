@@ -8,7 +8,7 @@
 #include "model/desc.h"
 #include "strata.h"
 
-/* The roles a tensor can play: roles.def has the names, shapes and presence rules. */
+/* Roles of tensors: roles.def has the names, shapes and presence rules. */
 typedef enum st_role {
 #define ROLE(id, name, presence, ...) ST_ROLE_##id,
 #include "model/roles.def"
@@ -36,7 +36,7 @@ typedef struct st_binding {
 strata_status st_binding_build(const st_desc *desc, const st_gguf *gguf, st_arena *arena, const st_binding **out,
                                strata_error *error);
 
-/* Whether tensors of the role hold routed experts, one behind the other. */
+/* Whether tensors of the role hold routed experts, stacked. */
 bool st_role_is_expert(st_role role);
 
 /* The index of a weight, or ST_NO_WEIGHT (−1). Layer −1 for the model's own. */

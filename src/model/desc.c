@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-/* Bounds of what a model may claim: far above what exists, far below what overflows. */
+/* Upper bounds on a model's numbers: far above existing models, far below overflow. */
 enum {
     LAYERS_MAX = 4096,
     WIDTH_MAX = 1 << 20,
@@ -24,7 +24,7 @@ typedef struct key_reader {
     st_str prefix;
     strata_status status;
     strata_error *error;
-    char name[256]; /* of the key last asked for */
+    char name[256]; /* of the key read last */
 } key_reader;
 
 static const char *key_name(key_reader *reader, const char *suffix)
@@ -82,7 +82,7 @@ static float read_f32(key_reader *reader, const char *suffix, double fallback, d
     return (float)fallback;
 }
 
-/* A key that is one number for all layers or an array with one for each. */
+/* A key with one number for all layers, or an array with one number per layer. */
 static uint32_t read_layer_u32(key_reader *reader, const char *suffix, uint32_t layer, uint32_t layers,
                                uint32_t fallback, uint32_t min, uint32_t max)
 {
@@ -95,7 +95,7 @@ static uint32_t read_layer_u32(key_reader *reader, const char *suffix, uint32_t 
         refuse(reader, suffix, "a value for each layer", (double)key->count);
         return min;
     }
-    /* A NextN block may have no value of its own: it is a layer like the last. */
+    /* A NextN block without its own value uses the last layer's. */
     int64_t value = st_gguf_item_i64(key, layer < key->count ? layer : key->count - 1);
     return checked_u32(reader, suffix, value < 0 ? UINT64_MAX : (uint64_t)value, min, max);
 }
@@ -179,7 +179,7 @@ static void read_attention(key_reader *reader, const st_desc *desc, uint32_t lay
         out->key_length = read_u32(reader, "attention.key_length_swa", out->key_length, 1, HEAD_SIZE_MAX);
         out->value_length = read_u32(reader, "attention.value_length_swa", out->value_length, 1, HEAD_SIZE_MAX);
     }
-    /* The gate comes with the queries and is as long as they are; it meets the values. */
+    /* The gate is projected with the queries and has their length; it multiplies the attention output. */
     if (arch->gated_attention && out->value_length != out->key_length)
         refuse(reader, "attention.value_length", "the same as attention.key_length", out->value_length);
     if (arch->pattern == ST_LAYERS_CHUNKED) {

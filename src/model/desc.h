@@ -12,7 +12,7 @@ typedef enum st_rope_scaling { ST_ROPE_SCALING_NONE, ST_ROPE_SCALING_LINEAR, ST_
 
 typedef struct st_rope {
     st_rope_style style; /* ST_ROPE_NONE: positions are not encoded */
-    uint32_t dims;       /* how many elements of a head turn */
+    uint32_t dims;       /* elements of a head that RoPE rotates */
     bool factors;        /* rope_freqs.weight divides the frequencies, if the file has it */
     float base;
     st_rope_scaling scaling;
@@ -68,7 +68,7 @@ typedef struct st_desc {
     float embedding_scale;
     float logit_softcap;       /* 0: none */
     const st_layer_desc *layers; /* [layer_count + nextn_count] */
-    bool recurrent;            /* some layer has a state that cannot be rewound */
+    bool recurrent;            /* some layer has recurrent state, which cannot be rewound */
 } st_desc;
 
 /* Builds the description in `arena`. An unknown architecture is STRATA_UNSUPPORTED with the list of known ones; a

@@ -1,4 +1,4 @@
-/* Description → program: the one place that says what a forward pass is. Reads the axes of the row, never its name. */
+/* Lowers a description to a program: the only definition of the forward pass. Reads a row's axes, never its name. */
 #include <math.h>
 
 #include "base/check.h"
@@ -17,7 +17,7 @@ typedef struct builder {
     int32_t layer;     /* of the operations now emitted; −1: none */
     st_block block;    /* of the operations now emitted */
     uint32_t part_first; /* the part's first operation: angles are shared within a part */
-    bool overflow;     /* more than the bound: a mistake of ours, reported and not run */
+    bool overflow;     /* the program passed its size bound: an internal error, reported and not run */
 } builder;
 
 /* --- emitting ------------------------------------------------------------------------------------------------------------ */
@@ -151,7 +151,7 @@ static bool same_angles(const st_rope *a, const st_rope *b)
            a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow;
 }
 
-/* Cosines and sines are the same in every layer that turns alike: the first one computes them. */
+/* Layers with the same RoPE parameters share cosines and sines: the first layer computes them. */
 static int32_t angles(builder *b, const st_rope *rope)
 {
     for (uint32_t i = b->part_first; i < b->op_count; i++)
@@ -184,7 +184,7 @@ static void position_in_place(builder *b, const st_attention_desc *a, st_role no
 }
 
 typedef struct keys_and_values {
-    int32_t k, v; /* ST_NO_VALUE: the layer reads another's */
+    int32_t k, v; /* ST_NO_VALUE: the layer reads another layer's KV */
 } keys_and_values;
 
 static keys_and_values project_kv(builder *b, const st_attention_desc *a, int32_t h)
@@ -218,7 +218,7 @@ static bool projections_are_quantised(const builder *b)
            is_quantised(b, weight(b, ST_ROLE_ATTN_V));
 }
 
-/* The projections of one input stand side by side, so that a backend may run them as one. */
+/* Projections of one input are adjacent, so that a backend may fuse them. */
 static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
 {
     int32_t q = matmul_bias(b, "q", weight(b, ST_ROLE_ATTN_Q), weight(b, ST_ROLE_ATTN_Q_BIAS), h);
@@ -295,7 +295,7 @@ static int32_t shared_expert(builder *b, int32_t h)
     return shared;
 }
 
-/* The shared expert stands between the router and the experts: where they run apart, it fills the time. */
+/* The shared expert comes between the router and the experts: on another device it overlaps with them. */
 static int32_t routed_experts(builder *b, const st_ffn_desc *f, int32_t router_input, int32_t h)
 {
     const st_arch *arch = b->desc->arch;
@@ -330,7 +330,7 @@ static int32_t routed_experts(builder *b, const st_ffn_desc *f, int32_t router_i
     return out;
 }
 
-/* Dense FFN and experts in parallel, each normed; the router looks at the residual stream itself. */
+/* Dense FFN and experts in parallel, each with its norms; the router reads the residual stream. */
 static int32_t ffn_beside_experts(builder *b, const st_ffn_desc *f, int32_t x, int32_t dense)
 {
     int32_t router_input = norm(b, "router_in", ST_NO_WEIGHT, x);
@@ -409,7 +409,7 @@ static int32_t output_matrix(const builder *b)
     return own != ST_NO_WEIGHT ? own : model_weight(b, ST_ROLE_TOKEN_EMBD);
 }
 
-/* The rows asked for, normed, times the output matrix. */
+/* The output rows, normalised, times the output matrix. */
 static void head(builder *b, int32_t hidden, int32_t norm_weight, int32_t matrix, st_part *part)
 {
     part->body.count = b->op_count - part->body.first;
@@ -463,7 +463,7 @@ static void lower_nextn(builder *b, st_part *part)
     b->layer = -1;
 }
 
-/* --- where values live: two that are never alive together may share a place ------------------------------------------------------ */
+/* --- value addresses: values with disjoint lifetimes may share one ------------------------------------------------------ */
 
 typedef struct lifetime {
     uint32_t first, last; /* operations */
@@ -485,7 +485,7 @@ static void find_lifetimes(const builder *b, const st_program *program, lifetime
         extend(life, op->out, i);
         extend(life, op->out2, i);
     }
-    /* The executor reads and fills these between the parts, and runs a head as often as it likes. */
+    /* The executor reads and writes these between parts and may run a head several times. */
     const st_part *parts[] = {&program->main, &program->nextn};
     for (int i = 0; i < 2; i++) {
         if (parts[i]->body.count == 0) continue;
@@ -505,14 +505,14 @@ static size_t place_bytes(const st_value *value)
     return ((size_t)value->width * sizeof(float) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
 }
 
-/* The values that have a place and may still be in somebody's way, sorted by place. */
+/* Placed values that are still alive, sorted by offset. */
 typedef struct placing {
     const lifetime *life;
     int32_t *placed;
     uint32_t count;
 } placing;
 
-/* Values that are over before operation `first` are in nobody's way any more. */
+/* Removes values whose last use is before operation `first`. */
 static void forget_before(placing *p, uint32_t first)
 {
     uint32_t kept = 0;
@@ -521,7 +521,7 @@ static void forget_before(placing *p, uint32_t first)
     p->count = kept;
 }
 
-/* Puts `value` at the lowest place where no value alive at the same time lies. */
+/* Puts `value` at the lowest offset that no live value overlaps. */
 static void place_value(const builder *b, placing *p, uint32_t value, st_program *program)
 {
     st_value *v = &b->values[value];
@@ -541,11 +541,11 @@ static void place_value(const builder *b, placing *p, uint32_t value, st_program
     p->placed[at] = (int32_t)value;
 }
 
-/* Those that live throughout come first. The others follow as they begin, so that only a handful is ever looked at. */
+/* Values that live throughout come first. The others follow by first use, so only a few are alive at a time. */
 static bool place_values(builder *b, st_arena *arena, st_program *program)
 {
     lifetime *life = st_arena_alloc(arena, b->value_count, sizeof *life);
-    uint32_t *earliest = st_arena_alloc(arena, b->value_count, sizeof *earliest); /* beginning of this and all later ones */
+    uint32_t *earliest = st_arena_alloc(arena, b->value_count, sizeof *earliest); /* smallest first use from here on */
     placing p = {.life = life, .placed = st_arena_alloc(arena, b->value_count, sizeof *p.placed)};
     if (!life || !earliest || !p.placed) return false;
     find_lifetimes(b, program, life);

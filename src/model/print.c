@@ -1,4 +1,4 @@
-/* The program for people: one operation a line, as EXPLAIN prints a statement. */
+/* Prints a program, one operation per line. */
 #include <inttypes.h>
 
 #include "model/program.h"

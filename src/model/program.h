@@ -1,5 +1,5 @@
-/* The program: a flat array of operations, the only forward pass there is, for one token and for four thousand, on
- * every device. An operation names values (rows of floats, one row per token), weights (bind.h) and parameters; it
+/* The program: a flat array of operations, the only forward pass, for one token and for a batch, on every device.
+ * An operation names values (rows of floats, one row per token), weights (bind.h) and parameters; it
  * knows no address, no device and no family. ops.def lists the kinds. */
 #ifndef ST_MODEL_PROGRAM_H
 #define ST_MODEL_PROGRAM_H
@@ -20,23 +20,23 @@ enum { ST_OP_INPUTS = 5, ST_OP_WEIGHTS = 4, ST_NO_VALUE = -1, ST_NO_WEIGHT = -1 
 /* Which rows of a batch a value has. */
 typedef enum st_rows {
     ST_ROWS_ALL, /* one per token of the batch */
-    ST_ROWS_OUT, /* one per row whose logits are asked for */
+    ST_ROWS_OUT, /* one per output row: a row whose logits are requested */
 } st_rows;
 
-/* Which part of a layer, or of the model, an operation belongs to: what is placed together. */
+/* The part of a layer, or of the model, that the planner places as a unit. */
 typedef enum st_block {
-    ST_BLOCK_INPUT,     /* embeddings and what is made of them before the first layer */
-    ST_BLOCK_ATTENTION, /* attention or DeltaNet, with its norms; of the NextN block, also what comes before */
-    ST_BLOCK_FFN,       /* the feed-forward part but for routed experts: dense, shared expert, router, norms */
+    ST_BLOCK_INPUT,     /* embeddings and their operations before the first layer */
+    ST_BLOCK_ATTENTION, /* attention or DeltaNet with its norms; in the NextN block also the operations before it */
+    ST_BLOCK_FFN,       /* the feed-forward part without routed experts: dense, shared expert, router, norms */
     ST_BLOCK_EXPERTS,   /* routed experts alone */
     ST_BLOCK_OUTPUT,    /* the head */
 } st_block;
 
 typedef struct st_value {
-    const char *name;    /* for people: "q", "ffn_up" */
+    const char *name;    /* for printing: "q", "ffn_up" */
     uint32_t width;      /* elements per row: float32, or int32 for expert ids */
     st_rows rows;
-    size_t offset_bytes; /* per row, in the arena of its row kind: address = base + offset × rows the arena is made for */
+    size_t offset_bytes; /* per row, in the block of its row kind: address = base + offset × rows of the block */
 } st_value;
 
 typedef struct st_op {
@@ -75,8 +75,7 @@ typedef struct st_op_range {
     uint32_t first, count;
 } st_op_range;
 
-/* What a part of the model computes: `body` once per batch over all rows, `head` over the rows whose logits are asked
- * for, as often as they come in pieces. */
+/* A part of the model: `body` runs once per batch over all rows, `head` over the output rows, in one or more pieces. */
 typedef struct st_part {
     st_op_range body, head;
     int32_t input;  /* the value the executor fills before the body; ST_NO_VALUE: the body starts from the ids */
@@ -100,7 +99,7 @@ strata_status st_program_build(const st_desc *desc, const st_binding *binding, s
 
 const char *st_op_name(st_op_kind kind);
 
-/* One line for people, as EXPLAIN would print it. */
+/* Prints an operation as one line, like EXPLAIN. */
 bool st_op_print(const st_program *program, const st_binding *binding, const st_op *op, st_buf *out);
 
 /* What an operation takes, for `rows` rows that see `depth` earlier positions each. Scratch is what a backend may use

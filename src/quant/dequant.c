@@ -1,11 +1,11 @@
-/* Plain, small-block and K types. The order of the float operations is part of the format: results are the same to
- * the bit everywhere. */
+/* Plain, small-block and K types. The order of the float operations is part of the format: results are bit-identical
+ * on every machine. */
 #include "quant/dequant.h"
 
 #include "quant/blocks.h"
 #include "quant/quant.h"
 
-/* Defines st_dequantise_NAME for a type whose elements stand alone. */
+/* Defines st_dequantise_NAME for a type without blocks. */
 #define PLAIN_TYPE(name, c_type, expression)                                  \
     void st_dequantise_##name(const void *from, float *to, size_t blocks)     \
     {                                                                         \

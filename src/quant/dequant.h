@@ -1,4 +1,4 @@
-/* The reference dequantisers behind the type table: slow and obvious, kept for ever. Private to src/quant. */
+/* The reference dequantisers of the type table: slow and obvious. Private to src/quant. */
 #ifndef ST_QUANT_DEQUANT_H
 #define ST_QUANT_DEQUANT_H
 
@@ -44,8 +44,8 @@
 ST_TYPE_TABLE(X)
 #undef X
 
-/* Defines st_dequantise_NAME from static void block_NAME(const st_block_NAME *, float *to). The block is copied, for
- * its address in the file may be odd. */
+/* Defines st_dequantise_NAME from static void block_NAME(const st_block_NAME *, float *to). The block is copied, because
+ * its address in the file may be unaligned. */
 #define ST_DEQUANTISE_BLOCKS(name, elements)                                              \
     void st_dequantise_##name(const void *from, float *to, size_t blocks)                 \
     {                                                                                     \

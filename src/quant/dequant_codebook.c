@@ -1,4 +1,4 @@
-/* The types whose bits are indices into the codebooks of tables.h. As in dequant.c, results are the same to the bit. */
+/* The types whose bits are indices into the codebooks of tables.h. Bit-identical on every machine, as in dequant.c. */
 #include "quant/dequant.h"
 
 #include "quant/blocks.h"
@@ -145,7 +145,7 @@ static void block_mxfp4(const st_block_mxfp4 *block, float *to)
 }
 ST_DEQUANTISE_BLOCKS(mxfp4, ST_BLOCK)
 
-/* Half of an unsigned E4M3; its one NaN counts as zero and the top bit is not looked at. */
+/* Half of an unsigned E4M3; its one NaN counts as zero and the top bit is ignored. */
 static float half_of_ue4m3(uint8_t byte)
 {
     if (byte == 0x7F) return 0.0f;

@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "quant/dequant.h"
 
-/* By number; a number that is no type has no name. */
+/* Indexed by type number; an unused number has no name. */
 static const st_type_info types[] = {
 #define X(name, function, block, bytes) [ST_TYPE_##name] = {#name, block, bytes, st_dequantise_##function},
     ST_TYPE_TABLE(X)

@@ -43,7 +43,7 @@ typedef enum st_type {
 } st_type;
 
 typedef struct st_type_info {
-    const char *name;   /* as people write it: "Q4_K" */
+    const char *name;   /* as users write it: "Q4_K" */
     uint32_t block;     /* elements per block; 1 for plain types */
     uint32_t bytes;     /* bytes per block */
     /* `blocks` whole blocks at `from` (any alignment) → blocks × block floats. Every type has one; integers and F64
@@ -54,11 +54,11 @@ typedef struct st_type_info {
 /* The row of a type number from a file, or NULL for a number that is not in the table. */
 const st_type_info *st_type_find(uint32_t type);
 
-/* Visits the table in order: st_type_count() rows. */
+/* Iterates over the table: st_type_count() rows. */
 size_t st_type_count(void);
 st_type st_type_at(size_t index);
 
-/* Bytes of a row of `elements`, checked: false if it is no whole number of blocks or does not fit. */
+/* Bytes of a row of `elements`, checked: false if it is not a whole number of blocks or overflows. */
 bool st_type_row_bytes(const st_type_info *info, uint64_t elements, size_t *out);
 
 /* IEEE half and bfloat16, exact. */
