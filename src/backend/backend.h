@@ -79,8 +79,8 @@ typedef struct st_bound_value {
 
 typedef struct st_bound_weight {
     const void *data;         /* device memory; NULL: the operation has no such weight */
-    const void *const *parts; /* experts: where each is, in device memory [ne[2]]; NULL: not here, and left out of the sum.
-                                 The table may change between launches */
+    const void *const *parts; /* experts: where each is, in device memory [ne[2]]; NULL: on another device, and left out of
+                                 the sum. The host changes an entry only when no launched segment reads it */
     const st_type_info *info;
     uint32_t type;
     uint64_t ne[3];

@@ -376,7 +376,8 @@ st_stream_counts st_stream_counts_of(const st_stream *stream)
 
 /* --- uploads ---------------------------------------------------------------------------------------------------------------- */
 
-/* Those that have landed become visible, in the order in which they went; of `busy` an operation may be under way. */
+/* Uploads that have landed become visible, in the order in which they were sent, up to the first one of the layer `busy`,
+ * whose tables a launched operation may read. */
 static void show_landed(st_stream *stream, uint32_t busy)
 {
     while (stream->flight_count) {
@@ -389,15 +390,18 @@ static void show_landed(st_stream *stream, uint32_t busy)
     }
 }
 
-strata_status st_stream_begin(st_stream *stream, strata_error *error)
+strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_error *error)
 {
+    const st_backend *backend = stream->source.backend;
+    strata_status status = STRATA_OK;
     if (stream->options.deterministic && stream->flight_count) {
         const flight *last = &stream->flights[(stream->flight_first + stream->flight_count - 1) % FLIGHTS];
-        strata_status status = stream->source.backend->event_wait_host(last->landed, WAIT_LIMIT_US, error);
-        if (status != STRATA_OK) return status;
+        status = backend->event_wait_host(last->landed, WAIT_LIMIT_US, error);
+        if (status == STRATA_OK && computing) status = backend->event_wait_host(computing, WAIT_LIMIT_US, error);
+        computing = NULL;
     }
-    show_landed(stream, UINT32_MAX);
-    return STRATA_OK;
+    if (status == STRATA_OK && (!computing || backend->event_done(computing))) show_landed(stream, UINT32_MAX);
+    return status;
 }
 
 void st_stream_lose(st_stream *stream, uint32_t layer, uint32_t slot)

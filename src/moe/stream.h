@@ -70,8 +70,9 @@ typedef struct st_stream_work {
     bool host;      /* the CPU has a share */
 } st_stream_work;
 
-/* A batch begins: no operation of an earlier one is under way. */
-strata_status st_stream_begin(st_stream *stream, strata_error *error);
+/* A batch begins. `computing` is behind the last launch of the batch before it, which may still read the tables; NULL: it
+ * has ended. Uploads that have landed become visible only when that batch has ended; `deterministic` waits for both. */
+strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_error *error);
 
 /* The router has chosen ids [rows, used] with weights. The tables as they are now were those of the card's launch. */
 strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,

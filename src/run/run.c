@@ -24,8 +24,10 @@ struct st_run {
     st_event *crossed;       /* behind the last copy of logits or hidden states between the devices */
     st_event *step_sent;     /* behind the last step block that went up */
     st_event *share_sent;    /* behind the host's last share of a layer's experts that went up */
+    st_event *batch_end;     /* behind the last batch's last launch */
     st_event *pending;       /* behind copies that may still read the host's values; NULL: none do */
     bool step_sending;
+    bool computing;          /* the last batch may not have reached batch_end */
     float *host_logits;      /* where the card's logits land */
     bool carry_valid;
     uint32_t last_count, last_nextn_rows;
@@ -51,6 +53,7 @@ static strata_status open_queues(st_run *run, strata_error *error)
     status = card->backend->event_new(card->device, &run->crossed, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->step_sent, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->share_sent, error);
+    if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->batch_end, error);
     return status;
 }
 
@@ -156,6 +159,7 @@ void st_run_free(st_run *run)
     if (run->crossed) run->source.devices[ST_CARD].backend->event_free(run->crossed);
     if (run->step_sent) run->source.devices[ST_CARD].backend->event_free(run->step_sent);
     if (run->share_sent) run->source.devices[ST_CARD].backend->event_free(run->share_sent);
+    if (run->batch_end) run->source.devices[ST_CARD].backend->event_free(run->batch_end);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++)
         if (run->devices[d].queue) run->source.devices[d].backend->queue_free(run->devices[d].queue);
     st_arena_free(&run->arena);
@@ -297,7 +301,7 @@ static strata_status run_range(st_run *run, const st_ready_range *range, const s
 static strata_status drain(st_run *run, strata_error *error)
 {
     run->pending = NULL;
-    run->step_sending = false;
+    run->step_sending = run->computing = false;
     if (!has_card(run)) return STRATA_OK;
     strata_status status = mark(run, run->crossed, error);
     return status == STRATA_OK ? wait_for(run, run->crossed, error) : status;
@@ -371,6 +375,14 @@ static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t co
     return rows ? run_body(run, ST_PART_NEXTN, ids + skipped, rows, position - carried, error) : STRATA_OK;
 }
 
+/* The slots and their tables are shared: nothing of this batch may be under way when another session runs the next one. */
+static strata_status end_batch(st_run *run, strata_error *error)
+{
+    if (run->source.plan->sequences > 1) return drain(run, error);
+    run->computing = true;
+    return mark(run, run->batch_end, error);
+}
+
 strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count, strata_error *error)
 {
     const st_plan *plan = run->source.plan;
@@ -378,11 +390,11 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
     if (count == 0 || count > plan->batch || count > plan->context - position)
         return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u: expected 1 to %u in a context of %u",
                             count, position, plan->batch, plan->context);
-    strata_status status = run->source.stream ? st_stream_begin(run->source.stream, error) : STRATA_OK;
+    strata_status status = STRATA_OK;
+    if (run->source.stream) status = st_stream_begin(run->source.stream, run->computing ? run->batch_end : NULL, error);
     if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, ids, count, position, error);
     if (status == STRATA_OK && plan->nextn) status = run_nextn(run, ids, count, position, error);
-    /* Who comes next may be another session: the slots are shared, so nothing of this one may be under way. */
-    if (status == STRATA_OK && run->source.stream && plan->sequences > 1) status = drain(run, error);
+    if (status == STRATA_OK && run->source.stream) status = end_batch(run, error);
     if (status != STRATA_OK) return status;
     st_kv_advance(run->kv, count);
     run->last_count = count;
@@ -423,6 +435,7 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
         if (status == STRATA_OK) status = mark(run, run->crossed, error);
         if (status == STRATA_OK) status = wait_for(run, run->crossed, error);
         run->pending = NULL; /* it came before */
+        run->computing = false;
     }
     *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;
     return status;

@@ -36,7 +36,8 @@ void st_run_free(st_run *run);
 
 st_kv *st_run_kv(st_run *run);
 
-/* Runs `count` tokens (at most a batch, ids checked by the caller, room in the context) at the sequence's position. */
+/* Runs `count` tokens (at most a batch, ids checked by the caller, room in the context) at the sequence's position. After a
+ * failure the caller rewinds before it runs another batch. */
 strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count, strata_error *error);
 
 /* Logits of some rows of the last batch (at most the plan's out_rows, each below its count): [count, vocab], good until the next

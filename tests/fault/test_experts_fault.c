@@ -160,6 +160,85 @@ static void hints_change_nothing(void **state)
         }
 }
 
+/* Copies and the CPU are done long before the GPU. */
+static void make_gpu_slow(st_profile profiles[ST_DEVICES_MAX])
+{
+    profiles[ST_HOST] = st_profile_default(ST_DEVICE_HOST);
+    profiles[ST_CARD] = st_profile_default(ST_DEVICE_CARD);
+    profiles[ST_HOST].memory_rate = 1e9;
+    profiles[ST_CARD].memory_rate = 1e6;
+    profiles[ST_CARD].link_up = profiles[ST_CARD].link_down = 1e12;
+}
+
+/* Virtual time in which uploads land and the GPU goes on. */
+static void host_works(golden_run *r)
+{
+    const st_load_device *host = &r->devices[ST_HOST];
+    unsigned char bytes[2][4096];
+    st_queue *queue;
+    memset(bytes, 0, sizeof bytes);
+    assert_int_equal(host->backend->queue_new(host->device, ST_QUEUE_COMPUTE, &queue, NULL), STRATA_OK);
+    assert_int_equal(host->backend->copy(queue, ST_COPY_WITHIN, bytes[0], bytes[1], sizeof bytes[0], NULL), STRATA_OK);
+    host->backend->queue_free(queue);
+}
+
+/* A prompt of several batches, no logits asked for in between: a batch begins while the GPU still computes the last
+ * layer of the one before it. A link so fast that uploads land first must not change the tables that the GPU reads. */
+static void uploads_land_while_a_batch_runs(void **state)
+{
+    (void)state;
+    st_profile profiles[ST_DEVICES_MAX];
+    make_gpu_slow(profiles);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        golden g;
+        assert_true(golden_open(&g, "qwen3moe"));
+        st_plan_options placed = slots_of(2);
+        golden_options options = cache_options(&placed, 7);
+        options.profiles = profiles;
+        options.experts.deterministic = deterministic;
+        options.experts.arms = ST_ARMS_CPU;
+        golden_run r;
+        golden_run_open(&r, &g, &options);
+        uint32_t last = (g.token_count - 1) / 7 * 7;
+        for (uint32_t i = 0; i < last; i += 7) {
+            golden_feed(&r, i, 7, NULL);
+            host_works(&r);
+        }
+        golden_score score = {0};
+        golden_feed(&r, last, g.token_count - last, &score);
+        if (!(golden_error(&score) <= 2e-5)) fail_msg("deterministic %d: error %g", deterministic, golden_error(&score));
+        assert_true(score.rows > 0);
+        assert_true(st_stream_counts_of(st_load_stream(r.load)).uploads > 0);
+        golden_run_close(&r);
+        golden_close(&g);
+    }
+}
+
+/* The simulated GPU reports a host write to a table that a launched operation reads. */
+static void a_table_changes_after_the_launch(void **state)
+{
+    (void)state;
+    golden g;
+    assert_true(golden_open(&g, "qwen3moe"));
+    st_plan_options placed = slots_of(2);
+    golden_options options = cache_options(&placed, g.token_count);
+    st_profile profiles[ST_DEVICES_MAX];
+    make_gpu_slow(profiles);
+    options.profiles = profiles;
+    golden_run r;
+    golden_run_open(&r, &g, &options);
+    strata_error error = {0};
+    assert_int_equal(st_run_tokens(r.run, g.tokens, g.token_count, &error), STRATA_OK);
+    uint32_t layer = g.desc->layer_count - 1, row = 0;
+    const void **table = (const void **)(uintptr_t)st_stream_card_parts(st_load_stream(r.load), layer, 0);
+    memset(table, 0, g.desc->layers[layer].ffn.experts * sizeof *table);
+    const float *logits;
+    assert_int_equal(st_run_logits(r.run, &row, 1, &logits, &error), STRATA_DEVICE);
+    assert_non_null(strstr(error.message, "after the launch"));
+    golden_run_close(&r);
+    golden_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +247,8 @@ int main(void)
         cmocka_unit_test(more_uploads_than_the_queue_takes),
         cmocka_unit_test(the_same_bits_again),
         cmocka_unit_test(hints_change_nothing),
+        cmocka_unit_test(uploads_land_while_a_batch_runs),
+        cmocka_unit_test(a_table_changes_after_the_launch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

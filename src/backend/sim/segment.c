@@ -1,6 +1,9 @@
-/* Segments of the simulated card: each operation is a phase in virtual time, at whose end the reference computes it. What
- * it reads and writes is checked first: an address that is not the card's, a row count or an index that is still
- * poison is told in words, where a real card would go wrong in silence. */
+/* Segments of the simulated GPU. Each operation is a phase in virtual time; the reference computes it at the end of the
+ * phase. The addresses, row counts and indices that an operation uses are checked first, and so are the tables of
+ * experts, which must not change between the launch and the end: each mistake is an error with a message, where a real
+ * GPU would compute wrong numbers. */
+#include <string.h>
+
 #include "backend/sim/world.h"
 #include "base/alloc.h"
 #include "base/check.h"
@@ -20,6 +23,7 @@ struct st_segment {
 typedef struct check {
     const st_segment *segment;
     const st_bound_op *bound;
+    const void *const *tables; /* of experts, at the launch; one table after the other */
     strata_error *error;
 } check;
 
@@ -140,15 +144,30 @@ static strata_status check_indices(const check *c, const char *what, const int32
     return STRATA_OK;
 }
 
+/* A kernel reads the tables at any moment between its launch and its end, so the entries of the experts that its rows
+ * chose must stay as they were. */
+static strata_status check_entry(const check *c, const void *launched, int table, int32_t expert)
+{
+    const void *entry = c->bound->weight[table].parts[expert];
+    if (entry == launched) return STRATA_OK;
+    return st_error_set(c->error, STRATA_DEVICE, "change a table of experts only when no launched segment reads it",
+                        "%s of layer %d: the host changed entry %d of table %d after the launch, from %p to %p",
+                        st_op_name(c->bound->op->kind), c->bound->op->layer, expert, table, launched, entry);
+}
+
 static strata_status check_experts(const check *c, uint32_t rows)
 {
     const int32_t *ids = c->bound->in[1].data;
     size_t count = (size_t)rows * c->bound->in[1].width, bytes = SIZE_MAX;
     strata_status status = check_indices(c, "experts", ids, count, c->bound->op->p.experts.experts);
     for (size_t i = 0; i < count && status == STRATA_OK; i++) {
+        const void *const *launched = c->tables;
         for (int k = 0; k < 3 && status == STRATA_OK; k++) {
             const st_bound_weight *w = &c->bound->weight[k];
-            if (!is_expert(c->bound, k) || !w->parts[ids[i]]) continue; /* not here: left out */
+            if (!is_expert(c->bound, k)) continue;
+            status = check_entry(c, launched[ids[i]], k, ids[i]);
+            launched += c->bound->op->p.experts.experts;
+            if (status != STRATA_OK || !w->parts[ids[i]]) continue; /* an expert of another device */
             if (!holds(c, w->parts[ids[i]], w->ne[1], w->row_bytes, &bytes))
                 status = refuse(c, "expert", ids[i], w->parts[ids[i]], bytes);
         }
@@ -176,12 +195,34 @@ static strata_status (*const number_checks[ST_OP_COUNT])(const check *c, uint32_
 
 /* --- in virtual time ---------------------------------------------------------------------------------------------- */
 
-/* One launch on its way. */
+/* A launch that has not ended. */
 typedef struct flight {
     st_segment *segment;
-    uint32_t next; /* operation */
-    st_sim_op op;  /* the one before it */
+    uint32_t next;        /* operation */
+    st_sim_op op;         /* the one before it */
+    size_t table;         /* of its experts, in `tables` */
+    const void *tables[]; /* of experts, at the launch */
 } flight;
+
+/* Entries of an operation's tables of experts. */
+static size_t table_entries(const st_bound_op *bound)
+{
+    size_t entries = 0;
+    for (int i = 0; i < 3; i++)
+        if (is_expert(bound, i)) entries += bound->op->p.experts.experts;
+    return entries;
+}
+
+static size_t copy_tables(const st_bound_op *bound, const void **to)
+{
+    size_t at = 0, entries = bound->op->p.experts.experts;
+    for (int i = 0; i < 3; i++) {
+        if (!is_expert(bound, i)) continue;
+        memcpy(to + at, bound->weight[i].parts, entries * sizeof *to);
+        at += entries;
+    }
+    return at;
+}
 
 static void release(st_segment *segment)
 {
@@ -225,7 +266,8 @@ static strata_status end_op(void *context, strata_error *error)
     st_sim_end(segment->card->world, &f->op.actor);
     if (segment->card->world->lost) return st_sim_tell_lost(error);
     if (segment->source.count == 0) return STRATA_OK;
-    check c = {.segment = segment, .bound = &segment->ops[f->next - 1], .error = error};
+    check c = {.segment = segment, .bound = &segment->ops[f->next - 1], .tables = f->tables + f->table, .error = error};
+    f->table += table_entries(c.bound);
     if (f->op.actor.raced) return st_sim_tell_race(st_op_name(c.bound->op->kind), c.bound->op->layer, error);
     strata_status status = check_step(&c);
     if (status != STRATA_OK) return status;
@@ -246,9 +288,13 @@ static void drop_flight(void *context)
 
 strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_error *error)
 {
-    flight *f = st_alloc_zero(1, sizeof *f);
+    size_t entries = 0;
+    for (uint32_t i = 0; i < segment->source.count; i++) entries += table_entries(&segment->ops[i]);
+    flight *f = st_alloc_zero(1, sizeof *f + entries * sizeof *f->tables);
     if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated card");
     f->segment = segment;
+    entries = 0;
+    for (uint32_t i = 0; i < segment->source.count; i++) entries += copy_tables(&segment->ops[i], f->tables + entries);
     st_command command = {.next = next_op, .end = end_op, .drop = drop_flight, .context = f};
     strata_status status = st_clock_push(segment->card->world->clock, queue, &command, error);
     if (status == STRATA_OK) segment->uses++;
