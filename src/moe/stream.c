@@ -546,7 +546,6 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
     *out = (st_stream_work){.host = stream->fetch_count < stream->missing_count};
     if (stream->fetch_count) out->waves = (stream->fetch_count + stream->half - 1) / stream->half;
-    stream->event_fetches = stream->event_computed = 0;
     count_shares(stream, (int64_t)stream->fetch_count, (int64_t)stream->missing_count - stream->fetch_count);
     return STRATA_OK;
 }
@@ -604,11 +603,13 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < stream->upload_count && status == STRATA_OK; i++)
         status = send_upload(stream, layer, &stream->uploads[i], error);
-    stream->upload_count = 0;
     tell(stream, layer, ST_STAT_FETCHES, stream->event_fetches);
     tell(stream, layer, ST_STAT_FETCH_BYTES, stream->event_fetches * l->slot_bytes);
     tell(stream, layer, ST_STAT_COMPUTED, stream->event_computed);
     tell(stream, layer, ST_STAT_CPU_BYTES, stream->event_computed * l->slot_bytes);
+    /* The next decision may fail before it writes these, and is followed by an end of its own. */
+    stream->fetch_count = stream->missing_count = stream->upload_count = 0;
+    stream->event_fetches = stream->event_computed = 0;
     if (!stream->options.deterministic) show_landed(stream, layer);
     return status;
 }

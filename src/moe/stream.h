@@ -81,7 +81,8 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
  * written again when `queue` has come so far. */
 strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, st_event **ready, strata_error *error);
 strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *queue, strata_error *error);
-/* The CPU is through with its share: uploads go on their way, and those that have arrived become visible. */
+/* The CPU has computed its share, or the decision or what followed it failed: uploads are sent, and those of other layers
+ * that have landed become visible. */
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error);
 
 /* The layer whose experts come next and whose router is worth asking now; UINT32_MAX: none. Its scores for the one token

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "moe/trace.h"
+
 static golden_options cache_options(const st_plan_options *placed, uint32_t batch)
 {
     return (golden_options){.kv_type = ST_TYPE_F32, .batch = batch, .threads = 1, .cpu = "ref", .placed = placed};
@@ -239,6 +241,39 @@ static void a_table_changes_after_the_launch(void **state)
     golden_close(&g);
 }
 
+/* After a decision that failed, the end of the layer leaves every expert with the one device that had it, whatever was
+ * fetched for the layer before. */
+static void a_decision_fails_after_a_fetch(void **state)
+{
+    (void)state;
+    golden g;
+    assert_true(golden_open(&g, "qwen3moe"));
+    assert_int_equal(g.desc->layers[0].ffn.experts_used, 4);
+    uint32_t recorded[] = {2, 3}, count = g.desc->layers[1].ffn.experts;
+    st_trace_event event = {.layer = 1, .count = 2};
+    st_trace warm = {.events = &event, .event_count = 1, .experts = recorded, .row_count = 2};
+    st_plan_options placed = slots_of(2);
+    golden_options options = cache_options(&placed, 1);
+    options.experts.arms = ST_ARMS_FETCH;
+    options.experts.warm = &warm; /* layer 1 has the experts 2 and 3 in its slots, layer 0 has 0 and 1 */
+    golden_run r;
+    golden_run_open(&r, &g, &options);
+    st_stream *stream = st_load_stream(r.load);
+    const int32_t fetched[] = {2, 3, 4, 5}, wrong[] = {0, 1, 2, -1};
+    const float weights[] = {0.25f, 0.25f, 0.25f, 0.25f};
+    st_stream_work work;
+    assert_int_equal(st_stream_decide(stream, 0, fetched, weights, 1, &work, NULL), STRATA_OK);
+    assert_true(work.waves > 0);
+    assert_int_equal(st_stream_end(stream, 0, NULL), STRATA_OK);
+    assert_int_equal(st_stream_decide(stream, 1, wrong, weights, 1, &work, NULL), STRATA_DEVICE);
+    assert_int_equal(st_stream_end(stream, 1, NULL), STRATA_OK);
+    const void *const *card = st_stream_card_parts(stream, 1, 0), *const *host = st_stream_host_parts(stream, 1, 0);
+    for (uint32_t e = 0; e < count; e++) assert_int_equal((card[e] != NULL) + (host[e] != NULL), 1);
+    assert_non_null(card[2]);
+    golden_run_close(&r);
+    golden_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +284,7 @@ int main(void)
         cmocka_unit_test(hints_change_nothing),
         cmocka_unit_test(uploads_land_while_a_batch_runs),
         cmocka_unit_test(a_table_changes_after_the_launch),
+        cmocka_unit_test(a_decision_fails_after_a_fetch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
