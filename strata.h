@@ -197,7 +197,7 @@ strata_status strata_devices(const strata_placement *placement, bool probe, char
 /* Replays a recorded routing against cache policies and the optimum, as a JSON object (strata_free): docs/experts.md. */
 typedef struct strata_replay_options {
     const char *slots, *policies, *profile; /* "8,32", "lru,optimum", as of a placement; NULL: some sizes, all, the usual */
-    uint32_t admission, prefetch;           /* on which touch (0: by the policy); uploads per event on predictions */
+    uint32_t admission;                     /* an expert is uploaded on its first or second touch; 0: by the policy */
     double budget, upload_cost;             /* uploads per layer and token (0: any number); what one costs in hits */
 } strata_replay_options;
 strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error);

@@ -112,7 +112,6 @@ strata_status cli_cmd_replay(const cli_arguments *arguments, strata_error *error
         .policies = values[OPTION_POLICY].text,
         .profile = values[OPTION_DEVICE_PROFILE].text,
         .admission = values[OPTION_ADMISSION].set ? (uint32_t)values[OPTION_ADMISSION].number + 1 : 0,
-        .prefetch = (uint32_t)cli_integer(arguments, OPTION_REPLAY_PREFETCH, 0),
         .budget = cli_real(arguments, OPTION_BUDGET, 0.0),
         .upload_cost = cli_real(arguments, OPTION_UPLOAD_COST, 0.0),
     };

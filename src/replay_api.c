@@ -129,7 +129,6 @@ static strata_status set_numbers(job *j, const strata_replay_options *options, s
     j->base.admission = options->admission;
     j->base.budget = options->budget > 0.0 ? options->budget : -1.0;
     j->base.upload_cost = options->upload_cost;
-    j->base.prefetch = options->prefetch;
     return STRATA_OK;
 }
 

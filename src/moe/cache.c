@@ -22,7 +22,6 @@ typedef struct layer {
     int32_t *where;      /* [experts]: its slot, filled or being written; −1: none */
     uint64_t *asked;     /* [experts]: the last event that wanted it, or had it for a victim and let it stay */
     bool *touched;       /* [experts]: was asked for since it was last in a slot */
-    bool *pinned;        /* [experts] */
     int32_t *holds;      /* [slots]: the expert; −1: none */
     slot_state *states;  /* [slots] */
     uint32_t empty_count;
@@ -75,7 +74,6 @@ static void lay_out_layer(layer *l, cursor *c)
     l->where = take(c, experts, sizeof *l->where);
     l->asked = take(c, experts, sizeof *l->asked);
     l->touched = take(c, experts, sizeof *l->touched);
-    l->pinned = take(c, experts, sizeof *l->pinned);
     l->holds = take(c, slots, sizeof *l->holds);
     l->states = take(c, slots, sizeof *l->states);
 }
@@ -222,7 +220,7 @@ static int32_t find_victim(const st_cache *cache, const layer *l)
 {
     int32_t found = -1;
     for (uint32_t i = 0; i < l->marks.slots; i++) {
-        if (l->states[i] != SLOT_READY || l->asked[l->holds[i]] == l->event || l->pinned[l->holds[i]]) continue;
+        if (l->states[i] != SLOT_READY || l->asked[l->holds[i]] == l->event) continue;
         if (found < 0 || st_policy_before(cache->policy, &l->marks, (uint32_t)l->holds[i], (uint32_t)l->holds[found]))
             found = (int32_t)i;
     }
@@ -340,7 +338,7 @@ static bool worth_it(const st_cache *cache, const layer *l, uint32_t expert, uin
     return gain + (likely - HINT_MARGIN) * policy->unit > 0.0;
 }
 
-void st_cache_hint(st_cache *cache, const st_cache_demand *likely, uint32_t most, st_cache_answer *answer)
+void st_cache_hint(st_cache *cache, const st_cache_demand *likely, st_cache_answer *answer)
 {
     layer *l = &cache->layers[likely->layer];
     *answer = (st_cache_answer){.slot = cache->slot, .uploads = cache->uploads};
@@ -350,7 +348,7 @@ void st_cache_hint(st_cache *cache, const st_cache_demand *likely, uint32_t most
         l->asked[expert] = l->event;
         cache->slot[i] = st_cache_slot_of(cache, likely->layer, expert);
     }
-    for (uint32_t i = 0; i < likely->count && answer->upload_count < most; i++) {
+    for (uint32_t i = 0; i < likely->count; i++) {
         uint32_t expert = likely->experts[i];
         int32_t slot = find_empty(l), victim = -1;
         if (l->where[expert] >= 0) continue;
@@ -390,23 +388,11 @@ int32_t st_cache_place(st_cache *cache, uint32_t layer_index, uint32_t expert)
     return slot;
 }
 
-void st_cache_pin(st_cache *cache, uint32_t layer_index, uint32_t expert, bool pinned)
-{
-    layer *l = &cache->layers[layer_index];
-    if (expert < l->marks.experts) l->pinned[expert] = pinned;
-}
-
 int32_t st_cache_slot_of(const st_cache *cache, uint32_t layer_index, uint32_t expert)
 {
     const layer *l = &cache->layers[layer_index];
     if (expert >= l->marks.experts || l->where[expert] < 0) return -1;
     return l->states[l->where[expert]] == SLOT_READY ? l->where[expert] : -1;
-}
-
-int32_t st_cache_expert_in(const st_cache *cache, uint32_t layer_index, uint32_t slot)
-{
-    const layer *l = &cache->layers[layer_index];
-    return slot < l->marks.slots && l->states[slot] == SLOT_READY ? l->holds[slot] : -1;
 }
 
 size_t st_cache_policy_count(void)

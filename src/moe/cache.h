@@ -55,10 +55,10 @@ void st_cache_free(st_cache *cache);
 /* One event. The answer is good until the next call. Nothing that this event uses is evicted by it. Allocates nothing. */
 void st_cache_ask(st_cache *cache, const st_cache_demand *demand, st_cache_answer *answer);
 
-/* What the layer's next event will probably ask for (`weights`: how likely each is, 0 to 1; the likeliest first), a prediction
- * (echo.h): uploads of those, at most `most`, that are likely enough to be worth another's slot. No event: nothing is counted
- * as used, and of the answer's counts only `upload_count` has a meaning. */
-void st_cache_hint(st_cache *cache, const st_cache_demand *likely, uint32_t most, st_cache_answer *answer);
+/* What the layer's next event will probably ask for (`weights`: the probability of each; the likeliest first):
+ * uploads of those that are likely enough to be worth another's slot. A prediction is no event: nothing counts as used, and
+ * of the answer's counts only `upload_count` has a meaning. */
+void st_cache_hint(st_cache *cache, const st_cache_demand *likely, st_cache_answer *answer);
 
 /* The copy for a slot ended: from now on it is a hit. Or failed: the slot is empty. */
 void st_cache_filled(st_cache *cache, uint32_t layer, uint32_t slot);
@@ -67,10 +67,8 @@ void st_cache_failed(st_cache *cache, uint32_t layer, uint32_t slot);
 /* Puts an expert into a slot as if it had been uploaded, while the layer has empty ones: how slots are filled at load.
  * The slot, or −1. */
 int32_t st_cache_place(st_cache *cache, uint32_t layer, uint32_t expert);
-void st_cache_pin(st_cache *cache, uint32_t layer, uint32_t expert, bool pinned); /* never evicted while pinned */
 
-int32_t st_cache_slot_of(const st_cache *cache, uint32_t layer, uint32_t expert);  /* −1: not resident */
-int32_t st_cache_expert_in(const st_cache *cache, uint32_t layer, uint32_t slot);  /* −1: empty or being written */
+int32_t st_cache_slot_of(const st_cache *cache, uint32_t layer, uint32_t expert); /* −1: not resident */
 
 /* The policies by name, in the table's order; the first is the default. */
 size_t st_cache_policy_count(void);

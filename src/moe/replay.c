@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "moe/cache.h"
-#include "moe/echo.h"
 
 /* ---- counting -------------------------------------------------------------------------------------------------------- */
 
@@ -34,19 +33,9 @@ static double trunk_seconds(const st_trace *trace, const st_replay_rates *rates)
 
 /* ---- a cache ----------------------------------------------------------------------------------------------------------- */
 
-enum { PREFETCH_LEAD = 2, GUESSES_MAX = 64 }; /* two layers' time is enough for a copy or two */
-
-typedef struct cache_run {
-    const st_trace *trace;
-    const st_replay_options *options;
-    st_cache *cache;
-    st_echo *echo; /* NULL: no predictions */
-} cache_run;
-
-static strata_status open_run(cache_run *run, strata_error *error)
+static strata_status open_cache(const st_trace *trace, const st_replay_options *o, st_cache **out, strata_error *error)
 {
-    const st_trace_shape *shape = &run->trace->shape;
-    const st_replay_options *o = run->options;
+    const st_trace_shape *shape = &trace->shape;
     uint32_t layers = shape->layers, *sizes = st_alloc_array((size_t)layers * 2, sizeof *sizes);
     if (!sizes) return st_error_memory(error, (size_t)layers * 2 * sizeof *sizes, "the replay");
     for (uint32_t i = 0; i < layers; i++) {
@@ -56,56 +45,26 @@ static strata_status open_run(cache_run *run, strata_error *error)
     st_cache_options options = {.layers = layers, .experts = sizes, .slots = sizes + layers, .used = shape->used,
                                 .policy = o->policy, .admission = o->admission, .budget = o->budget,
                                 .upload_cost = o->upload_cost};
-    strata_status status = st_cache_new(&options, &run->cache, error);
-    if (status == STRATA_OK && o->prefetch)
-        status = st_echo_new(layers, sizes, shape->used, PREFETCH_LEAD, &run->echo, error);
+    strata_status status = st_cache_new(&options, out, error);
     st_free(sizes);
     return status;
-}
-
-static void fill(st_cache *cache, uint32_t layer, const st_cache_answer *answer)
-{
-    for (uint32_t u = 0; u < answer->upload_count; u++) st_cache_filled(cache, layer, answer->uploads[u].slot);
-}
-
-/* What this event says of a later layer; how many uploads that makes. */
-static uint32_t prefetch(const cache_run *run, const st_trace_event *event)
-{
-    st_echo_guess guesses[GUESSES_MAX];
-    uint32_t experts[GUESSES_MAX], layer = event->layer + PREFETCH_LEAD, used = run->trace->shape.used;
-    float likely[GUESSES_MAX];
-    if (!run->echo) return 0;
-    st_echo_see(run->echo, event->layer, event->count, run->trace->experts + event->first);
-    uint32_t most = used * 2 < GUESSES_MAX ? used * 2 : GUESSES_MAX;
-    uint32_t count = layer < run->trace->shape.layers ? st_echo_guess_of(run->echo, layer, most, guesses) : 0;
-    for (uint32_t i = 0; i < count; i++) {
-        experts[i] = guesses[i].expert;
-        likely[i] = guesses[i].likely;
-    }
-    st_cache_demand demand = {.layer = layer, .count = count, .experts = experts, .weights = likely};
-    st_cache_answer answer = {0};
-    if (count) st_cache_hint(run->cache, &demand, run->options->prefetch, &answer);
-    fill(run->cache, layer, &answer);
-    return answer.upload_count;
 }
 
 static strata_status replay_cache(const st_trace *trace, const st_replay_options *options, st_replay_result *result,
                                   strata_error *error)
 {
-    cache_run run = {.trace = trace, .options = options};
-    strata_status status = open_run(&run, error);
+    st_cache *cache = NULL;
+    strata_status status = open_cache(trace, options, &cache, error);
     for (size_t i = 0; status == STRATA_OK && i < trace->event_count; i++) {
         const st_trace_event *event = &trace->events[i];
         st_cache_demand demand = {.layer = event->layer, .count = event->count, .experts = trace->experts + event->first,
                                   .weights = trace->weights + event->first};
         st_cache_answer answer;
-        st_cache_ask(run.cache, &demand, &answer);
-        fill(run.cache, event->layer, &answer);
-        uint32_t uploads = answer.upload_count, predicted = prefetch(&run, event);
-        count_event(trace, &options->rates, event, answer.hits, uploads + predicted, result);
+        st_cache_ask(cache, &demand, &answer);
+        for (uint32_t u = 0; u < answer.upload_count; u++) st_cache_filled(cache, event->layer, answer.uploads[u].slot);
+        count_event(trace, &options->rates, event, answer.hits, answer.upload_count, result);
     }
-    st_cache_free(run.cache);
-    st_echo_free(run.echo);
+    st_cache_free(cache);
     return status;
 }
 

@@ -1,6 +1,6 @@
-/* A recorded routing against a cache that is not there: hit rate, uploads and what that would come to in time. One event per
- * token and layer; the prompt warms the cache, decoding counts; an upload is there at the layer's next event, and one on a prediction within two layers. Knows traces
- * and policies; of devices only the three rates below. */
+/* Replays a recorded routing against a cache and gives its hit rate, its uploads and an estimate of the time. One event per
+ * token and layer; the prompt warms the cache, decoding counts; an upload has landed at the layer's next event. Knows
+ * traces and policies; knows no more of devices than the three rates below. */
 #ifndef ST_MOE_REPLAY_H
 #define ST_MOE_REPLAY_H
 
@@ -18,7 +18,6 @@ typedef struct st_replay_options {
     uint32_t admission;  /* as of a cache; the optimum has none of the three */
     double budget;
     double upload_cost;
-    uint32_t prefetch;   /* at most so many uploads per event on a prediction (echo.h), two layers ahead; 0: none */
     st_replay_rates rates;
 } st_replay_options;
 

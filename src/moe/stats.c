@@ -59,17 +59,6 @@ void st_stats_free(st_stats *stats)
     st_free(stats);
 }
 
-void st_stats_reset(st_stats *stats)
-{
-    memset(stats->tallies, 0, stats->tally_count * sizeof *stats->tallies);
-    for (uint32_t i = 0; i < stats->layer_count; i++) {
-        layer *l = &stats->layers[i];
-        memset(l->counts, 0, sizeof l->counts);
-        memset(l->reuse, 0, sizeof l->reuse);
-        l->event = 0;
-    }
-}
-
 /* ---- counting -------------------------------------------------------------------------------------------------------- */
 
 /* 1 → 1, 2 → 2, 3 and 4 → 3, 5 to 8 → 4, …; the last takes the rest. */

@@ -29,7 +29,6 @@
     X(QUEUE_FULL, queue_full, "", "uploads given up because the queue was full")                       \
     X(DROPPED, dropped, "", "predictions dropped because the link was busy")                           \
     X(FAILED, failed, "failed", "copies that failed")                                                  \
-    X(LOST, lost, "lost", "slots whose contents were lost")                                            \
     X(FETCH_BYTES, fetch_bytes, "", "")                                                                \
     X(UPLOAD_BYTES, upload_bytes, "", "")                                                              \
     X(CPU_BYTES, cpu_bytes, "", "weights that the CPU read for misses")
@@ -47,7 +46,6 @@ typedef struct st_stats st_stats;
 
 strata_status st_stats_new(uint32_t layers, const uint32_t *experts, st_stats **out, strata_error *error);
 void st_stats_free(st_stats *stats);
-void st_stats_reset(st_stats *stats);
 
 /* One event of a layer: what was asked for ([count], distinct) and in which slots it was (−1: missing; NULL: all are at
  * hand). Counts events, hits, misses, experts and distances; distances are in events. */

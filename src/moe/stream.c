@@ -404,16 +404,6 @@ strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_err
     return status;
 }
 
-void st_stream_lose(st_stream *stream, uint32_t layer, uint32_t slot)
-{
-    int32_t expert = st_cache_expert_in(stream->cache, layer, slot);
-    if (expert < 0) return;
-    st_cache_failed(stream->cache, layer, slot);
-    give_to_host(&stream->layers[layer], (uint32_t)expert);
-    stream->counts.slots_lost++;
-    tell(stream, layer, ST_STAT_LOST, 1);
-}
-
 /* An upload that cannot go is no reason to fail: the expert stays the host's. */
 static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cache_upload *upload, strata_error *error)
 {
@@ -512,6 +502,16 @@ static void count_predictions(st_stream *stream, uint32_t layer, const st_cache_
     }
 }
 
+/* Why misses are not uploaded. */
+static void count_reasons(st_stream *stream, uint32_t layer, const st_cache_answer *answer)
+{
+    tell(stream, layer, ST_STAT_COMING, answer->coming);
+    tell(stream, layer, ST_STAT_UNWANTED, answer->unwanted);
+    tell(stream, layer, ST_STAT_UNPAID, answer->unpaid);
+    tell(stream, layer, ST_STAT_OVER_BUDGET, answer->over_budget);
+    tell(stream, layer, ST_STAT_NO_ROOM, answer->no_room);
+}
+
 /* Fetched and computed; the statistics hear of them when the layer is through. */
 static void count_shares(st_stream *stream, int64_t fetched, int64_t computed)
 {
@@ -539,6 +539,7 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
         st_stats_event(stream->source.stats, layer, stream->decoding, count, stream->demanded, answer.slot);
     take_answer(stream, l, &answer, count);
     count_predictions(stream, layer, &answer, count);
+    count_reasons(stream, layer, &answer);
     if (rows == 1)
         for (uint32_t k = 0; k < l->used; k++) l->last[k] = (uint32_t)ids[k];
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
@@ -651,7 +652,7 @@ static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t 
     }
     st_cache_answer answer;
     strata_status status = STRATA_OK;
-    st_cache_hint(stream->cache, &demand, demand.count, &answer);
+    st_cache_hint(stream->cache, &demand, &answer);
     for (uint32_t i = 0; i < answer.upload_count && status == STRATA_OK; i++) {
         if (answer.uploads[i].evicted >= 0) give_to_host(l, (uint32_t)answer.uploads[i].evicted);
         l->predicted[answer.uploads[i].expert] = true;

@@ -43,10 +43,7 @@ check "uploads that cost too much are not made" above "$default" "$(field blend 
 run replay ../shared/traces/qwen.route.csv $profile --json --slots 32 --policy blend
 if [ "$code" = 0 ]; then
     check "the default's uploads" above 0.85 "$(field blend 32 uploads)"
-    default=$(field blend 32 hit_rate)
-    check "the default's hits" above "$default" 0.825
-    run replay ../shared/traces/qwen.route.csv $profile --json --slots 32 --policy blend --prefetch 2
-    check "predictions bring hits" above "$(field blend 32 hit_rate)" "$default + 0.02"
+    check "the default's hits" above "$(field blend 32 hit_rate)" 0.825
 else
     skip "a whole recording" "../shared/traces is not there"
 fi
