@@ -150,6 +150,7 @@ strata_status st_placement_of(const strata_engine_options *options, uint32_t thr
     o->workers[ST_HOST] = threads;
     o->workers[ST_CARD] = 1;
     o->nextn = options->nextn;
+    o->watch = options->expert_stats || options->record_routing;
     o->expert_slots = placement->expert_slots;
     o->cpu_moe_layers = placement->cpu_moe_layers;
     o->cpu_ffn_layers = placement->cpu_ffn_layers;

@@ -343,11 +343,6 @@ bool st_stream_covers(const st_stream *stream, uint32_t layer)
     return layer < stream->layer_count && stream->layers[layer].experts > 0;
 }
 
-bool st_stream_splits(const st_stream *stream, uint32_t layer)
-{
-    return st_stream_covers(stream, layer) && stream->layers[layer].slots < stream->layers[layer].experts;
-}
-
 const void *const *st_stream_card_parts(const st_stream *stream, uint32_t layer, int matrix)
 {
     return stream->layers[layer].card[matrix];
@@ -620,7 +615,7 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
 static uint32_t next_split(const st_stream *stream, uint32_t layer)
 {
     for (uint32_t i = layer + 1; i < stream->layer_count; i++)
-        if (st_stream_splits(stream, i)) return i;
+        if (st_stream_covers(stream, i) && stream->layers[i].slots < stream->layers[i].experts) return i;
     return UINT32_MAX;
 }
 

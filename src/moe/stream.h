@@ -52,8 +52,6 @@ strata_status st_stream_new(const st_stream_source *source, const st_stream_opti
                             strata_error *error);
 void st_stream_free(st_stream *stream);
 
-/* Whether some of the layer's experts may be missing on the card. */
-bool st_stream_splits(const st_stream *stream, uint32_t layer);
 /* Whether the layer's experts are in slots at all. */
 bool st_stream_covers(const st_stream *stream, uint32_t layer);
 

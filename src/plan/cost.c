@@ -1,5 +1,5 @@
-/* The stages of a step, priced as events; timeline.c walks them. sim/ keeps time by the same rates and rules, so that a
- * prediction can be held against it. */
+/* Prices the plan's stages as events; timeline.c walks them. sim/ keeps time by the same rates and rules, so that a
+ * prediction can be compared with it. */
 #include "plan/cost.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "plan/timeline.h"
 
-enum { PREFILL_DEFAULT = 512, HIT_TABLE_EXPERTS = 64, EVENTS_PER_CACHED_LAYER = 4, EVENTS_BESIDE_STAGES = 5 };
+enum { PREFILL_DEFAULT = 512, HIT_TABLE_EXPERTS = 64, EVENTS_BESIDE_STAGES = 5 };
 
 static const char *const spent_names[ST_SPENT_COUNT] = {
     [ST_SPENT_CARD_MEMORY] = "the card's memory", [ST_SPENT_RAM] = "RAM",
@@ -18,11 +18,9 @@ static const char *const spent_names[ST_SPENT_COUNT] = {
 
 struct st_predictor {
     st_plan_source source;
-    const uint8_t *op_device;
-    st_type kv_type;
-    uint32_t depth, context, batch;
-    st_stages body, head;
-    bool *cached;             /* [layers]: the card runs those of its experts that have a slot */
+    const st_plan *plan;
+    const st_plan_part *main;
+    uint32_t depth, batch;
     double host_weight_bytes; /* of all weights that the host reads */
     st_priced *token, *step;  /* a decoded token's events; those of the batch looked at */
     uint32_t token_count;
@@ -80,7 +78,7 @@ static st_work work_of(const pricing *w, const st_op *op)
 {
     const st_plan_source *s = &w->p->source;
     st_rows rows = op->out == ST_NO_VALUE ? ST_ROWS_ALL : s->program->values[op->out].rows;
-    return st_work_of(s->program, s->binding, op, w->rows[rows], w->depth, w->p->kv_type);
+    return st_work_of(s->program, s->binding, op, w->rows[rows], w->depth, w->p->plan->kv_type);
 }
 
 static void add_op(const pricing *w, const st_op *op, uint32_t device, st_priced *to)
@@ -93,44 +91,22 @@ static void add_op(const pricing *w, const st_op *op, uint32_t device, st_priced
     if (op->weight[0] != ST_NO_WEIGHT) to->weight_bytes += work.bytes;
 }
 
-static void push_experts(pricing *w, st_event_kind kind, const st_op *op)
+/* The experts of a SPLIT. Their inputs were moved before it; its sum goes back to the GPU. */
+static void push_experts(pricing *w, const st_stage *split)
 {
-    const st_profile *devices = w->p->source.devices;
-    double down = value_bytes(w, op->in[0]) + value_bytes(w, op->in[1]) + value_bytes(w, op->in[2]);
-    double up = value_bytes(w, op->out);
-    push(w, kind, ST_NO_MARK)->cached = (st_cached_experts){.layer = (uint32_t)op->layer,
-                                                            .experts = op->p.experts.experts, .used = op->p.experts.used,
-                                                            .rows = w->rows[ST_ROWS_ALL],
-                                                            .work = work_of(w, op),
-                                                            .down = st_copy_seconds(devices, false, down),
-                                                            .up = st_copy_seconds(devices, true, up)};
+    const st_op *op = &w->p->source.program->ops[split->ops.first];
+    push(w, ST_EVENT_EXPERTS, split->wait)->cached =
+        (st_cached_experts){.layer = (uint32_t)op->layer, .experts = op->p.experts.experts, .used = op->p.experts.used,
+                            .rows = w->rows[ST_ROWS_ALL], .work = work_of(w, op),
+                            .up = st_copy_seconds(w->p->source.devices, true, value_bytes(w, op->out))};
 }
 
-static const st_op *experts_behind(const st_op *route)
+/* A run is one launch. The last operation of a run before a SPLIT is priced with the SPLIT. */
+static void price_run(pricing *w, const st_stage *stage, bool split)
 {
-    while (route->kind != ST_OP_EXPERTS) route++;
-    return route;
-}
-
-/* A run is one segment, unless the host is told of a choice of experts in the middle of it. */
-static void price_run(pricing *w, const st_stage *stage)
-{
-    const st_op *ops = w->p->source.program->ops;
-    st_priced *run = NULL;
-    for (uint32_t i = stage->ops.first; i < stage->ops.first + stage->ops.count; i++) {
-        bool cached = stage->device == ST_CARD && ops[i].layer >= 0 && w->p->cached[ops[i].layer];
-        if (cached && ops[i].kind == ST_OP_EXPERTS) {
-            push_experts(w, ST_EVENT_EXPERTS, &ops[i]);
-            run = NULL;
-            continue;
-        }
-        if (!run) run = push(w, stage->device == ST_HOST ? ST_EVENT_HOST : ST_EVENT_CARD, stage->wait);
-        add_op(w, &ops[i], stage->device, run);
-        if (cached && ops[i].kind == ST_OP_ROUTE) {
-            push_experts(w, ST_EVENT_FORK, experts_behind(&ops[i]));
-            run = NULL;
-        }
-    }
+    st_priced *run = push(w, stage->device == ST_HOST ? ST_EVENT_HOST : ST_EVENT_CARD, stage->wait);
+    for (uint32_t i = 0; i < stage->ops.count - split; i++)
+        add_op(w, &w->p->source.program->ops[stage->ops.first + i], stage->device, run);
 }
 
 static bool card_takes_part(const st_stages *stages)
@@ -145,8 +121,13 @@ static void price_range(pricing *w, const st_stages *stages, uint32_t rows)
     if (card_takes_part(stages)) push_copy(w, true, (double)st_step_bytes(rows), stages->count);
     for (uint32_t i = 0; i < stages->count; i++) {
         const st_stage *stage = &stages->stages[i];
-        if (stage->kind == ST_STAGE_RUN) price_run(w, stage);
-        else push_copy(w, stage->device == ST_CARD, value_bytes(w, stage->value), i);
+        bool split = i + 1 < stages->count && stages->stages[i + 1].kind == ST_STAGE_SPLIT;
+        switch (stage->kind) {
+        case ST_STAGE_RUN: price_run(w, stage, split); break;
+        case ST_STAGE_MOVE: push_copy(w, stage->device == ST_CARD, value_bytes(w, stage->value), i); break;
+        case ST_STAGE_SPLIT: push_experts(w, stage); break;
+        case ST_STAGE_WATCH: push(w, ST_EVENT_HOST, stage->wait); break;
+        }
     }
 }
 
@@ -154,9 +135,9 @@ static void price_range(pricing *w, const st_stages *stages, uint32_t rows)
 static void price_head(pricing *w)
 {
     const st_part *part = &w->p->source.program->main;
-    uint32_t end = w->p->head.count;
-    price_range(w, &w->p->head, w->rows[ST_ROWS_OUT]);
-    if (w->p->op_device[part->head.first + part->head.count - 1] == ST_HOST) return;
+    uint32_t end = w->p->main->head.count;
+    price_range(w, &w->p->main->head, w->rows[ST_ROWS_OUT]);
+    if (w->p->main->logits_device == ST_HOST) return;
     push_copy(w, false, value_bytes(w, part->logits), end);
     push(w, ST_EVENT_HOST, (int32_t)end);
 }
@@ -164,29 +145,22 @@ static void price_head(pricing *w)
 static uint32_t price_step(const st_predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
 {
     pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth};
-    price_range(&w, &p->body, rows);
+    price_range(&w, &p->main->body, rows);
     if (last) price_head(&w);
-    else if (p->body.pending != ST_NO_STAGE) push(&w, ST_EVENT_HOST, p->body.pending); /* the next writes values */
+    else if (p->main->body.pending != ST_NO_STAGE)
+        push(&w, ST_EVENT_HOST, p->main->body.pending); /* the next batch writes values */
     return w.count;
 }
 
 /* --- a predictor -------------------------------------------------------------------------------------------------- */
 
-static uint32_t find_cached(st_predictor *p, const st_plan *plan)
+static bool is_cached(const st_predictor *p, uint32_t op)
 {
-    const st_program *program = p->source.program;
-    uint32_t count = 0;
-    if (plan->experts.mode != ST_MOE_CACHE) return 0;
-    for (uint32_t i = 0; i < program->op_count; i++) {
-        const st_op *op = &program->ops[i];
-        if (op->kind != ST_OP_EXPERTS || p->op_device[i] != ST_CARD) continue;
-        p->cached[op->layer] = true;
-        count++;
-    }
-    return count;
+    return p->plan->experts.mode == ST_MOE_CACHE && p->plan->op_device[op] == ST_CARD &&
+           p->source.program->ops[op].kind == ST_OP_EXPERTS;
 }
 
-/* Of main alone: what a NextN block reads besides is little. Experts in a cache have their copy here. */
+/* Of the main part alone: what a NextN block reads is little. Cached experts have their copy on the host. */
 static bool add_host_weights(st_predictor *p)
 {
     const st_program *program = p->source.program;
@@ -196,8 +170,7 @@ static bool add_host_weights(st_predictor *p)
     uint32_t end = program->main.head.first + program->main.head.count;
     for (uint32_t i = program->main.body.first; seen && i < end; i++) {
         const st_op *op = &program->ops[i];
-        bool cached = op->kind == ST_OP_EXPERTS && p->cached[op->layer];
-        if (p->op_device[i] != ST_HOST && !cached) continue;
+        if (p->plan->op_device[i] != ST_HOST && !is_cached(p, i)) continue;
         for (int k = 0; k < ST_OP_WEIGHTS; k++) {
             if (op->weight[k] == ST_NO_WEIGHT || seen[op->weight[k]]) continue;
             seen[op->weight[k]] = true;
@@ -209,34 +182,14 @@ static bool add_host_weights(st_predictor *p)
     return ok;
 }
 
-static strata_status build_stages(st_predictor *p, st_arena *arena, strata_error *error)
+static strata_status build(st_predictor *p, st_arena *arena, strata_error *error)
 {
-    const st_program *program = p->source.program;
-    st_arena scratch = {0};
-    uint8_t *valid = st_arena_alloc(&scratch, program->value_count, 1);
-    strata_status status = STRATA_OK;
-    if (!valid) status = st_error_memory(error, program->value_count, "a prediction");
-    if (status == STRATA_OK)
-        status = st_schedule_build(program, p->op_device, program->main.body, valid, arena, &p->body, error);
-    if (status == STRATA_OK)
-        status = st_schedule_build(program, p->op_device, program->main.head, valid, arena, &p->head, error);
-    st_arena_free(&scratch);
-    return status;
-}
-
-static strata_status build(st_predictor *p, const st_plan *plan, st_arena *arena, strata_error *error)
-{
-    const st_desc *desc = p->source.desc;
-    strata_status status = build_stages(p, arena, error);
-    if (status != STRATA_OK) return status;
-    p->cached = st_arena_alloc(arena, (size_t)desc->layer_count + desc->nextn_count, sizeof *p->cached);
-    size_t most = p->cached ? (size_t)find_cached(p, plan) * EVENTS_PER_CACHED_LAYER : 0;
-    most += (size_t)p->body.count + p->head.count + EVENTS_BESIDE_STAGES;
+    size_t most = (size_t)p->main->body.count + p->main->head.count + EVENTS_BESIDE_STAGES;
     p->token = st_arena_alloc(arena, most, sizeof *p->token);
     p->step = st_arena_alloc(arena, most, sizeof *p->step);
     p->marks = st_arena_alloc(arena, most, sizeof *p->marks);
     p->marks_streamed = st_arena_alloc(arena, most, sizeof *p->marks_streamed);
-    if (!p->cached || !p->token || !p->step || !p->marks || !p->marks_streamed || !add_host_weights(p))
+    if (!p->token || !p->step || !p->marks || !p->marks_streamed || !add_host_weights(p))
         return st_error_memory(error, most * sizeof *p->token, "a prediction");
     p->token_count = price_step(p, 1, p->depth, true, p->token);
     return STRATA_OK;
@@ -247,10 +200,10 @@ strata_status st_predictor_build(const st_plan_source *source, const st_plan *pl
 {
     st_predictor *p = st_arena_alloc(arena, 1, sizeof *p);
     if (!p) return st_error_memory(error, sizeof *p, "a prediction");
-    *p = (st_predictor){.source = *source, .op_device = plan->op_device, .kv_type = plan->kv_type,
-                        .context = plan->context, .batch = plan->batch ? plan->batch : 1};
-    p->depth = depth < p->context ? depth : p->context - (p->context > 0);
-    strata_status status = build(p, plan, arena, error);
+    *p = (st_predictor){.source = *source, .plan = plan, .main = &plan->parts[ST_PART_MAIN],
+                        .batch = plan->batch ? plan->batch : 1};
+    p->depth = depth < plan->context ? depth : plan->context - (plan->context > 0);
+    strata_status status = build(p, arena, error);
     if (status == STRATA_OK) *out = p;
     return status;
 }
@@ -260,29 +213,32 @@ strata_status st_predictor_build(const st_plan_source *source, const st_plan *pl
 /* A rate over all layers, told as one of those where it is not certain: without slots it is 0, with all of them 1. */
 static double rate_of_uncertain(const st_predictor *p, const uint32_t *slots, double rate)
 {
+    const st_op_range body = p->source.program->main.body;
     double all = 0, certain = 0, uncertain = 0;
-    for (uint32_t i = 0; i < p->token_count; i++) {
-        if (p->token[i].kind != ST_EVENT_EXPERTS) continue;
-        const st_cached_experts *x = &p->token[i].cached;
+    for (uint32_t i = body.first; i < body.first + body.count; i++) {
+        const st_op *op = &p->source.program->ops[i];
+        if (!is_cached(p, i)) continue;
         all++;
-        if (slots[x->layer] >= x->experts) certain++;
-        else if (slots[x->layer] > 0) uncertain++;
+        if (slots[op->layer] >= op->p.experts.experts) certain++;
+        else if (slots[op->layer] > 0) uncertain++;
     }
     if (uncertain == 0) return rate;
     double left = (rate * all - certain) / uncertain;
     return left < 0 ? 0 : left > 1 ? 1 : left;
 }
 
-static double hit_rate_of(const st_predictor *p, const st_plan *plan, double hit_rate)
+static double hit_rate_of(const st_predictor *p, double hit_rate)
 {
+    const st_plan *plan = p->plan;
     bool recorded = plan->experts.hit_source && strcmp(plan->experts.hit_source, "recorded") == 0;
     if (hit_rate < 0 && recorded) hit_rate = plan->experts.hit_rate;
     return hit_rate < 0 || !plan->experts.slots ? -1 : rate_of_uncertain(p, plan->experts.slots, hit_rate);
 }
 
 /* What is left of RAM beside everything that must be there holds a part of the weights. */
-static double disk_share_of(const st_predictor *p, const st_plan *plan)
+static double disk_share_of(const st_predictor *p)
 {
+    const st_plan *plan = p->plan;
     if (!plan->on_disk || p->host_weight_bytes <= 0) return 0;
     const st_plan_device *host = &plan->devices[ST_HOST];
     double room = (double)host->capacity_bytes - (double)host->margin_bytes;
@@ -292,10 +248,11 @@ static double disk_share_of(const st_predictor *p, const st_plan *plan)
     return room < p->host_weight_bytes ? 1 - room / p->host_weight_bytes : 0;
 }
 
-static st_timeline begin(const st_predictor *p, const st_plan *plan, double hit_rate)
+static st_timeline begin(const st_predictor *p, double hit_rate)
 {
-    return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = plan->experts.slots,
-                         .hit_rate = hit_rate_of(p, plan, hit_rate), .disk_share = disk_share_of(p, plan), .uploads = plan->experts.uploads};
+    return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = p->plan->experts.slots,
+                         .hit_rate = hit_rate_of(p, hit_rate), .disk_share = disk_share_of(p),
+                         .uploads = p->plan->experts.uploads};
 }
 
 static double end_of(const st_timeline *line)
@@ -303,9 +260,9 @@ static double end_of(const st_timeline *line)
     return line->host > line->card ? line->host : line->card;
 }
 
-double st_predictor_decode(const st_predictor *p, const st_plan *plan, double hit_rate, const char **limit)
+double st_predictor_decode(const st_predictor *p, double hit_rate, const char **limit)
 {
-    st_timeline line = begin(p, plan, hit_rate);
+    st_timeline line = begin(p, hit_rate);
     st_timeline_walk(&line, p->token, p->token_count);
     int most = 0; /* of all that is done, though some of it at the same time */
     for (int i = 1; i < ST_SPENT_COUNT; i++)
@@ -315,9 +272,9 @@ double st_predictor_decode(const st_predictor *p, const st_plan *plan, double hi
 }
 
 /* Experts without a slot are computed by the host or streamed, whichever is faster. */
-double st_predictor_prefill(const st_predictor *p, const st_plan *plan, uint32_t tokens)
+double st_predictor_prefill(const st_predictor *p, uint32_t tokens)
 {
-    st_timeline shared = begin(p, plan, -1), streamed = shared;
+    st_timeline shared = begin(p, -1), streamed = shared;
     streamed.marks = p->marks_streamed;
     streamed.streams = true;
     for (uint32_t done = 0; done < tokens;) {
@@ -344,8 +301,8 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
     st_plan_speed speed = {.limit = "unknown", .prefill = prefill_of(plan, prefill)};
     for (uint32_t i = 0; i < plan->device_count; i++) speed.estimate |= source->devices[i].estimate;
     if (st_predictor_build(source, plan, depth, &arena, &p, NULL) == STRATA_OK) {
-        double decode = st_predictor_decode(p, plan, hit_rate, &speed.limit);
-        double whole = st_predictor_prefill(p, plan, speed.prefill);
+        double decode = st_predictor_decode(p, hit_rate, &speed.limit);
+        double whole = st_predictor_prefill(p, speed.prefill);
         speed.depth = p->depth;
         speed.decode_tps = decode > 0 ? 1 / decode : 0;
         speed.prefill_tps = whole > 0 ? speed.prefill / whole : 0;

@@ -62,6 +62,7 @@ st_plan st_draft_view(const st_planner *p, const st_draft *draft)
                     .kv_type = draft->kv_type,
                     .device_count = draft->trunk > 0 ? 2 : 1,
                     .op_device = p->op_device,
+                    .watched = p->options.watch,
                     .weight_devices = p->weight_devices,
                     .slots_offset = draft->slots_offset,
                     .expert_staging_offset = draft->expert_staging_offset,
@@ -86,9 +87,10 @@ strata_status st_draft_decode_tps(const st_planner *p, const st_draft *draft, do
     st_arena arena = {0};
     st_predictor *predictor;
     uint32_t depth = draft->context - 1 < DEPTH_DEFAULT ? draft->context - 1 : DEPTH_DEFAULT;
-    strata_status status = st_predictor_build(p->source, &plan, depth, &arena, &predictor, error);
+    strata_status status = st_plan_schedule(p->source, &plan, &arena, error);
+    if (status == STRATA_OK) status = st_predictor_build(p->source, &plan, depth, &arena, &predictor, error);
     if (status == STRATA_OK) {
-        double seconds = st_predictor_decode(predictor, &plan, p->options.hit_rate, NULL);
+        double seconds = st_predictor_decode(predictor, p->options.hit_rate, NULL);
         *tps = seconds > 0 ? 1 / seconds : 0;
     }
     st_arena_free(&arena);

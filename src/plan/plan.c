@@ -188,9 +188,11 @@ static strata_status finish(st_planner *p, const st_draft *draft, st_plan *plan,
         strata_status status = lay_out_device(p, (uint8_t)d, plan, error);
         if (status != STRATA_OK) return status;
     }
+    strata_status status = st_plan_schedule(p->source, plan, p->arena, error);
+    if (status != STRATA_OK) return status;
     predict(p, plan);
     st_draft_tell(p, draft, plan);
-    strata_status status = give_lines(p, &p->why, &plan->why, &plan->why_count, error);
+    status = give_lines(p, &p->why, &plan->why, &plan->why_count, error);
     if (status == STRATA_OK) status = give_lines(p, &p->lacking, &plan->lacking, &plan->lacking_count, error);
     return status;
 }

@@ -65,6 +65,7 @@ typedef struct st_plan_options {
     bool disk;               /* weights may stay in the file, unpinned, and be read when they are needed */
     double hit_rate;         /* of the expert cache, recorded; negative: the table's */
     uint32_t depth;          /* at which decoding is predicted; 0: 4096, at most the context */
+    bool watch;              /* the routing is read by the host, layer by layer */
     bool no_rings;           /* window layers keep every position: for tests */
 } st_plan_options;
 
@@ -109,6 +110,16 @@ typedef struct st_plan_experts {
     const char *hit_source;    /* "table", "slots / experts", "recorded"; "all or none" without a cache */
 } st_plan_experts;
 
+enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
+
+/* A part of the program in the order in which the executor runs it and the cost model prices it. */
+typedef struct st_plan_part {
+    st_stages body, head;
+    uint8_t input_device;   /* where the body first reads the part's input */
+    uint8_t hidden_devices; /* bit d: the body leaves the hidden state on device d */
+    uint8_t logits_device;
+} st_plan_part;
+
 typedef struct st_plan {
     uint32_t context, batch, out_rows, sequences;
     bool nextn;
@@ -117,6 +128,8 @@ typedef struct st_plan {
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_sequence sequence[ST_DEVICES_MAX];
     const uint8_t *op_device;     /* [operations] */
+    bool watched;                 /* the stages let the host read the routing */
+    st_plan_part parts[ST_PARTS]; /* NextN's is empty unless `nextn` */
     const uint8_t *weight_devices; /* [weights]: bit d: an operation on device d reads it. Routed experts in a cache are
                                       read on the host, where all are; the card has slots */
     const size_t *weight_offset[ST_DEVICES_MAX]; /* [weights]: in the device's block; SIZE_MAX: not in it */
@@ -150,7 +163,10 @@ strata_status st_plan_build(const st_plan_source *source, const st_plan_options 
 
 st_plan_options st_plan_options_default(void);
 
-/* The prediction for any depth and prompt, of a plan that stands; with another hit rate if it is not negative. */
+/* Writes plan->parts, which live in `arena`, from op_device, experts, nextn and watched. st_plan_build does it too. */
+strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_arena *arena, strata_error *error);
+
+/* The prediction of a scheduled plan for any depth and prompt; with another hit rate if it is not negative. */
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate);
 

@@ -1,9 +1,8 @@
-/* Values have places (program.h) that others take over when they are through, on every device alike. Why a move never
- * writes over something that is still wanted: it stands behind the operation that made the value and before the one
- * that reads it, so inside the value's life, and no other value alive then has a part of its place.
- * Why a place is not taken over too early: a card's queue runs in order; the host runs in order and waits for what it
- * reads. What is left are moves up, which read the host's memory later than they are issued: a run that would write
- * there waits for them. */
+/* Values have places (program.h) that later values reuse, on every device alike. A move never overwrites a live value: it
+ * stands after the operation that makes the value and before the one that reads it, so within the value's lifetime, and
+ * no other live value shares its place. A place is not reused too early: the GPU's queue runs in order, and the host runs
+ * in order and waits for what it reads. That leaves moves from the host to the GPU, which read the host's memory later
+ * than they are enqueued: a run that would write there waits for them. */
 #include "plan/schedule.h"
 
 #include <string.h>
@@ -25,15 +24,15 @@ typedef struct gap {
 
 typedef struct builder {
     const st_program *program;
-    const uint8_t *op_device;
+    const uint8_t *placed;
     st_op_range range;
     uint8_t *valid;
     uint32_t *made;   /* [values]: the gap behind the operation that wrote it last */
     gap *gaps;        /* [range.count + 1] */
     move *moves;
     uint32_t move_count;
-    uint32_t group;     /* the first move of those that the run now looked at, on the host, waits for */
-    uint32_t group_gap; /* where they will stand: behind the last of them to be made */
+    uint32_t group;     /* the first of the moves that the host's current run waits for */
+    uint32_t group_gap; /* the gap they all get: behind the last of these values to be made */
     /* the second pass */
     st_stage *stages;
     uint32_t stage_count;
@@ -48,20 +47,14 @@ static const st_op *op_at(const builder *b, uint32_t index)
     return &b->program->ops[b->range.first + index];
 }
 
-static bool is_split(const builder *b, uint32_t index)
+static uint8_t flags_at(const builder *b, uint32_t index)
 {
-    return b->op_device[b->range.first + index] == ST_SPLIT;
-}
-
-static bool ends_run(const builder *b, uint32_t index)
-{
-    return b->op_device[b->range.first + index] >= ST_SPLIT;
+    return b->placed[b->range.first + index] & (ST_SHARED | ST_WATCHED);
 }
 
 static uint8_t device_at(const builder *b, uint32_t index)
 {
-    if (is_split(b, index)) return ST_CARD;
-    return ends_run(b, index) ? ST_HOST : b->op_device[b->range.first + index];
+    return b->placed[b->range.first + index] & ST_CARD;
 }
 
 /* --- which values move, and where --------------------------------------------------------------------------------- */
@@ -121,7 +114,7 @@ static strata_status find_moves(builder *b, strata_error *error)
     for (uint32_t i = 0; i < b->range.count; i++) {
         if (i > 0 && device_at(b, i) != device_at(b, i - 1)) close_group(b);
         strata_status status = need_inputs(b, i, device_at(b, i), error);
-        if (status == STRATA_OK && is_split(b, i)) {
+        if (status == STRATA_OK && flags_at(b, i) && device_at(b, i) != ST_HOST) {
             status = need_inputs(b, i, ST_HOST, error);
             close_group(b);
         }
@@ -170,7 +163,7 @@ static int32_t wait_of(builder *b, st_op_range ops)
 
 static void emit_stage(builder *b, st_stage stage)
 {
-    if (stage.kind == ST_STAGE_SPLIT || stage.device == ST_HOST) stage.wait = wait_of(b, stage.ops);
+    if (stage.kind != ST_STAGE_RUN || stage.device == ST_HOST) stage.wait = wait_of(b, stage.ops);
     if (stage.wait != ST_NO_STAGE) {
         b->stages[stage.wait].awaited = true;
         b->waited = stage.wait;
@@ -189,8 +182,8 @@ static void emit_run(builder *b, uint32_t first, uint32_t end)
     st_stage stage = {.kind = ST_STAGE_RUN, .device = device, .from = device, .value = ST_NO_VALUE, .wait = ST_NO_STAGE,
                       .ops = {.first = b->range.first + first, .count = end - first}};
     emit_stage(b, stage);
-    if (!ends_run(b, end - 1)) return;
-    stage.kind = ST_STAGE_SPLIT;
+    if (!flags_at(b, end - 1)) return;
+    stage.kind = flags_at(b, end - 1) & ST_SHARED ? ST_STAGE_SPLIT : ST_STAGE_WATCH;
     stage.ops = (st_op_range){.first = b->range.first + end - 1, .count = 1};
     emit_stage(b, stage);
 }
@@ -212,7 +205,7 @@ static void emit_stages(builder *b)
     uint32_t first = 0; /* of the run that is open */
     for (uint32_t i = 0; i < b->range.count; i++) {
         bool moves = b->gaps[i].first != NONE;
-        if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !ends_run(b, i - 1)))) continue;
+        if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !flags_at(b, i - 1)))) continue;
         emit_run(b, first, i);
         emit_moves(b, i);
         first = i;
@@ -231,7 +224,7 @@ static bool allocate(builder *b, st_arena *scratch)
     b->made = st_arena_alloc(scratch, values, sizeof *b->made);
     b->gaps = st_arena_alloc(scratch, count + 1, sizeof *b->gaps);
     b->moves = st_arena_alloc(scratch, 2 * inputs, sizeof *b->moves);
-    b->stages = st_arena_alloc(scratch, 2 * inputs + 2 * count, sizeof *b->stages); /* a split reads on both devices */
+    b->stages = st_arena_alloc(scratch, 2 * inputs + 2 * count, sizeof *b->stages); /* shared experts read on both devices */
     b->moved = st_arena_alloc(scratch, values, sizeof *b->moved);
     b->up = st_arena_alloc(scratch, 2 * inputs, sizeof *b->up);
     if (!b->made || !b->gaps || !b->moves || !b->stages || !b->moved || !b->up) return false;
@@ -255,11 +248,11 @@ static strata_status build(builder *b, st_arena *arena, st_arena *scratch, st_st
     return STRATA_OK;
 }
 
-strata_status st_schedule_build(const st_program *program, const uint8_t *op_device, st_op_range range, uint8_t *valid,
+strata_status st_schedule_build(const st_program *program, const uint8_t *placed, st_op_range range, uint8_t *valid,
                                 st_arena *arena, st_stages *out, strata_error *error)
 {
     st_arena scratch = {0};
-    builder b = {.program = program, .op_device = op_device, .range = range, .valid = valid, .waited = ST_NO_STAGE};
+    builder b = {.program = program, .placed = placed, .range = range, .valid = valid, .waited = ST_NO_STAGE};
     strata_status status = build(&b, arena, &scratch, out, error);
     st_arena_free(&scratch);
     return status;

@@ -1,9 +1,9 @@
-/* Where operations run → the order of work: runs of operations on one device, and the values that cross between them.
- * The executor walks it and the cost model prices it. Pure; knows no address and no time.
+/* The scheduler: turns the device of every operation into stages, which are runs of operations on one device and moves
+ * of values between devices. Pure; knows no address and no time.
  *
- * The host does its stages one after the other and at once. A card has one queue for runs and for moves of both
- * directions; the host puts its stages there in order and goes on. So a card's stages need no waits among each other,
- * and when one of them has ended, so have all before it. The host waits only where a run says so. */
+ * The host executes its stages in order and synchronously. The GPU has one in-order queue for runs and for moves of both
+ * directions; the host enqueues its stages and continues. The GPU's stages therefore need no waits among each other, and
+ * when one has ended, all before it have. The host waits only where a stage says so. */
 #ifndef ST_PLAN_SCHEDULE_H
 #define ST_PLAN_SCHEDULE_H
 
@@ -13,39 +13,39 @@
 enum { ST_DEVICES_MAX = 2, ST_HOST = 0, ST_CARD = 1 }; /* the host is always the first device */
 
 typedef enum st_stage_kind {
-    ST_STAGE_RUN,  /* `ops` on `device` */
-    ST_STAGE_MOVE, /* `value` from `from` to `device` */
-    ST_STAGE_SPLIT, /* behind the run that ends with `ops`, routed experts: what the card has not of them is added, and whoever
-                       watches the routing looks at it */
+    ST_STAGE_RUN,   /* `ops` on `device` */
+    ST_STAGE_MOVE,  /* `value` from `from` to `device` */
+    ST_STAGE_SPLIT, /* after the run that ends with `ops`, routed experts: adds the experts that the GPU lacks */
+    ST_STAGE_WATCH, /* after the run that ends with `ops`, routed experts: the host reads the routing */
 } st_stage_kind;
 
-/* In op_device, of routed experts: on the card with their inputs on the host too; or on the host and looked at. Both end
- * their run, and a SPLIT follows. */
-enum { ST_SPLIT = 2, ST_WATCHED = 3 };
+/* Flags of routed experts beside their device. The operation ends its run, its inputs are moved to the host too, and a
+ * SPLIT follows (ST_SHARED: the GPU may lack some of the experts) or else a WATCH. A SPLIT can read the routing as well. */
+enum { ST_SHARED = 2, ST_WATCHED = 4 };
 
 enum { ST_NO_STAGE = -1 };
 
 typedef struct st_stage {
     st_stage_kind kind;
     uint8_t device, from;
-    bool awaited;    /* a MOVE: somebody waits for its end, so a mark is wanted behind it */
+    bool awaited;    /* a MOVE: the host waits for its end, so an event is recorded behind it */
     st_op_range ops;
     int32_t value;
-    int32_t wait;    /* a RUN on the host, or a SPLIT: the MOVE that must have ended before it begins (and with it all before that);
-                        ST_NO_STAGE: none, or one that an earlier RUN has waited for */
+    int32_t wait;    /* of a stage of the host: the MOVE that must have ended before it begins (and with it all before
+                        that); ST_NO_STAGE: none, or one that an earlier stage has waited for */
 } st_stage;
 
 typedef struct st_stages {
     const st_stage *stages;
     uint32_t count;
-    int32_t pending; /* the last MOVE from the host that no RUN has waited for: it may still read the host's memory when
-                        the range is through. Anything but this part's head waits for it before writing values there */
+    int32_t pending; /* the last MOVE from the host that no stage has waited for: it may still read the host's memory at
+                        the end of the range. All but this part's head wait for it before they write values there */
 } st_stages;
 
-/* One of the program's ranges in order. `op_device` is of the whole program; `valid` says for each value on which
- * devices (bit d) it is at hand, before and after: a head starts from what its body left. A value that an operation
- * reads on a device where it is not moves there once. After a failure `valid` says nothing. */
-strata_status st_schedule_build(const st_program *program, const uint8_t *op_device, st_op_range range, uint8_t *valid,
+/* The stages of one range of the program. `placed` is [operations]: the device, with flags. `valid` is [values]: on which
+ * devices (bit d) each is at hand, before and after; a head starts from what its body left. A value that an operation
+ * reads on a device that does not have it moves there once. After a failure `valid` is undefined. */
+strata_status st_schedule_build(const st_program *program, const uint8_t *placed, st_op_range range, uint8_t *valid,
                                 st_arena *arena, st_stages *out, strata_error *error);
 
 #endif

@@ -23,7 +23,7 @@ static double disk_seconds(const st_timeline *t, double weight_bytes)
     return t->disk_share > 0 && rate > 0 ? weight_bytes * t->disk_share / rate : 0;
 }
 
-/* The card cannot begin with what the host has not yet given it. */
+/* The GPU cannot begin with what the host has not yet enqueued. */
 static void card_begins(st_timeline *t)
 {
     if (t->card < t->host) t->card = t->host;
@@ -41,15 +41,16 @@ static void copy(st_timeline *t, double seconds)
     t->card += spend(t, ST_SPENT_LINK, seconds);
 }
 
-static void host_waits(st_timeline *t, double until)
+static void host_waits(st_timeline *t, int32_t mark)
 {
-    if (t->host < until) t->host = until;
+    if (mark == ST_NO_MARK) return;
+    if (t->host < t->marks[mark]) t->host = t->marks[mark];
     t->host += spend(t, ST_SPENT_HANDOVER, t->devices[ST_CARD].handover_seconds);
 }
 
 static void walk_host(st_timeline *t, const st_priced *e)
 {
-    if (e->mark != ST_NO_MARK) host_waits(t, t->marks[e->mark]);
+    host_waits(t, e->mark);
     t->host += spend(t, ST_SPENT_RAM, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic) +
                spend(t, ST_SPENT_DISK, disk_seconds(t, e->weight_bytes));
 }
@@ -133,14 +134,6 @@ static bool is_shared(const st_timeline *t, const st_cached_experts *x)
     return resident_share(t, x) < 1 && (x->rows == 1 || !t->streams);
 }
 
-static void walk_fork(st_timeline *t, const st_cached_experts *x)
-{
-    if (!is_shared(t, x)) return;
-    copy(t, x->down);
-    t->forked = t->card;
-    t->is_forked = true;
-}
-
 /* A token's misses are whole experts, now none and now three: what a layer takes is the mean over how many there are, each
  * expert missing by itself, and not what a mean number of them would take. */
 static void mean_ends(const st_timeline *t, const st_cached_experts *x, double begin, double slowed, double *end,
@@ -173,7 +166,6 @@ static void walk_token(st_timeline *t, const st_cached_experts *x)
 {
     part card = card_part(t, x), host = host_part(t, x);
     double begin = t->card, end, host_end;
-    host_waits(t, t->forked);
     mean_ends(t, x, begin, 1, &end, &host_end);
     mean_ends(t, x, begin, slowed_by_uploads(t, x, end - t->layer_began), &end, &host_end);
     if (begin + card.seconds > host_end) spend(t, card.on, card.seconds);
@@ -183,28 +175,27 @@ static void walk_token(st_timeline *t, const st_cached_experts *x)
     t->host = host_end;
 }
 
-static void walk_experts(st_timeline *t, const st_cached_experts *x)
+static void walk_experts(st_timeline *t, const st_priced *e)
 {
+    const st_cached_experts *x = &e->cached;
+    host_waits(t, e->mark);
     if (!is_shared(t, x)) {
         part all = streamed_part(t, x);
         launch(t);
         t->card += spend(t, all.on, all.seconds);
         return;
     }
-    if (!t->is_forked) walk_fork(t, x);
-    t->is_forked = false;
-    launch(t);
     if (x->rows == 1) {
         walk_token(t, x);
         return;
     }
     part card = card_part(t, x), host = host_part(t, x);
     t->card += card.seconds;
-    host_waits(t, t->forked);
     t->host += host.seconds;
     if (t->card > t->host) spend(t, card.on, card.seconds);
     else spend(t, host.on, host.seconds);
     copy(t, x->up);
+    launch(t);
 }
 
 /* --- in all ------------------------------------------------------------------------------------------------------- */
@@ -217,8 +208,7 @@ void st_timeline_walk(st_timeline *line, const st_priced *events, uint32_t count
         case ST_EVENT_HOST: walk_host(line, e); break;
         case ST_EVENT_CARD: walk_card(line, e); break;
         case ST_EVENT_COPY: walk_copy(line, e); break;
-        case ST_EVENT_FORK: walk_fork(line, &e->cached); break;
-        case ST_EVENT_EXPERTS: walk_experts(line, &e->cached); break;
+        case ST_EVENT_EXPERTS: walk_experts(line, e); break;
         }
     }
 }

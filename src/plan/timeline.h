@@ -1,4 +1,4 @@
-/* Two clocks, the host's and a card's, along the events of a step. Knows durations; knows no operation and no value. */
+/* Two clocks, the host's and the GPU's, along the events of a step. Knows durations; knows no operation and no value. */
 #ifndef ST_PLAN_TIMELINE_H
 #define ST_PLAN_TIMELINE_H
 
@@ -17,16 +17,16 @@ typedef enum st_spent {
 
 typedef enum st_event_kind {
     ST_EVENT_HOST,    /* the host waits for the copy `mark`, if any, then works */
-    ST_EVENT_CARD,    /* a segment in the card's queue */
-    ST_EVENT_COPY,    /* in the card's queue, either way; its end is `mark` */
-    ST_EVENT_FORK,    /* the router has chosen: what the host's share of the experts needs goes down */
-    ST_EVENT_EXPERTS, /* experts that are on the card run there, the others on the host or streamed to the card */
+    ST_EVENT_CARD,    /* a segment in the GPU's queue */
+    ST_EVENT_COPY,    /* in the GPU's queue, either way; its end is `mark` */
+    ST_EVENT_EXPERTS, /* experts on the GPU run there, after the segment before; when the copy `mark` has told the host of
+                         the routing, the others run on the host or are streamed to the GPU */
 } st_event_kind;
 
 typedef struct st_cached_experts {
     uint32_t layer, experts, used, rows;
     st_work work;    /* of all that the rows touch */
-    double down, up; /* seconds of copying what the host's share needs, and its sum back */
+    double up;       /* seconds of copying the host's sum to the GPU */
 } st_cached_experts;
 
 /* Seconds, by what they are spent on. (`event` is a backend's word for another thing.) */
@@ -46,10 +46,8 @@ typedef struct st_timeline {
     const uint32_t *slots; /* [layers] */
     double hit_rate;       /* of layers that have some of their experts on the card; negative: the table's */
     double disk_share;     /* of the weights that the host reads */
-    bool streams;          /* a batch's experts without a slot pass to the card; else the host computes them */
+    bool streams;          /* a batch's experts without a slot are streamed to the GPU; else the host computes them */
     double host, card;     /* when they are through with what they were given */
-    double forked;         /* when the host can begin with its share of a layer's experts */
-    bool is_forked;
     double uploads;        /* per layer with a cache */
     double layer_began;    /* when the last such layer ended */
     double spent[ST_SPENT_COUNT];

@@ -257,6 +257,8 @@ static strata_status load_all(st_load *load, strata_error *error)
 strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device *devices,
                           const st_load_options *options, st_load **out, strata_error *error)
 {
+    if (options->watch && !plan->watched)
+        return st_error_set(error, STRATA_RUNTIME, NULL, "the plan has no stages that show the routing");
     st_load *load = st_alloc_zero(1, sizeof *load);
     if (!load) return st_error_memory(error, sizeof *load, "the loader");
     *load = (st_load){.source = source, .plan = plan, .options = *options};

@@ -20,7 +20,7 @@ typedef struct st_load_options {
     st_ledger_trace trace;    /* may be NULL */
     void *context;            /* of both */
     st_stream_options experts; /* of a plan with an expert cache */
-    st_watch *watch;          /* is shown the routing; may be NULL */
+    st_watch *watch;          /* is shown the routing of a watched plan; may be NULL */
     bool untouched;           /* mapped weights are left where they are: nothing will read them */
 } st_load_options;
 

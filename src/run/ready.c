@@ -1,4 +1,4 @@
-/* Values, weights and caches get their addresses; runs of operations become the devices' segments. */
+/* Binds values, weights and caches to addresses, and prepares runs of operations as segments of their devices. */
 #include "run/ready.h"
 
 #include <string.h>
@@ -124,7 +124,7 @@ static strata_status prepare_segment(const st_ready *ready, int part, const st_s
     return status;
 }
 
-/* --- experts that the card has not ---------------------------------------------------------------------------------------- */
+/* --- experts that the GPU lacks ---------------------------------------------------------------------------------------- */
 
 static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
 {
@@ -189,9 +189,6 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
 {
     st_bound_op bound;
     const st_stream *stream = ready->source->stream;
-    out->op = op;
-    out->shared = stream && st_stream_splits(stream, (uint32_t)op->layer);
-    if (!out->shared) return STRATA_OK; /* all are where the operation runs: it is only looked at */
     uint32_t waves = st_stream_waves(stream, (uint32_t)op->layer);
     out->waves = st_arena_alloc(ready->arena, waves, sizeof *out->waves);
     if (!out->waves) return st_error_memory(error, waves * sizeof *out->waves, "the program's stages");
@@ -205,50 +202,31 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
     return status == STRATA_OK ? prepare_ask(ready, part, op, &out->ask, error) : status;
 }
 
-/* The plan's devices, with those operations marked whose experts may be missing on the card. */
-static const uint8_t *devices_of(const st_ready *ready)
-{
-    const st_run_source *source = ready->source;
-    uint8_t *devices = st_arena_alloc(ready->arena, source->program->op_count, 1);
-    for (uint32_t i = 0; devices && i < source->program->op_count; i++) {
-        const st_op *op = &source->program->ops[i];
-        devices[i] = source->plan->op_device[i];
-        if (op->kind != ST_OP_EXPERTS) continue;
-        bool splits = source->stream && st_stream_splits(source->stream, (uint32_t)op->layer);
-        if (devices[i] == ST_CARD && (splits || source->watch)) devices[i] = ST_SPLIT;
-        else if (devices[i] == ST_HOST && source->watch) devices[i] = ST_WATCHED;
-    }
-    return devices;
-}
-
-static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows, bool marked, st_ready_stage *out,
-                                   strata_error *error)
+static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows, st_ready_stage *out, strata_error *error)
 {
     const st_run_device *card = &ready->source->devices[ST_CARD];
-    if (out->stage.kind == ST_STAGE_RUN) return prepare_segment(ready, part, &out->stage, rows, &out->segment, error);
-    if (out->stage.kind == ST_STAGE_SPLIT)
-        return prepare_split(ready, part, &ready->source->program->ops[out->stage.ops.first], &out->split, error);
-    return marked ? card->backend->event_new(card->device, &out->end, error) : STRATA_OK;
+    const st_stage *stage = out->stage;
+    switch (stage->kind) {
+    case ST_STAGE_RUN: return prepare_segment(ready, part, stage, rows, &out->segment, error);
+    case ST_STAGE_MOVE: return stage->awaited ? card->backend->event_new(card->device, &out->end, error) : STRATA_OK;
+    case ST_STAGE_SPLIT:
+        return prepare_split(ready, part, &ready->source->program->ops[stage->ops.first], &out->split, error);
+    case ST_STAGE_WATCH: break;
+    }
+    return STRATA_OK;
 }
 
-strata_status st_ready_range_new(const st_ready *ready, int part, st_op_range ops, st_rows rows, st_ready_range *out,
-                                 strata_error *error)
+strata_status st_ready_range_new(const st_ready *ready, int part, const st_stages *stages, st_rows rows,
+                                 st_ready_range *out, strata_error *error)
 {
-    const st_run_source *source = ready->source;
-    st_stages stages;
-    const uint8_t *devices = devices_of(ready);
-    if (!devices) return st_error_memory(error, source->program->op_count, "the program's stages");
-    strata_status status = st_schedule_build(source->program, devices, ops, ready->valid, ready->arena, &stages, error);
-    if (status != STRATA_OK) return status;
-    out->stages = st_arena_alloc(ready->arena, stages.count, sizeof *out->stages);
-    if (!out->stages) return st_error_memory(error, stages.count * sizeof *out->stages, "the program's stages");
-    out->count = stages.count; /* those without a segment yet hold NULL: whoever frees them may come early */
-    for (uint32_t i = 0; i < stages.count; i++) out->stages[i] = (st_ready_stage){.stage = stages.stages[i]};
-    out->pending = stages.pending;
-    for (uint32_t i = 0; i < stages.count && status == STRATA_OK; i++) {
-        bool marked = stages.stages[i].awaited || stages.pending == (int32_t)i;
-        status = prepare_stage(ready, part, rows, marked, &out->stages[i], error);
-    }
+    strata_status status = STRATA_OK;
+    out->stages = st_arena_alloc(ready->arena, stages->count, sizeof *out->stages);
+    if (!out->stages) return st_error_memory(error, stages->count * sizeof *out->stages, "the program's stages");
+    out->count = stages->count; /* a stage that is not prepared holds NULL, so that the range can always be freed */
+    out->pending = stages->pending;
+    for (uint32_t i = 0; i < stages->count; i++) out->stages[i].stage = &stages->stages[i];
+    for (uint32_t i = 0; i < stages->count && status == STRATA_OK; i++)
+        status = prepare_stage(ready, part, rows, &out->stages[i], error);
     return status;
 }
 
@@ -265,7 +243,7 @@ void st_ready_range_free(const st_ready_device *devices, st_ready_range *range)
 {
     for (uint32_t i = 0; i < range->count; i++) {
         st_ready_stage *s = &range->stages[i];
-        if (s->segment) devices[s->stage.device].source.backend->segment_free(s->segment);
+        if (s->segment) devices[s->stage->device].source.backend->segment_free(s->segment);
         if (s->end) devices[ST_CARD].source.backend->event_free(s->end);
         free_split(devices, &s->split);
     }

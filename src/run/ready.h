@@ -5,31 +5,27 @@
 #include "kv/kv.h"
 #include "run/run.h"
 
-enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
-
-/* What is added to the experts that the card has: the host's share, and waves of fetched ones. */
+/* What is added to the experts on the GPU: the host's share, and waves of fetched experts. */
 typedef struct st_ready_split {
-    const st_op *op;
-    bool shared;          /* some may be missing on the card */
-    st_segment *host;     /* the host's experts into its own place of the output */
-    st_segment *add_host; /* the card adds what came from there */
-    st_segment **waves;   /* the card computes fetched experts and adds them */
+    st_segment *host;     /* the host's experts into the host's place of the output */
+    st_segment *add_host; /* the GPU adds the host's sum */
+    st_segment **waves;   /* the GPU computes fetched experts and adds them */
     uint32_t wave_count;
-    st_segment *ask;      /* the next layer's router looks at what these experts see, on the host; NULL: nobody asks */
+    st_segment *ask;      /* on the host: the next layer's router scores the input of these experts; NULL: not wanted */
 } st_ready_split;
 
 typedef struct st_ready_stage {
-    st_stage stage;
-    st_segment *segment; /* of a stage that runs */
-    st_event *end;       /* of a move that somebody waits for */
-    st_ready_split split; /* of a split */
+    const st_stage *stage;
+    st_segment *segment;  /* of a RUN */
+    st_event *end;        /* of a MOVE that the host waits for */
+    st_ready_split split; /* of a SPLIT */
 } st_ready_stage;
 
-/* A part's body or head as it is walked for a batch. */
+/* A part's body or head: the plan's stages with addresses. */
 typedef struct st_ready_range {
     st_ready_stage *stages;
     uint32_t count;
-    int32_t pending; /* plan/schedule.h: a move that may still read the host's memory at the end */
+    int32_t pending; /* st_stages.pending */
 } st_ready_range;
 
 /* Where a device's share of the sequence lies. */
@@ -46,15 +42,14 @@ typedef struct st_ready {
     const st_kv *kv;
     st_ready_device *devices; /* [ST_DEVICES_MAX] */
     st_arena *arena;          /* tables and stages */
-    uint8_t *valid;           /* [values]: on which devices a value is at hand (plan/schedule.h) */
 } st_ready;
 
 /* Where a value's rows begin on a device. */
 unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan, int32_t value);
 
-/* Binds and prepares one of the program's ranges; `valid` is carried from range to range. */
-strata_status st_ready_range_new(const st_ready *ready, int part, st_op_range ops, st_rows rows, st_ready_range *out,
-                                 strata_error *error);
+/* Binds and prepares the stages of a part's body or head. */
+strata_status st_ready_range_new(const st_ready *ready, int part, const st_stages *stages, st_rows rows,
+                                 st_ready_range *out, strata_error *error);
 void st_ready_range_free(const st_ready_device *devices, st_ready_range *range);
 
 #endif

@@ -11,9 +11,7 @@ enum { WAIT_LIMIT_US = 120 * 1000 * 1000 };
 /* A part of the program made ready for the devices. */
 typedef struct ready_part {
     st_ready_range body, head;
-    st_step *master;      /* the step block as the host writes it */
-    uint8_t hidden_valid; /* on which devices the hidden state is after the body (bit d) */
-    uint8_t logits_device, input_device;
+    st_step *master; /* the step block as the host writes it */
 } ready_part;
 
 struct st_run {
@@ -92,40 +90,21 @@ static strata_status open_kv(st_run *run, strata_error *error)
     return st_kv_new(shares, count, &run->kv, error);
 }
 
-static uint8_t first_reader(const st_run *run, st_op_range range, int32_t value)
+static strata_status prepare_part(st_run *run, int which, const st_ready *ready, strata_error *error)
 {
-    const st_program *program = run->source.program;
-    for (uint32_t i = range.first; i < range.first + range.count; i++)
-        for (int k = 0; k < ST_OP_INPUTS; k++)
-            if (program->ops[i].in[k] == value) return run->source.plan->op_device[i];
-    return ST_HOST;
-}
-
-static strata_status prepare_part(st_run *run, int which, const st_part *part, st_ready *ready, strata_error *error)
-{
-    ready_part *p = &run->parts[which];
-    p->master->batch_max = run->source.plan->batch;
-    if (part->input != ST_NO_VALUE) {
-        p->input_device = first_reader(run, part->body, part->input);
-        ready->valid[part->input] = (uint8_t)(1u << p->input_device);
-    }
-    strata_status status = st_ready_range_new(ready, which, part->body, ST_ROWS_ALL, &p->body, error);
-    p->hidden_valid = ready->valid[part->hidden];
-    if (status == STRATA_OK) status = st_ready_range_new(ready, which, part->head, ST_ROWS_OUT, &p->head, error);
-    p->logits_device = ready->valid[part->logits] & (1u << ST_HOST) ? ST_HOST : ST_CARD;
+    const st_plan_part *planned = &run->source.plan->parts[which];
+    ready_part *part = &run->parts[which];
+    part->master->batch_max = run->source.plan->batch;
+    strata_status status = st_ready_range_new(ready, which, &planned->body, ST_ROWS_ALL, &part->body, error);
+    if (status == STRATA_OK) status = st_ready_range_new(ready, which, &planned->head, ST_ROWS_OUT, &part->head, error);
     return status;
 }
 
 static strata_status prepare(st_run *run, strata_error *error)
 {
-    const st_program *program = run->source.program;
     st_ready ready = {.source = &run->source, .kv = run->kv, .devices = run->devices, .arena = &run->arena};
-    ready.valid = st_alloc_zero(program->value_count, 1);
-    if (!ready.valid) return st_error_memory(error, program->value_count, "the program's values");
-    strata_status status = prepare_part(run, ST_PART_MAIN, &program->main, &ready, error);
-    if (status == STRATA_OK && run->source.plan->nextn)
-        status = prepare_part(run, ST_PART_NEXTN, &program->nextn, &ready, error);
-    st_free(ready.valid);
+    strata_status status = prepare_part(run, ST_PART_MAIN, &ready, error);
+    if (status == STRATA_OK && run->source.plan->nextn) status = prepare_part(run, ST_PART_NEXTN, &ready, error);
     return status;
 }
 
@@ -208,7 +187,7 @@ static unsigned char *value_at(const st_run *run, uint8_t device, int32_t value)
 
 static strata_status run_move(st_run *run, const st_ready_stage *ready, const st_step *step, strata_error *error)
 {
-    const st_stage *stage = &ready->stage;
+    const st_stage *stage = ready->stage;
     const st_value *value = &run->source.program->values[stage->value];
     size_t rows = value->rows == ST_ROWS_ALL ? step->count : step->out_count, bytes = rows * value->width * sizeof(float);
     strata_status status = copy(run, stage->device, value_at(run, stage->device, stage->value), stage->from,
@@ -216,9 +195,10 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
     return status == STRATA_OK && ready->end ? mark(run, ready->end, error) : status;
 }
 
-/* --- experts that the card has not: fetched ones follow on the card, the others are the host's, and one sum ------------------------- */
+/* --- experts that the GPU lacks: fetched experts follow on the GPU, the host computes the others, and the sums are added ------------- */
 
-static strata_status run_waves(st_run *run, const st_ready_split *split, st_stream_work *work, strata_error *error)
+static strata_status run_waves(st_run *run, const st_ready_split *split, uint32_t layer, st_stream_work *work,
+                               strata_error *error)
 {
     const st_backend *card = run->source.devices[ST_CARD].backend;
     st_queue *queue = run->devices[ST_CARD].queue;
@@ -226,9 +206,9 @@ static strata_status run_waves(st_run *run, const st_ready_split *split, st_stre
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < work->waves && status == STRATA_OK; i++) {
         st_event *ready;
-        status = st_stream_fetch(stream, (uint32_t)split->op->layer, i, &ready, error);
+        status = st_stream_fetch(stream, layer, i, &ready, error);
         if (status == STRATA_OK && !ready) {
-            work->host = true; /* they could not be fetched */
+            work->host = true; /* the fetch failed */
             continue;
         }
         if (status == STRATA_OK) status = card->event_wait_queue(ready, queue, error);
@@ -238,35 +218,39 @@ static strata_status run_waves(st_run *run, const st_ready_split *split, st_stre
     return status;
 }
 
-static strata_status run_host_share(st_run *run, const st_ready_split *split, uint32_t rows, strata_error *error)
+static strata_status run_host_share(st_run *run, const st_ready_split *split, int32_t out, uint32_t rows, strata_error *error)
 {
     const st_run_device *devices = run->source.devices;
     st_queue *queue = run->devices[ST_CARD].queue;
-    size_t bytes = (size_t)rows * run->source.program->values[split->op->out].width * sizeof(float);
+    size_t bytes = (size_t)rows * run->source.program->values[out].width * sizeof(float);
     unsigned char *sum = run->devices[ST_CARD].working + run->devices[ST_CARD].set->sums[0];
     strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, error);
-    if (status == STRATA_OK) status = copy(run, ST_CARD, sum, ST_HOST, value_at(run, ST_HOST, split->op->out), bytes, error);
+    if (status == STRATA_OK) status = copy(run, ST_CARD, sum, ST_HOST, value_at(run, ST_HOST, out), bytes, error);
     if (status == STRATA_OK) status = mark(run, run->share_sent, error);
     if (status == STRATA_OK) run->pending = run->share_sent;
     return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, error) : status;
 }
 
-static strata_status run_split(st_run *run, const st_ready_split *split, const st_step *step, strata_error *error)
+/* The routing of the batch as the host has it. */
+static st_routing routing_of(const st_run *run, const st_stage *stage, const st_step *step)
 {
+    const st_op *op = &run->source.program->ops[stage->ops.first];
+    return (st_routing){.layer = (uint32_t)op->layer, .position = step->position, .rows = step->count,
+                        .used = op->p.experts.used,
+                        .ids = (const int32_t *)(const void *)value_at(run, ST_HOST, op->in[1]),
+                        .weights = (const float *)(const void *)value_at(run, ST_HOST, op->in[2])};
+}
+
+static strata_status run_split(st_run *run, const st_ready_stage *ready, const st_routing *routing, strata_error *error)
+{
+    const st_ready_split *split = &ready->split;
     st_stream *stream = run->source.stream;
-    uint32_t layer = (uint32_t)split->op->layer, rows = step->count;
-    const int32_t *ids = (const int32_t *)(const void *)value_at(run, ST_HOST, split->op->in[1]);
-    const float *weights = (const float *)(const void *)value_at(run, ST_HOST, split->op->in[2]);
-    if (run->source.watch) {
-        st_routing routing = {.layer = layer, .position = step->position, .rows = rows, .used = split->op->p.experts.used,
-                              .ids = ids, .weights = weights};
-        st_watch_routing(run->source.watch, &routing, !split->shared);
-    }
-    if (!split->shared) return STRATA_OK;
+    uint32_t layer = routing->layer, rows = routing->rows;
+    int32_t out = run->source.program->ops[ready->stage->ops.first].out;
     st_stream_work work;
-    strata_status status = st_stream_decide(stream, layer, ids, weights, rows, &work, error);
-    if (status == STRATA_OK) status = run_waves(run, split, &work, error);
-    if (status == STRATA_OK && work.host) status = run_host_share(run, split, rows, error);
+    strata_status status = st_stream_decide(stream, layer, routing->ids, routing->weights, rows, &work, error);
+    if (status == STRATA_OK) status = run_waves(run, split, layer, &work, error);
+    if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, rows, error);
     strata_status ended = st_stream_end(stream, layer, status == STRATA_OK ? error : NULL);
     if (status == STRATA_OK) status = ended;
     uint32_t next = st_stream_asks(stream, layer, rows);
@@ -276,22 +260,25 @@ static strata_status run_split(st_run *run, const st_ready_split *split, const s
 }
 
 /* `step` is the block as the host wrote it. */
+static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, strata_error *error)
+{
+    const st_stage *stage = ready->stage;
+    uint8_t device = stage->device;
+    if (stage->kind == ST_STAGE_MOVE) return run_move(run, ready, step, error);
+    if (stage->kind == ST_STAGE_RUN)
+        return run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, error);
+    st_routing routing = routing_of(run, stage, step);
+    if (run->source.watch) st_watch_routing(run->source.watch, &routing, stage->kind == ST_STAGE_WATCH);
+    return stage->kind == ST_STAGE_SPLIT ? run_split(run, ready, &routing, error) : STRATA_OK;
+}
+
 static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
         const st_ready_stage *ready = &range->stages[i];
-        if (ready->stage.kind == ST_STAGE_MOVE) {
-            status = run_move(run, ready, step, error);
-            continue;
-        }
-        uint8_t device = ready->stage.device;
-        if (ready->stage.wait != ST_NO_STAGE) status = wait_for(run, range->stages[ready->stage.wait].end, error);
-        if (ready->stage.kind == ST_STAGE_SPLIT) {
-            if (status == STRATA_OK) status = run_split(run, &ready->split, step, error);
-            continue;
-        }
-        if (status == STRATA_OK) status = run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, error);
+        if (ready->stage->wait != ST_NO_STAGE) status = wait_for(run, range->stages[ready->stage->wait].end, error);
+        if (status == STRATA_OK) status = run_stage(run, ready, step, error);
     }
     if (status == STRATA_OK && range->pending != ST_NO_STAGE) run->pending = range->stages[range->pending].end;
     return status;
@@ -354,7 +341,8 @@ static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t co
 {
     const st_program *program = run->source.program;
     size_t row_bytes = run->source.desc->embedding * sizeof(float);
-    uint8_t to = run->parts[ST_PART_NEXTN].input_device, at = run->parts[ST_PART_MAIN].hidden_valid;
+    const st_plan_part *planned = run->source.plan->parts;
+    uint8_t to = planned[ST_PART_NEXTN].input_device, at = planned[ST_PART_MAIN].hidden_devices;
     uint8_t from = at & (1u << to) ? to : (uint8_t)!to;
     unsigned char *input = value_at(run, to, program->nextn.input);
     unsigned char *carry = run->devices[to].working + run->devices[to].set->carry;
@@ -427,7 +415,7 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
     strata_status status = send_out_rows(run, part, rows, count, row_limit, error);
     if (status == STRATA_OK) status = run_range(run, &run->parts[part].head, run->parts[part].master, error);
     if (status != STRATA_OK) return status;
-    uint8_t device = run->parts[part].logits_device;
+    uint8_t device = run->source.plan->parts[part].logits_device;
     unsigned char *value = value_at(run, device, logits);
     if (device == ST_CARD) {
         size_t bytes = (size_t)count * run->source.program->values[logits].width * sizeof(float);

@@ -26,7 +26,7 @@ typedef struct st_run_source {
     const st_program *program;
     const st_plan *plan; /* where everything runs and lies */
     st_stream *stream;   /* of a plan with an expert cache; else NULL */
-    st_watch *watch;     /* is shown the routing; may be NULL */
+    st_watch *watch;     /* is shown the routing of a watched plan; may be NULL */
     st_run_device devices[ST_DEVICES_MAX];
 } st_run_source;
 

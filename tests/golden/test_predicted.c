@@ -13,6 +13,7 @@ static void slow_devices(st_profile profiles[ST_DEVICES_MAX])
     profiles[ST_CARD].memory_rate = 504e6;
     profiles[ST_CARD].op_rate = 4e9;
     profiles[ST_CARD].link_up = profiles[ST_CARD].link_down = 25e6;
+    profiles[ST_CARD].handover_seconds = 500e-6;
 }
 
 static void check_close(const char *what, const char *name, double found, double expected)
@@ -20,12 +21,12 @@ static void check_close(const char *what, const char *name, double found, double
     if (!(fabs(found / expected - 1) <= 0.02)) fail_msg("%s: %s %g t/s on the clock, %g predicted", name, what, found, expected);
 }
 
-static void compare(const char *name, const golden *g, const st_plan_options *placed)
+static void compare(const char *name, const golden *g, const st_plan_options *placed, st_watch *watch)
 {
     st_profile profiles[ST_DEVICES_MAX];
     slow_devices(profiles);
     golden_options options = {.kv_type = ST_TYPE_BF16, .batch = 16, .threads = 1, .cpu = "ref", .placed = placed,
-                              .profiles = profiles};
+                              .profiles = profiles, .watch = watch};
     golden_run r;
     golden_run_open(&r, g, &options);
     strata_error error;
@@ -58,14 +59,31 @@ static void on_every_placement(void **state)
             placed.layers = layers;
             placed.moe = layers % 2 ? ST_MOE_CPU : ST_MOE_RESIDENT;
             placed.cpu_ffn_layers = layers % 3 == 0 ? 2 : 0;
-            compare(names[i], &g, &placed);
+            compare(names[i], &g, &placed, NULL);
         }
+        golden_close(&g);
+    }
+}
+
+/* Watching the routing moves it to the host and waits for it, layer by layer: that is priced too. */
+static void a_watched_routing_is_priced(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"mixtral", "qwen2moe", "qwen35moe"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        st_watch watch = {0}; /* neither counts nor writes */
+        assert_true(golden_open(&g, names[i]));
+        st_plan_options placed = st_plan_options_default();
+        placed.layers = ST_LAYERS_ALL;
+        placed.moe = ST_MOE_RESIDENT;
+        compare(names[i], &g, &placed, &watch);
         golden_close(&g);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_every_placement)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(on_every_placement), cmocka_unit_test(a_watched_routing_is_priced)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

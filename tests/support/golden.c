@@ -104,6 +104,7 @@ static strata_status plan_run(golden_run *r, const golden_options *options, stra
     plan.snapshots = 3;
     plan.nextn = options->nextn;
     plan.no_rings = options->no_rings;
+    plan.watch = options->watch != NULL;
     plan.workers[ST_HOST] = options->threads ? options->threads : st_cores_here();
     plan.workers[ST_CARD] = 1;
     return st_plan_build(&r->source, &plan, &r->arena, &r->plan, error);

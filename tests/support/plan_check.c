@@ -158,6 +158,38 @@ static void check_ops(const plan_rig *rig)
     }
 }
 
+/* The stage that follows an operation's run: a SPLIT where the GPU lacks some of its experts, a WATCH where the routing is
+ * read, and none else. */
+static int stage_behind(const plan_rig *rig, uint32_t i)
+{
+    const st_plan *plan = rig->plan;
+    const st_op *op = &rig->source.program->ops[i];
+    if (op->kind != ST_OP_EXPERTS) return -1;
+    bool cached = plan->op_device[i] == ST_CARD && plan->experts.mode == ST_MOE_CACHE;
+    if (cached && plan->experts.slots[op->layer] < op->p.experts.experts) return ST_STAGE_SPLIT;
+    return rig->options.watch ? ST_STAGE_WATCH : -1;
+}
+
+/* Every operation runs once, in order and on its device. */
+static void check_range(const plan_rig *rig, st_op_range range, const st_stages *stages)
+{
+    uint32_t next = range.first;
+    for (uint32_t s = 0; s < stages->count; s++) {
+        const st_stage *stage = &stages->stages[s];
+        if (stage->kind != ST_STAGE_RUN) continue;
+        assert_int_equal(stage->ops.first, next);
+        next += stage->ops.count;
+        for (uint32_t i = stage->ops.first; i < next; i++) {
+            assert_int_equal(rig->plan->op_device[i], stage->device);
+            int behind = stage_behind(rig, i);
+            bool follows = i + 1 == next && s + 1 < stages->count && stages->stages[s + 1].kind > ST_STAGE_MOVE;
+            assert_int_equal(behind, follows ? (int)stages->stages[s + 1].kind : -1);
+            if (follows) assert_int_equal(stages->stages[s + 1].ops.first, i);
+        }
+    }
+    assert_int_equal(next, range.first + range.count);
+}
+
 void plan_rig_check(const plan_rig *rig)
 {
     const st_plan *plan = rig->plan;
@@ -167,6 +199,9 @@ void plan_rig_check(const plan_rig *rig)
     check_weights(rig);
     check_experts(rig);
     check_ops(rig);
+    check_range(rig, rig->source.program->main.body, &plan->parts[ST_PART_MAIN].body);
+    check_range(rig, rig->source.program->main.head, &plan->parts[ST_PART_MAIN].head);
+    if (plan->nextn) check_range(rig, rig->source.program->nextn.body, &plan->parts[ST_PART_NEXTN].body);
     for (uint8_t d = 0; d < plan->device_count; d++) {
         check_device(rig, d);
         check_sequence(rig, d);

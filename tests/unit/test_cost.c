@@ -12,6 +12,18 @@ static void close_to(double a, double b)
     if (!(fabs(a - b) < 1e-9)) fail_msg("%.12g is not %.12g", a, b);
 }
 
+/* The prediction of a plan whose stages are made anew: a test may have changed its slots. */
+static st_plan_speed predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t tokens, double rate)
+{
+    st_arena arena = {0};
+    st_plan scheduled = *plan;
+    strata_error error;
+    if (st_plan_schedule(source, &scheduled, &arena, &error) != STRATA_OK) fail_msg("%s", error.message);
+    st_plan_speed speed = st_plan_predict(source, &scheduled, depth, tokens, rate);
+    st_arena_free(&arena);
+    return speed;
+}
+
 /* ---- by hand ----------------------------------------------------------------------------------------------------- */
 
 static const st_gguf_tensor tensor = {.type = ST_TYPE_F32};
@@ -99,7 +111,7 @@ static void set_up(rig *r, const st_program *program, const uint8_t *op_device)
 /* Decoding a token and a prompt of `tokens` take so many seconds. */
 static void takes(const rig *r, double decode, uint32_t tokens, double prefill, const char *limit)
 {
-    st_plan_speed speed = st_plan_predict(&r->source, &r->plan, 10, tokens, -1);
+    st_plan_speed speed = predict(&r->source, &r->plan, 10, tokens, -1);
     close_to(1 / speed.decode_tps, decode);
     close_to(tokens / speed.prefill_tps, prefill);
     assert_string_equal(speed.limit, limit);
@@ -131,8 +143,8 @@ static void all_but_the_embedding_on_the_card(void **state)
     takes(&r, 0.064 + 0.064 + 0.25 + 0.1096 + head, 3, second, "the link");
     r.devices[ST_CARD].link_up = r.devices[ST_CARD].link_down = 1e6; /* then it is the host's memory that copies pass */
     double quick = 0.024 + 0.25 + 0.4064 + 0.4 + 0.5;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.064 + 0.032 + 0.25 + 0.1096 + quick);
-    assert_string_equal(st_plan_predict(&r.source, &r.plan, 10, 3, -1).limit, "hand-overs");
+    close_to(1 / predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.064 + 0.032 + 0.25 + 0.1096 + quick);
+    assert_string_equal(predict(&r.source, &r.plan, 10, 3, -1).limit, "hand-overs");
 }
 
 /* The host's matrix runs while x goes up; the head waits for it to come back. */
@@ -198,29 +210,29 @@ static void experts_in_a_cache(void **state)
     rig r;
     set_up(&r, &moe, but_embedding);
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
-    double forked = 0.128 + 0.25 + 0.1048 + 0.192;
+    double forked = 0.128 + 0.25 + 0.1048 + 0.064; /* x is on the host already: ids and weights are moved */
     takes(&r, forked + cached(0.25, 6) + cached_head, 1, forked + cached(0.25, 6) + cached_head, "RAM");
 
     /* other rates: the argument's before a recorded one; the card's part is the longer one in the end */
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + cached(0.9, 6) + cached_head);
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + cached(0.9, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
     r.plan.experts.hit_rate = 0.9;
     r.plan.experts.hit_source = "table";
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.25, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.25, 6) + cached_head);
     r.plan.experts.hit_source = "recorded";
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.9, 6) + cached_head);
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.9, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + cached_head);
 
-    /* no slot: nothing is found, whatever was recorded; a slot for each: the host is not asked */
+    /* no slot: nothing is found, whatever was recorded; a slot for each: nothing is moved, and the layer is one run */
     slots = 0;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0, 6) + cached_head);
     slots = 4;
-    double found = 0.128 + 0.25 + 0.1048 + 0.25 + 0.6 + cached_head;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, found);
+    double found = 0.128 + 0.25 + 0.1048 + 0.6 + cached_head - 0.25;
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, found);
     slots = 1;
     r.plan.on_disk = true; /* host weights: the table and the experts, 15200 bytes; half of them fit */
     r.plan.devices[ST_HOST].capacity_bytes = 7600;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps,
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps,
              forked + cached(0.9, 6 + 30) + cached_head + 0.32);
 }
 
@@ -233,12 +245,13 @@ static void experts_of_a_prompt(void **state)
     set_up(&r, &moe, but_embedding);
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
     double routed = 0.128 + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
-    close_to(2 / st_plan_predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.384 + 0.5 + 9 + 0.128 + rest);
-    r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but streamed rows need no copies */
-    close_to(2 / st_plan_predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.25 + 18 + rest);
-    r.devices[ST_CARD].memory_rate = 600; /* 20 s of computing hide the stream */
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 9 + 0.128 + 0.25 + rest);
+    r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but of streamed experts no sum comes back */
+    double told = 0.128 + 0.128 + 0.5; /* the embedding is slower; the routing reaches the host */
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told + 0.25 + 18 + rest);
+    r.devices[ST_CARD].memory_rate = 600; /* 20 s of computing hide the host's share */
     double slow = 10000.0 / 600 * (0.1096 + 0.0192 + 0.4064) - (0.1096 + 0.0192 + 0.4064);
-    close_to(2 / st_plan_predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.25 + 20 + rest + slow);
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told - 0.5 + 0.25 + 20 + 0.128 + 0.25 + rest + slow);
 }
 
 /* A rate is over all layers. Those without slots and those with all of them are certain; the others make up for it. */
@@ -263,12 +276,13 @@ static void a_rate_is_of_all_layers(void **state)
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = slots};
     /* the first layer's end and the second's beginning are one segment */
     double layer = 0.25 + 0.1048 + 0.192 + 0.25 + 0.0096, rest = cached_head - 0.2596 + 0.128 - 0.25;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + cached(0.5, 6) + cached(0, 6) + rest); /* half of 4 */
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + cached(0.8, 6) + cached(0, 6) + rest);
+    rest -= 0.128; /* the first layer's x is on the host already */
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + cached(0.5, 6) + cached(0, 6) + rest); /* half of 4 */
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + cached(0.8, 6) + cached(0, 6) + rest);
     slots[1] = 4; /* then one of two is certain to be found */
-    double found = 0.25 + 0.1048 + 0.25 + 0.6 + 0.25 + 0.0096;
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.6).decode_tps, layer + cached(0.2, 6) + found + rest);
-    close_to(1 / st_plan_predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, layer + cached(0, 6) + found + rest);
+    double found = 0.1048 + 0.6 + 0.25 + 0.0096;
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.6).decode_tps, layer + cached(0.2, 6) + found + rest);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, layer + cached(0, 6) + found + rest);
 }
 
 static void assumed_hit_rates(void **state)
@@ -291,25 +305,25 @@ static void what_is_asked_about(void **state)
     rig r;
     set_up(&r, &dense, all_host);
     r.plan.batch = 512;
-    st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 5000, 0, -1);
+    st_plan_speed speed = predict(&r.source, &r.plan, 5000, 0, -1);
     assert_int_equal(speed.depth, 999); /* the token itself has to fit */
     assert_int_equal(speed.prefill, 512);
     assert_false(speed.estimate);
     r.plan.context = 100;
-    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 0, -1).depth, 99);
-    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 0, -1).prefill, 100);
+    assert_int_equal(predict(&r.source, &r.plan, 99, 0, -1).depth, 99);
+    assert_int_equal(predict(&r.source, &r.plan, 99, 0, -1).prefill, 100);
     r.plan.context = 100000;
     r.plan.batch = 2048;
-    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 0, -1).prefill, 2048);
-    assert_int_equal(st_plan_predict(&r.source, &r.plan, 99, 7, -1).prefill, 7);
+    assert_int_equal(predict(&r.source, &r.plan, 99, 0, -1).prefill, 2048);
+    assert_int_equal(predict(&r.source, &r.plan, 99, 7, -1).prefill, 7);
     r.devices[ST_CARD].estimate = true;
-    assert_true(st_plan_predict(&r.source, &r.plan, 0, 1, -1).estimate);
+    assert_true(predict(&r.source, &r.plan, 0, 1, -1).estimate);
     r.plan.device_count = 1; /* a card that takes no part says nothing */
-    assert_false(st_plan_predict(&r.source, &r.plan, 0, 1, -1).estimate);
+    assert_false(predict(&r.source, &r.plan, 0, 1, -1).estimate);
     r.devices[ST_HOST].estimate = true;
-    assert_true(st_plan_predict(&r.source, &r.plan, 0, 1, -1).estimate);
+    assert_true(predict(&r.source, &r.plan, 0, 1, -1).estimate);
     r.devices[ST_HOST].memory_rate = 0; /* nothing is known */
-    assert_true(st_plan_predict(&r.source, &r.plan, 0, 1, -1).decode_tps == 0);
+    assert_true(predict(&r.source, &r.plan, 0, 1, -1).decode_tps == 0);
 }
 
 /* ---- for every model and split ----------------------------------------------------------------------------------- */
@@ -381,7 +395,7 @@ typedef struct seconds {
 
 static seconds ask(const model_rig *r, uint32_t depth, uint32_t tokens)
 {
-    st_plan_speed speed = st_plan_predict(&r->source, &r->plan, depth, tokens, -1);
+    st_plan_speed speed = predict(&r->source, &r->plan, depth, tokens, -1);
     assert_true(speed.decode_tps > 0 && isfinite(speed.decode_tps));
     assert_true(speed.prefill_tps > 0 && isfinite(speed.prefill_tps));
     return (seconds){1 / speed.decode_tps, tokens / speed.prefill_tps};
@@ -463,7 +477,7 @@ static void what_holds_for_all(void **state)
     golden_close(&r.g);
 }
 
-/* A predictor says what st_plan_predict says, also when the plan's numbers change afterwards. */
+/* A predictor says what st_plan_predict says. */
 static void a_predictor_says_the_same(void **state)
 {
     (void)state;
@@ -476,18 +490,15 @@ static void a_predictor_says_the_same(void **state)
         st_arena arena = {0};
         st_predictor *p;
         strata_error error;
+        const char *limit;
+        double rate = i % 4 == 3 ? 0.5 : -1;
+        assert_int_equal(st_plan_schedule(&r.source, &r.plan, &arena, &error), STRATA_OK);
         assert_int_equal(st_predictor_build(&r.source, &r.plan, 100, &arena, &p, &error), STRATA_OK);
-        for (int k = 0; k < 4; k++) {
-            const char *limit;
-            double rate = k == 3 ? 0.5 : -1;
-            st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 100, TOKENS, rate);
-            assert_true(1 / st_predictor_decode(p, &r.plan, rate, &limit) == speed.decode_tps);
-            assert_true(1 / st_predictor_decode(p, &r.plan, rate, NULL) == speed.decode_tps);
-            assert_true(TOKENS / st_predictor_prefill(p, &r.plan, TOKENS) == speed.prefill_tps);
-            assert_string_equal(limit, speed.limit);
-            for (uint32_t layer = 0; layer < r.g.desc->layer_count; layer++) r.slots[layer] = (uint32_t)draw(0, 8);
-            r.plan.devices[ST_HOST].capacity_bytes = (uint64_t)draw(0, 1e6);
-        }
+        st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 100, TOKENS, rate);
+        assert_true(1 / st_predictor_decode(p, rate, &limit) == speed.decode_tps);
+        assert_true(1 / st_predictor_decode(p, rate, NULL) == speed.decode_tps);
+        assert_true(TOKENS / st_predictor_prefill(p, TOKENS) == speed.prefill_tps);
+        assert_string_equal(limit, speed.limit);
         st_arena_free(&arena);
     }
     golden_close(&r.g);
@@ -502,10 +513,18 @@ static void every_allocation_may_fail(void **state)
     draw_devices(&r);
     draw_plan(&r);
     strata_status status = STRATA_MEMORY;
+    st_arena plan_arena = {0};
+    strata_error error;
+    for (uint64_t n = 1; status != STRATA_OK; n++) {
+        st_fault_arm(ST_FAULT_ALLOC, n, false);
+        status = st_plan_schedule(&r.source, &r.plan, &plan_arena, &error);
+        st_fault_arm(ST_FAULT_ALLOC, 0, false);
+        assert_true(n < 200 && (n > 2 || status != STRATA_OK) && (status == STRATA_OK || status == STRATA_MEMORY));
+    }
+    status = STRATA_MEMORY;
     for (uint64_t n = 1; status != STRATA_OK; n++) {
         st_arena arena = {0};
         st_predictor *p = NULL;
-        strata_error error;
         st_fault_arm(ST_FAULT_ALLOC, n, false);
         status = st_predictor_build(&r.source, &r.plan, 100, &arena, &p, &error);
         st_fault_arm(ST_FAULT_ALLOC, n, false);
@@ -514,9 +533,10 @@ static void every_allocation_may_fail(void **state)
         assert_true(status == STRATA_OK ? p != NULL : !p && status == STRATA_MEMORY);
         if (status == STRATA_OK) assert_true(speed.decode_tps > 0);
         else assert_true(speed.decode_tps == 0 && !strcmp(speed.limit, "unknown"));
-        assert_true(n < 200 && (n > 4 || status != STRATA_OK));
+        assert_true(n < 200 && (n > 2 || status != STRATA_OK));
         st_arena_free(&arena);
     }
+    st_arena_free(&plan_arena);
     golden_close(&r.g);
 }
 

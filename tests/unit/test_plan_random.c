@@ -273,6 +273,7 @@ static void more_memory_is_no_worse(void **state)
         rig.devices[ST_CARD].free_bytes = tenths_of(&rig, between(1, 10));
         climb(&rig, &shape, ST_CARD, mode_free);
         rig.options.disk = one_in(2);
+        rig.options.watch = one_in(4);
         rig.devices[ST_HOST].free_bytes = tenths_of(&rig, between(1, 10));
         climb(&rig, &shape, ST_HOST, mode_free);
         rig.devices[ST_HOST].free_bytes = most;
