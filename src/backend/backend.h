@@ -26,6 +26,7 @@ typedef struct st_device_options {
 typedef struct st_device_info {
     const char *name; /* good as long as the device */
     size_t total_bytes, free_bytes;
+    bool exact;              /* free_bytes changes by what is allocated and freed through this table alone, to the byte */
     size_t alignment;        /* of every address a value, weight or row of state may have */
     uint32_t workers;        /* scratch is wanted once per worker */
     bool reads_host_memory;  /* weights and values may lie in ordinary memory */

@@ -6,6 +6,8 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
+#define MISTAKE "this is a mistake in strata: please report it"
+
 /* One device's page. */
 typedef struct page {
     char name[64];
@@ -17,6 +19,8 @@ typedef struct page {
     st_device *handle;
     void *block;
     bool host_memory;
+    bool asked;          /* the device told its free bytes exactly before the block was allocated */
+    uint64_t free_bytes; /* as it told them then */
 } page;
 
 struct st_ledger {
@@ -53,11 +57,27 @@ static void free_block(page *p)
     p->block = NULL;
 }
 
-void st_ledger_free(st_ledger *ledger)
+static uint64_t ask_free(const page *p)
 {
-    if (!ledger) return;
-    for (uint32_t i = ledger->device_count; i-- > 0;) free_block(&ledger->pages[i]);
+    st_device_info info;
+    p->backend->info(p->handle, &info);
+    return info.free_bytes;
+}
+
+strata_status st_ledger_close(st_ledger *ledger, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    if (!ledger) return status;
+    for (uint32_t i = ledger->device_count; i-- > 0;) {
+        page *p = &ledger->pages[i];
+        free_block(p);
+        if (!p->asked || ask_free(p) == p->free_bytes) continue;
+        status = st_error_set(error, STRATA_MEMORY, MISTAKE,
+                              "%s: expected the %llu bytes free as before loading, found %llu", p->name,
+                              (unsigned long long)p->free_bytes, (unsigned long long)ask_free(p));
+    }
     st_free(ledger);
+    return status;
 }
 
 void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64_t capacity_bytes)
@@ -137,6 +157,8 @@ strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_ba
         return st_error_set(error, STRATA_RUNTIME, NULL, "%s: expected one allocation, found a second of %llu bytes",
                             p->name, (unsigned long long)bytes);
     if ((size_t)bytes != bytes) return st_error_memory(error, SIZE_MAX, p->name);
+    st_device_info info;
+    backend->info(handle, &info);
     void *block = NULL;
     bool pinned;
     strata_status status = STRATA_OK;
@@ -150,6 +172,8 @@ strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_ba
     p->handle = handle;
     p->block = block;
     p->host_memory = host_memory;
+    p->asked = info.exact && !host_memory;
+    p->free_bytes = info.free_bytes;
     return STRATA_OK;
 }
 
@@ -158,29 +182,42 @@ unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device)
     return ledger->pages[device].block;
 }
 
-/* --- planned against taken ---------------------------------------------------------------------------------------- */
+/* --- planned against allocated ------------------------------------------------------------------------------------ */
 
 static strata_status check_line(const page *p, st_owner owner, strata_error *error)
 {
     const st_ledger_line *line = &p->lines[owner];
     if (p->late_bytes[owner])
-        return st_error_set(error, STRATA_MEMORY, "this is a mistake in strata: please report it",
+        return st_error_set(error, STRATA_MEMORY, MISTAKE,
                             "%s: %s: expected nothing to be taken after loading, found %llu bytes", p->name,
                             st_owner_name(owner), (unsigned long long)p->late_bytes[owner]);
     if (p->over_bytes[owner])
-        return st_error_set(error, STRATA_MEMORY, "this is a mistake in strata: please report it",
+        return st_error_set(error, STRATA_MEMORY, MISTAKE,
                             "%s: %s: %llu bytes were given back that nobody had taken", p->name, st_owner_name(owner),
                             (unsigned long long)p->over_bytes[owner]);
     if (owner != ST_OWNER_RUNTIME && line->reserved != line->committed)
-        return st_error_set(error, STRATA_MEMORY, "this is a mistake in strata: please report it",
+        return st_error_set(error, STRATA_MEMORY, MISTAKE,
                             "%s: %s: expected the planned %llu bytes, found %llu allocated", p->name,
                             st_owner_name(owner), (unsigned long long)line->reserved, (unsigned long long)line->committed);
     return STRATA_OK;
 }
 
+static strata_status check_device(const page *p, strata_error *error)
+{
+    if (!p->asked) return STRATA_OK;
+    uint64_t free_now = ask_free(p), planned = sum_of(p).reserved - p->lines[ST_OWNER_RUNTIME].reserved;
+    uint64_t taken = p->free_bytes > free_now ? p->free_bytes - free_now : 0;
+    if (taken == planned) return STRATA_OK;
+    return st_error_set(error, STRATA_MEMORY, MISTAKE,
+                        "%s: expected the planned %llu bytes to be allocated, the device has %llu less than before", p->name,
+                        (unsigned long long)planned, (unsigned long long)taken);
+}
+
 strata_status st_ledger_check(const st_ledger *ledger, strata_error *error)
 {
     for (uint32_t i = 0; i < ledger->device_count; i++) {
+        strata_status told = check_device(&ledger->pages[i], error);
+        if (told != STRATA_OK) return told;
         for (int owner = 0; owner < ST_OWNER_COUNT; owner++) {
             strata_status status = check_line(&ledger->pages[i], (st_owner)owner, error);
             if (status != STRATA_OK) return status;

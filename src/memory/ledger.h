@@ -1,6 +1,7 @@
-/* The ledger: device × owner, to the byte. A range is reserved by the plan, committed by whoever takes it, released when
- * it is given back; after loading the ledger is locked, and committing is a mistake. Owns the numbers and the one
- * allocation per device; knows no model and decides nothing. */
+/* The ledger: device × owner, to the byte. The plan reserves a range, its owner commits it and may release it; after
+ * loading the ledger is locked, and a commit is an error. A device that can tell its free bytes exactly is asked before and
+ * after, so that the plan is compared with the device and not with itself. Owns the numbers and the one allocation per
+ * device; knows no model and decides nothing. */
 #ifndef ST_MEMORY_LEDGER_H
 #define ST_MEMORY_LEDGER_H
 
@@ -17,15 +18,16 @@ typedef void (*st_ledger_trace)(void *context, const char *moment, const char *d
 /* Empty; nothing is reserved. `trace` may be NULL. */
 strata_status st_ledger_new(uint32_t device_count, st_ledger_trace trace, void *context, st_ledger **out,
                             strata_error *error);
-/* Gives every block back. */
-void st_ledger_free(st_ledger *ledger);
+/* Frees every block. STRATA_MEMORY with the device and both numbers where a device has not as many bytes free as before
+ * its block was allocated. */
+strata_status st_ledger_close(st_ledger *ledger, strata_error *error);
 
 void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64_t capacity_bytes);
 
 /* What the plan says an owner may take. */
 void st_ledger_reserve(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 
-/* The device's one block. Released by st_ledger_free. A block of no bytes is fine. */
+/* The device's one block. Freed by st_ledger_close. A block of no bytes is fine. */
 strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_backend *backend, st_device *handle,
                                  uint64_t bytes, bool host_memory, strata_error *error);
 unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device);
@@ -46,7 +48,8 @@ typedef struct st_ledger_line {
 st_ledger_line st_ledger_at(const st_ledger *ledger, uint32_t device, st_owner owner);
 
 /* STRATA_MEMORY with device, owner and both numbers at the first difference between reserved and committed, or if
- * something was committed after the lock. Runtime is charged to the margin and not compared. */
+ * something was committed after the lock, or if the device's free bytes have not shrunk by what was reserved. Runtime is
+ * the driver's and not compared. */
 strata_status st_ledger_check(const st_ledger *ledger, strata_error *error);
 
 /* The table for people: a line per owner with bytes, and the sums. */

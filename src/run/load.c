@@ -280,7 +280,8 @@ void st_load_free(st_load *load)
 {
     if (!load) return;
     st_stream_free(load->stream);
-    st_ledger_free(load->ledger);
+    strata_error kept;
+    if (st_ledger_close(load->ledger, &kept) != STRATA_OK) st_log(ST_LOG_WARN, "%s", kept.message);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) st_free(load->weights[d]);
     st_free(load);
 }

@@ -159,6 +159,7 @@ void golden_run_close(golden_run *r)
     st_load_free(r->load);
     for (uint32_t d = ST_DEVICES_MAX; d-- > 0;)
         if (r->devices[d].device) r->devices[d].backend->close(r->devices[d].device);
+    if (r->world && st_sim_used_bytes(r->world)) fail_msg("closing leaves %d bytes", (int)st_sim_used_bytes(r->world));
     st_sim_world_free(r->world);
     st_arena_free(&r->arena);
     *r = (golden_run){0};

@@ -51,7 +51,7 @@ static void sums_are_exact(void **state)
         assert_true(other.reserved == 0 && other.committed == 0);
     }
     assert_true(reserved == sum && committed == sum);
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
 static void differences_are_told_with_both_numbers(void **state)
@@ -73,7 +73,7 @@ static void differences_are_told_with_both_numbers(void **state)
     st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 500);
     st_ledger_commit(ledger, CARD, ST_OWNER_RUNTIME, 600);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
 static void what_comes_after_the_lock_is_told(void **state)
@@ -89,7 +89,7 @@ static void what_comes_after_the_lock_is_told(void **state)
     st_ledger_commit(ledger, CARD, ST_OWNER_SCRATCH, 10);
     assert_int_equal(st_ledger_at(ledger, CARD, ST_OWNER_SCRATCH).committed, 30);
     expect_failure(ledger, (const char *const[]){"card", "scratch", "after", "10 bytes", NULL});
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
 static void more_given_back_than_taken_is_told(void **state)
@@ -100,7 +100,7 @@ static void more_given_back_than_taken_is_told(void **state)
     st_ledger_release(ledger, HOST, ST_OWNER_KV, 103);
     assert_int_equal(st_ledger_at(ledger, HOST, ST_OWNER_KV).committed, 0);
     expect_failure(ledger, (const char *const[]){"host", "kv", "3 bytes", NULL});
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 
     /* A sum that does not fit is no plan's. */
     ledger = new_ledger(NULL, NULL);
@@ -108,7 +108,7 @@ static void more_given_back_than_taken_is_told(void **state)
     st_ledger_commit(ledger, HOST, ST_OWNER_KV, UINT64_MAX);
     st_ledger_commit(ledger, HOST, ST_OWNER_KV, 5);
     expect_failure(ledger, (const char *const[]){"18446744073709551615", NULL});
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
 static void one_block_per_device(void **state)
@@ -130,7 +130,7 @@ static void one_block_per_device(void **state)
     assert_non_null(strstr(error.message, "card"));
     assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 1000, true, &error), STRATA_OK);
     memset(st_ledger_block(ledger, HOST), 1, 1000);
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
     assert_int_equal(st_sim_used_bytes(world), 0);
 
     /* A refusal names the device; nothing is taken and another try may follow. */
@@ -143,10 +143,55 @@ static void one_block_per_device(void **state)
     assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 0, true, &error), STRATA_OK);
     assert_null(st_ledger_block(ledger, HOST));
     assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 0, true, &error), STRATA_RUNTIME);
-    st_ledger_free(ledger);
-    st_ledger_free(NULL);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
+    assert_int_equal(st_ledger_close(NULL, NULL), STRATA_OK);
     card->close(card_device);
     host->close(host_device);
+    st_sim_world_free(world);
+}
+
+/* The device is asked, not the plan: what it has less after loading is what was planned, and closing gives all of it back. */
+static void the_device_is_asked(void **state)
+{
+    (void)state;
+    st_sim_options options = sim_options();
+    st_sim_world *world = sim_world_open(&options);
+    const st_backend *card = st_backend_sim_card();
+    st_device *device = NULL;
+    strata_error error;
+    assert_int_equal(card->open(&(st_device_options){.world = world}, &device, NULL), STRATA_OK);
+    st_ledger *ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 77); /* the driver's own is not in the block */
+    st_ledger_reserve(ledger, CARD, ST_OWNER_WEIGHTS, 3 * GRANULE - 5);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_GRANULARITY, 5);
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, device, 3 * GRANULE, false, &error), STRATA_OK);
+    st_ledger_commit(ledger, CARD, ST_OWNER_WEIGHTS, 3 * GRANULE - 5);
+    st_ledger_commit(ledger, CARD, ST_OWNER_GRANULARITY, 5);
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
+
+    /* an allocation beside the plan */
+    void *more = NULL;
+    assert_int_equal(card->alloc(device, 1, &more, &error), STRATA_OK);
+    expect_failure(ledger, (const char *const[]){"card", "planned 1536 bytes", "2048 less", NULL});
+    assert_int_equal(st_ledger_close(ledger, &error), STRATA_MEMORY);
+    assert_non_null(strstr(error.message, "1048576 bytes free"));
+    assert_non_null(strstr(error.message, "found 1048064"));
+    card->free(device, more);
+
+    /* an allocation that is not what was planned */
+    ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_KV, 2 * GRANULE);
+    st_ledger_commit(ledger, CARD, ST_OWNER_KV, 2 * GRANULE);
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, device, GRANULE + 1, false, &error), STRATA_OK);
+    assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK); /* rounded up to the granularity, as planned */
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
+    ledger = new_ledger(NULL, NULL);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_KV, 2 * GRANULE);
+    st_ledger_commit(ledger, CARD, ST_OWNER_KV, 2 * GRANULE);
+    assert_int_equal(st_ledger_allocate(ledger, CARD, card, device, GRANULE, false, &error), STRATA_OK);
+    expect_failure(ledger, (const char *const[]){"card", "planned 1024 bytes", "512 less", NULL});
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
+    card->close(device);
     st_sim_world_free(world);
 }
 
@@ -170,7 +215,7 @@ static void moments_are_traced(void **state)
     assert_string_equal(lines.data, "start host 0 64000000\nstart card 0 12884901888\n"
                                     "end host 64000001 0\nend card 884901893 11999999995\n");
     st_buf_free(&lines);
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
 static void the_table_for_people(void **state)
@@ -198,7 +243,7 @@ static void the_table_for_people(void **state)
     assert_false(st_ledger_print(ledger, &out));
     st_fault_arm(ST_FAULT_ALLOC, 0, false);
     st_buf_free(&out);
-    st_ledger_free(ledger);
+    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
 static void what_cannot_be(void **state)
@@ -221,6 +266,7 @@ int main(void)
         cmocka_unit_test(what_comes_after_the_lock_is_told),
         cmocka_unit_test(more_given_back_than_taken_is_told),
         cmocka_unit_test(one_block_per_device),
+        cmocka_unit_test(the_device_is_asked),
         cmocka_unit_test(moments_are_traced),
         cmocka_unit_test(the_table_for_people),
         cmocka_unit_test(what_cannot_be),

@@ -57,6 +57,7 @@ static void card_info(const st_device *device, st_device_info *out)
         .name = world->card.name,
         .total_bytes = (size_t)world->card.total_bytes,
         .free_bytes = world->memory.capacity - world->memory.used,
+        .exact = true,
         .alignment = CARD_ALIGNMENT,
         .workers = 1,
         .reads_host_memory = false,
