@@ -12,25 +12,25 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* How a job is handed out. One word says which job it is, how many parts it has, and which is next; taking a part is one
- * atomic addition to it, so that what was taken is always of the job that the same word names. The caller waits for parts
- * that were taken, never for a thread that took none: one that the system has put aside holds nobody up. Idle threads spin
- * for a moment, because the next job of a token is microseconds away, and then sleep.
+/* One atomic word holds the job number, the number of parts and the next part. A thread claims a part with one atomic
+ * addition to that word, so a claimed part always belongs to the job that the same word names. The caller waits for
+ * claimed parts, never for a thread without one: a preempted idle worker delays nobody. An idle worker spins for 50 µs,
+ * because the next job of a token is microseconds away, then sleeps on a futex.
  *
- * A thread that shares its core with another process is put aside in the middle of a part again and again, and everybody
- * waits for it. So one that was waited for much longer than parts take rests for a while: the first time hardly, then each
- * time twice as long, as long as it keeps happening. */
+ * A worker that shares its core with another process is preempted in the middle of a part again and again, and every
+ * thread waits for it. So a worker that the caller waited for much longer than parts take backs off: it claims no part for
+ * 2 ms, and each time it is late again, for twice as long as the last time. */
 enum {
     THREADS_MAX = 1024,
-    COUNT_BITS = 24, /* parts, and the next one */
+    COUNT_BITS = 24, /* of the number of parts, and of the next part */
     SPIN_US = 50,
-    CHECKS_PER_CLOCK = 64, /* looks at the word between looks at the clock */
-    LATE_US = 300,         /* a part is late after so long … */
-    LATE_PARTS = 4,        /* … and so many times what a part took here */
-    REST_US = 2000,
-    REST_MAX_US = 256000,
-    AGAIN_US = 10000, /* it keeps happening if it happens so soon after a rest … */
-    AGAIN_RESTS = 4,  /* … and so many times its length */
+    CHECKS_PER_CLOCK = 64, /* loads of the word between two readings of the clock */
+    LATE_US = 300,         /* a part is late after this time … */
+    LATE_PARTS = 4,        /* … plus this many times the caller's mean time per part */
+    BACKOFF_US = 2000,
+    BACKOFF_MAX_US = 256000,
+    REPEAT_US = 10000,  /* late again within this time after a back-off … */
+    REPEAT_BACKOFFS = 4 /* … plus this many times its length: the next back-off is twice as long */
 };
 
 #define COUNT_MASK (((uint64_t)1 << COUNT_BITS) - 1)
@@ -39,20 +39,22 @@ typedef struct worker_thread {
     st_pool *pool;
     uint32_t index;
     pthread_t thread;
-    uint64_t late_us;                /* the caller's, as are these: since when it is waited for (0: it is not) … */
-    uint64_t rest_us, rest_end_us;   /* … and the last rest that it was given */
-    _Alignas(64) _Atomic bool busy;  /* with a part, or about to take one */
-    _Atomic uint64_t rests_until_us; /* 0: it does not rest */
+    uint64_t late_us;                     /* when the caller found it late; 0: in time. The caller's, as are the next two */
+    uint64_t backoff_us, backoff_end_us;  /* the last back-off */
+    _Alignas(64) _Atomic bool busy;       /* running a part, or about to claim one */
+    _Atomic uint64_t backs_off_until_us;  /* 0: it does not back off */
 } worker_thread;
 
 struct st_pool {
     _Alignas(64) _Atomic uint64_t word;  /* job number (16 bits) | parts (24) | next part (24) */
-    _Alignas(64) _Atomic uint64_t done;  /* parts of this job that are finished */
-    _Alignas(64) _Atomic uint32_t epoch; /* counts jobs: what sleepers wait on */
+    _Alignas(64) _Atomic uint64_t done;  /* finished parts of this job */
+    _Alignas(64) _Atomic uint32_t epoch; /* counts jobs: the futex of idle workers */
     _Atomic uint32_t sleepers;
-    _Atomic uint32_t stop; /* what those who rest wait on */
-    st_pool_job job; /* written before the word names the job, read only by who took a part of it */
+    _Atomic uint32_t stop; /* the futex of workers that back off */
+    st_pool_job job;       /* written before the word names the job, read only by threads that claimed a part of it */
     void *context;
+    st_pool_clock clock;
+    void *clock_context;
     uint32_t threads;
     uint32_t started;
     worker_thread *workers; /* [threads − 1] */
@@ -70,12 +72,18 @@ static bool has_parts(uint64_t word)
     return (word & COUNT_MASK) < (word >> COUNT_BITS & COUNT_MASK);
 }
 
-static uint64_t now_us(void)
+static uint64_t monotonic_us(void *context)
 {
+    (void)context;
     return (uint64_t)(1e6 * st_clock_seconds());
 }
 
-/* Takes a part and runs it, if there is one. */
+static uint64_t now_us(const st_pool *pool)
+{
+    return pool->clock(pool->clock_context);
+}
+
+/* Claims a part and runs it; false if none is left. */
 static bool run_part(st_pool *pool, uint32_t worker)
 {
     if (!has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed))) return false;
@@ -86,27 +94,28 @@ static bool run_part(st_pool *pool, uint32_t worker)
     return true;
 }
 
-/* How long a worker is to rest yet. */
-static uint64_t rest_left_us(worker_thread *self)
+static uint64_t backoff_left_us(worker_thread *self)
 {
-    uint64_t until = atomic_load_explicit(&self->rests_until_us, memory_order_relaxed), now = until ? now_us() : 0;
+    uint64_t until = atomic_load_explicit(&self->backs_off_until_us, memory_order_relaxed);
+    if (until == 0) return 0;
+    uint64_t now = now_us(self->pool);
     if (now < until) return until - now;
-    if (until) atomic_store_explicit(&self->rests_until_us, 0, memory_order_relaxed);
+    atomic_store_explicit(&self->backs_off_until_us, 0, memory_order_relaxed);
     return 0;
 }
 
-/* Runs parts until none is left, or it is to rest. */
-static void help(st_pool *pool, worker_thread *self)
+/* Runs parts until none is left or the worker has to back off. */
+static void run_parts(st_pool *pool, worker_thread *self)
 {
     bool ran = true;
-    while (ran && rest_left_us(self) == 0) {
+    while (ran && backoff_left_us(self) == 0) {
         atomic_store_explicit(&self->busy, true, memory_order_relaxed);
         ran = run_part(pool, self->index);
         atomic_store_explicit(&self->busy, false, memory_order_relaxed);
     }
 }
 
-/* Returns when there is work, or after a while without. */
+/* Returns when a job has parts left, the pool stops, or SPIN_US have passed. */
 static void spin(const st_pool *pool)
 {
     double end = st_clock_seconds() + 1e-6 * SPIN_US;
@@ -138,13 +147,13 @@ static void *worker_main(void *argument)
     st_pool *pool = self->pool;
     while (!atomic_load(&pool->stop)) {
         uint32_t epoch = atomic_load(&pool->epoch);
-        uint64_t rest = rest_left_us(self);
-        if (rest) {
-            sleep_for(pool, rest);
+        uint64_t backoff = backoff_left_us(self);
+        if (backoff) {
+            sleep_for(pool, backoff);
             continue;
         }
         spin(pool);
-        if (has_parts(atomic_load(&pool->word))) help(pool, self);
+        if (has_parts(atomic_load(&pool->word))) run_parts(pool, self);
         else sleep_until_job(pool, epoch);
     }
     return NULL;
@@ -186,7 +195,7 @@ strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error)
         st_free(workers);
         return st_error_memory(error, sizeof *pool + threads * sizeof *workers, "the thread pool");
     }
-    *pool = (st_pool){.threads = threads, .workers = workers};
+    *pool = (st_pool){.threads = threads, .workers = workers, .clock = monotonic_us};
     strata_status status = start_workers(pool, error);
     if (status != STRATA_OK) {
         st_pool_free(pool);
@@ -212,48 +221,54 @@ uint32_t st_pool_threads(const st_pool *pool)
     return pool->threads;
 }
 
-/* Whoever holds a part now has been put aside. */
-static void note_the_late(st_pool *pool, uint64_t now)
+void st_pool_set_clock(st_pool *pool, st_pool_clock clock, void *context)
+{
+    pool->clock = clock;
+    pool->clock_context = context;
+}
+
+/* A worker that still holds a part is late. */
+static void note_slow_workers(st_pool *pool, uint64_t now)
 {
     for (uint32_t i = 0; i < pool->started; i++)
         pool->workers[i].late_us = atomic_load_explicit(&pool->workers[i].busy, memory_order_relaxed) ? now : 0;
 }
 
-static void send_the_late_to_rest(st_pool *pool)
+static void back_off_slow_workers(st_pool *pool)
 {
-    uint64_t now = now_us();
+    uint64_t now = now_us(pool);
     for (uint32_t i = 0; i < pool->started; i++) {
-        worker_thread *worker = &pool->workers[i];
-        if (!worker->late_us) continue;
-        bool again = worker->rest_us && worker->late_us < worker->rest_end_us + AGAIN_RESTS * worker->rest_us + AGAIN_US;
-        worker->late_us = 0;
-        worker->rest_us = !again ? REST_US : worker->rest_us < REST_MAX_US ? 2 * worker->rest_us : REST_MAX_US;
-        worker->rest_end_us = now + worker->rest_us;
-        atomic_store_explicit(&worker->rests_until_us, worker->rest_end_us, memory_order_relaxed);
+        worker_thread *w = &pool->workers[i];
+        if (!w->late_us) continue;
+        bool repeated = w->backoff_us && w->late_us < w->backoff_end_us + REPEAT_BACKOFFS * w->backoff_us + REPEAT_US;
+        w->late_us = 0;
+        w->backoff_us = !repeated ? BACKOFF_US : w->backoff_us < BACKOFF_MAX_US ? 2 * w->backoff_us : BACKOFF_MAX_US;
+        w->backoff_end_us = now + w->backoff_us;
+        atomic_store_explicit(&w->backs_off_until_us, w->backoff_end_us, memory_order_relaxed);
     }
 }
 
-/* Waits for the parts that others have taken. `mine` of them were run here, from `start` on. */
-static void wait_for_others(st_pool *pool, size_t parts, size_t mine, uint64_t start)
+/* Waits for the parts that workers claimed. The caller ran `mine` parts since `start`. */
+static void wait_for_workers(st_pool *pool, size_t parts, size_t mine, uint64_t start)
 {
     uint64_t limit = 0;
     bool late = false;
     for (uint32_t looks = 1; atomic_load_explicit(&pool->done, memory_order_acquire) < parts; looks++) {
         relax();
-        if (looks > 4096) sched_yield(); /* whoever holds the last part may need this very core */
-        if (late || mine == 0 || looks % CHECKS_PER_CLOCK) continue;
-        uint64_t now = now_us();
+        if (looks > 4096) sched_yield(); /* the worker with the last part may need this core */
+        if (mine == 0 || looks % CHECKS_PER_CLOCK) continue;
+        uint64_t now = now_us(pool);
         if (limit == 0) limit = now + LATE_US + LATE_PARTS * (now - start) / mine;
-        if (now < limit) continue;
+        if (late || now < limit) continue;
         late = true;
-        note_the_late(pool, now);
+        note_slow_workers(pool, now);
     }
-    if (late) send_the_late_to_rest(pool);
+    if (late) back_off_slow_workers(pool);
 }
 
 static void run_together(st_pool *pool, st_pool_job job, void *context, size_t parts)
 {
-    uint64_t start = now_us();
+    uint64_t start = now_us(pool);
     size_t mine = 0;
     pool->job = job;
     pool->context = context;
@@ -262,7 +277,7 @@ static void run_together(st_pool *pool, st_pool_job job, void *context, size_t p
     atomic_store(&pool->word, number << 2 * COUNT_BITS | (uint64_t)parts << COUNT_BITS);
     wake_all(pool);
     while (run_part(pool, 0)) mine++;
-    wait_for_others(pool, parts, mine, start);
+    wait_for_workers(pool, parts, mine, start);
 }
 
 typedef struct shifted_job {
@@ -283,7 +298,7 @@ void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts)
         for (size_t i = 0; i < parts; i++) job(context, 0, i);
         return;
     }
-    /* More parts than the word can count are run a stretch at a time; room is left for additions that came too late. */
+    /* More parts than the word can count run in several jobs. Each thread may add once after the last part: leave room. */
     size_t most = COUNT_MASK - THREADS_MAX;
     for (size_t first = 0; first < parts; first += most) {
         shifted_job shifted = {.job = job, .context = context, .first = first};

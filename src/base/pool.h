@@ -1,5 +1,5 @@
-/* A pool of threads that runs one job at a time: the job is cut into parts, and each part is handed to whoever is free.
- * Which thread runs a part must not matter to the result. */
+/* A thread pool that runs one job at a time. A job is cut into parts, and an idle thread claims the next part. Which
+ * thread runs a part must not matter to the result. */
 #ifndef ST_BASE_POOL_H
 #define ST_BASE_POOL_H
 
@@ -10,15 +10,19 @@
 
 typedef struct st_pool st_pool;
 
-/* `worker` is below st_pool_threads: a place for scratch of its own. */
+/* `worker` is below st_pool_threads and indexes the thread's own scratch. */
 typedef void (*st_pool_job)(void *context, uint32_t worker, size_t part);
 
-/* `threads` counts the caller; 0: as many as there are physical cores for us (cores.h). */
+/* `threads` counts the caller; 0: the physical cores that the process may use (cores.h). */
 strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error);
 void st_pool_free(st_pool *pool);
 uint32_t st_pool_threads(const st_pool *pool);
 
 /* Runs parts 0 … parts − 1 and returns when all are done. Called by one thread at a time, never from a job. */
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts);
+
+/* Replaces the monotonic clock by which the pool finds late workers. Called before the first job; any thread reads it. */
+typedef uint64_t (*st_pool_clock)(void *context);
+void st_pool_set_clock(st_pool *pool, st_pool_clock clock, void *context);
 
 #endif

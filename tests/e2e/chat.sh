@@ -16,17 +16,17 @@ open_chat() {
     rm -f "$work/code"
     number=$((number + 1))
     terminal -f /dev/null new-session -d -s "chat$number" -x 100 -y 30 -e TERM="$TERM" -e XDG_STATE_HOME="$XDG_STATE_HOME" \
-        "$(printf '%q ' "$strata" run -m "$model" "$@"); echo \$? >$work/code; sleep 30"
+        "$(printf '%q ' "$strata" run -m "$model" "$@"); echo \$? >$work/code; sleep 3600"
 }
 type_line() {
     terminal send-keys -t "chat$number" -l "$1"
     terminal send-keys -t "chat$number" Enter
 }
 key() { terminal send-keys -t "chat$number" "$@"; }
-# eventually COMMAND...: within ten seconds it succeeds.
+# eventually COMMAND...: it succeeds; the two minutes are for a program that hangs.
 eventually() {
     local i
-    for i in $(seq 200); do
+    for i in $(seq 2400); do
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 0.05
     done
@@ -105,13 +105,13 @@ check "the history of the last chat" eventually shows "> grüße 日本"
 key C-u
 eventually prompt_is_back
 type_line "go on"
-answering() { screen | tail -n +2 | grep -qE '^A{3,}'; }
-check "text streams as it comes" eventually answering
+answers_begun() { [ "$(screen | grep -cE '^A{3,}')" = "$1" ]; }
+check "text streams as it comes" eventually answers_begun 1
 key C-c
 check "Ctrl-C during an answer leads back to the prompt" eventually prompt_is_back
 check "and does not leave" test ! -e "$work/code"
 type_line "and now"
-sleep 0.5
+check "a second answer begins" eventually answers_begun 2
 key C-c
 check "the conversation goes on" eventually shows_times 2 "answer: "
 eventually prompt_is_back

