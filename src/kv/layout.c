@@ -6,8 +6,6 @@
 #include "kv/layout.h"
 #include "quant/row.h"
 
-enum { ALIGNMENT = 256 };
-
 st_type st_kv_default_type(const st_desc *desc)
 {
     return desc->recurrent ? ST_TYPE_BF16 : ST_TYPE_F32;
@@ -16,17 +14,6 @@ st_type st_kv_default_type(const st_desc *desc)
 size_t st_kv_layer_bytes(const st_kv_layer *layer)
 {
     return layer->capacity * (layer->key_row_bytes + layer->value_row_bytes);
-}
-
-/* Takes `count` × `size` bytes at the end of the block, aligned. False when they do not fit a size. */
-static bool take(size_t *end, size_t count, size_t size, size_t *offset)
-{
-    size_t bytes, start, next;
-    if (!st_mul_size(count, size, &bytes) || !st_align_size(*end, ALIGNMENT, &start) || !st_add_size(start, bytes, &next))
-        return false;
-    *offset = start;
-    *end = next;
-    return true;
 }
 
 /* A layer that looks back only so far keeps that many positions, and those of a batch that is stored before it looks. */
@@ -45,8 +32,8 @@ static bool lay_out_attention(const st_attention_desc *a, uint32_t index, const 
     out->capacity = capacity_of(options, out->span);
     out->key_row_bytes = st_row_bytes(options->type, (size_t)a->kv_heads * a->key_length);
     out->value_row_bytes = st_row_bytes(options->type, (size_t)a->kv_heads * a->value_length);
-    return take(end, out->capacity, out->key_row_bytes, &out->keys_offset) &&
-           take(end, out->capacity, out->value_row_bytes, &out->values_offset);
+    return st_range_append(end, out->capacity, out->key_row_bytes, &out->keys_offset) &&
+           st_range_append(end, out->capacity, out->value_row_bytes, &out->values_offset);
 }
 
 static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *out)
@@ -55,7 +42,7 @@ static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *o
     out->conv_bytes = channels * (d->conv_width - 1) * sizeof(float);
     if (!st_mul_size((size_t)d->value_heads * sizeof(float), (size_t)d->state_size * d->state_size, &out->delta_bytes))
         return false;
-    return take(end, 1, out->conv_bytes, &out->conv_offset) && take(end, 1, out->delta_bytes, &out->delta_offset);
+    return st_range_append(end, 1, out->conv_bytes, &out->conv_offset) && st_range_append(end, 1, out->delta_bytes, &out->delta_offset);
 }
 
 static bool takes_part(const st_kv_options *options, uint32_t layer)
@@ -80,7 +67,7 @@ static bool lay_out_caches(const st_desc *desc, st_kv_layer *layers, st_kv_layou
         layout->exact.kv += st_kv_layer_bytes(layer);
     }
     layout->cache_bytes = end;
-    return st_align_size(end, ALIGNMENT, &layout->state_offset);
+    return st_align_size(end, ST_RANGE_ALIGN, &layout->state_offset);
 }
 
 static bool lay_out_states(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)

@@ -36,6 +36,17 @@ typedef struct st_binding {
 strata_status st_binding_build(const st_desc *desc, const st_gguf *gguf, st_arena *arena, const st_binding **out,
                                strata_error *error);
 
+/* Bytes of one expert's matrix; and where it is, `data` being the tensor that holds all of them. */
+static inline size_t st_weight_expert_bytes(const st_weight *weight)
+{
+    return weight->bytes / weight->ne[2];
+}
+
+static inline const unsigned char *st_weight_expert(const st_weight *weight, const unsigned char *data, uint64_t expert)
+{
+    return weight->parts ? weight->parts[expert]->data : data + expert * st_weight_expert_bytes(weight);
+}
+
 /* Whether tensors of the role hold routed experts, stacked. */
 bool st_role_is_expert(st_role role);
 

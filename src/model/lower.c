@@ -502,7 +502,7 @@ static bool lives_throughout(const builder *b, const lifetime *life)
 
 static size_t place_bytes(const st_value *value)
 {
-    return ((size_t)value->width * sizeof(float) + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    return st_align_up((size_t)value->width * sizeof(float), ROW_ALIGN);
 }
 
 /* Placed values that are still alive, sorted by offset. */

@@ -16,6 +16,7 @@ typedef enum st_op_kind {
 } st_op_kind;
 
 enum { ST_OP_INPUTS = 5, ST_OP_WEIGHTS = 4, ST_NO_VALUE = -1, ST_NO_WEIGHT = -1 };
+enum { ST_EXPERT_MATRICES = 3 }; /* the first weights of an EXPERTS operation: gate or gate and up, up, down */
 
 /* Which rows of a batch a value has. */
 typedef enum st_rows {

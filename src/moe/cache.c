@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
-#include "base/check.h"
+#include "base/arena.h"
 #include "base/error.h"
 #include "moe/gate.h"
 #include "moe/policy.h"
@@ -31,65 +31,52 @@ typedef struct layer {
 } layer;
 
 struct st_cache {
+    st_arena arena; /* of all arrays */
     const st_policy *policy;
-    uint32_t layer_count, used, admission;
+    uint32_t used, admission;
     double budget;
     layer *layers;
     int32_t *slot;            /* [most experts]: of the answer */
     uint32_t *missing;        /* [most experts]: that may be uploaded; afterwards those that are left */
     st_cache_upload *uploads; /* [most slots] */
-    void *block;              /* all arrays */
 };
 
-/* ---- memory: every array from one block --------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-/* The next `count` × `size` bytes of the block; before there is one, only their sum. */
-typedef struct cursor {
-    unsigned char *base;
-    size_t offset;
-    bool overflow;
-} cursor;
-
-static void *take(cursor *c, size_t count, size_t size)
-{
-    size_t bytes, end, start = c->offset;
-    if (!st_mul_size(count, size, &bytes) || !st_add_size(start, bytes, &end) || !st_align_size(end, 16, &end)) {
-        c->overflow = true;
-        return NULL;
-    }
-    c->offset = end;
-    return c->base ? c->base + start : NULL;
-}
-
-static void lay_out_layer(layer *l, cursor *c)
+static bool allocate_layer(st_arena *arena, layer *l)
 {
     uint32_t experts = l->marks.experts, slots = l->marks.slots;
-    l->marks.stamp = take(c, experts, sizeof *l->marks.stamp);
-    l->marks.slow = take(c, experts, sizeof *l->marks.slow);
-    l->marks.fast = take(c, experts, sizeof *l->marks.fast);
-    l->marks.resident = take(c, experts, sizeof *l->marks.resident);
-    l->marks.guarded = take(c, experts, sizeof *l->marks.guarded);
-    l->gate.balance = take(c, experts, sizeof *l->gate.balance);
-    l->gate.until = take(c, experts, sizeof *l->gate.until);
-    l->where = take(c, experts, sizeof *l->where);
-    l->asked = take(c, experts, sizeof *l->asked);
-    l->touched = take(c, experts, sizeof *l->touched);
-    l->holds = take(c, slots, sizeof *l->holds);
-    l->states = take(c, slots, sizeof *l->states);
+    l->marks.stamp = st_arena_alloc(arena, experts, sizeof *l->marks.stamp);
+    l->marks.slow = st_arena_alloc(arena, experts, sizeof *l->marks.slow);
+    l->marks.fast = st_arena_alloc(arena, experts, sizeof *l->marks.fast);
+    l->marks.resident = st_arena_alloc(arena, experts, sizeof *l->marks.resident);
+    l->marks.guarded = st_arena_alloc(arena, experts, sizeof *l->marks.guarded);
+    l->gate.balance = st_arena_alloc(arena, experts, sizeof *l->gate.balance);
+    l->gate.until = st_arena_alloc(arena, experts, sizeof *l->gate.until);
+    l->where = st_arena_alloc(arena, experts, sizeof *l->where);
+    l->asked = st_arena_alloc(arena, experts, sizeof *l->asked);
+    l->touched = st_arena_alloc(arena, experts, sizeof *l->touched);
+    l->holds = st_arena_alloc(arena, slots, sizeof *l->holds);
+    l->states = st_arena_alloc(arena, slots, sizeof *l->states);
+    return l->marks.stamp && l->marks.slow && l->marks.fast && l->marks.resident && l->marks.guarded && l->gate.balance &&
+           l->gate.until && l->where && l->asked && l->touched && l->holds && l->states;
 }
 
-static void lay_out(st_cache *cache, cursor *c)
+static bool allocate(st_cache *cache, const st_cache_options *options)
 {
     uint32_t most_experts = 0, most_slots = 0;
-    for (uint32_t i = 0; i < cache->layer_count; i++) {
+    cache->layers = st_arena_alloc(&cache->arena, options->layers, sizeof *cache->layers);
+    for (uint32_t i = 0; cache->layers && i < options->layers; i++) {
         layer *l = &cache->layers[i];
-        lay_out_layer(l, c);
+        l->marks = (st_marks){.experts = options->experts[i], .slots = options->slots[i], .used = options->used};
+        if (!allocate_layer(&cache->arena, l)) return false;
         if (l->marks.experts > most_experts) most_experts = l->marks.experts;
         if (l->marks.slots > most_slots) most_slots = l->marks.slots;
     }
-    cache->slot = take(c, most_experts, sizeof *cache->slot);
-    cache->missing = take(c, most_experts, sizeof *cache->missing);
-    cache->uploads = take(c, most_slots, sizeof *cache->uploads);
+    cache->slot = st_arena_alloc(&cache->arena, most_experts, sizeof *cache->slot);
+    cache->missing = st_arena_alloc(&cache->arena, most_experts, sizeof *cache->missing);
+    cache->uploads = st_arena_alloc(&cache->arena, most_slots, sizeof *cache->uploads);
+    return cache->layers && cache->slot && cache->missing && cache->uploads;
 }
 
 static void init_layer(layer *l, double upload_cost)
@@ -122,33 +109,15 @@ strata_status st_cache_new(const st_cache_options *options, st_cache **out, stra
     strata_status status = check_options(options, error);
     if (status != STRATA_OK) return status;
     st_cache *cache = st_alloc_zero(1, sizeof *cache);
-    layer *layers = st_alloc_zero(options->layers, sizeof *layers);
-    if (!cache || !layers) {
-        st_free(cache);
-        st_free(layers);
-        return st_error_memory(error, options->layers * sizeof *layers, "the expert cache");
+    if (!cache || !allocate(cache, options)) {
+        st_cache_free(cache);
+        return st_error_memory(error, options->layers * sizeof(layer), "the expert cache");
     }
     cache->policy = st_policy_find(options->policy);
-    cache->layer_count = options->layers;
     cache->used = options->used;
     cache->admission = options->admission ? options->admission : cache->policy->admission;
     cache->budget = options->budget;
-    cache->layers = layers;
-    for (uint32_t i = 0; i < options->layers; i++) {
-        layers[i].marks.experts = options->experts[i];
-        layers[i].marks.slots = options->slots[i];
-        layers[i].marks.used = options->used;
-    }
-    cursor c = {0};
-    lay_out(cache, &c);
-    if (!c.overflow) cache->block = st_alloc_zero(1, c.offset);
-    if (!cache->block) {
-        st_cache_free(cache);
-        return st_error_memory(error, c.offset, "the expert cache");
-    }
-    c = (cursor){.base = cache->block};
-    lay_out(cache, &c);
-    for (uint32_t i = 0; i < options->layers; i++) init_layer(&layers[i], options->upload_cost);
+    for (uint32_t i = 0; i < options->layers; i++) init_layer(&cache->layers[i], options->upload_cost);
     *out = cache;
     return STRATA_OK;
 }
@@ -156,8 +125,7 @@ strata_status st_cache_new(const st_cache_options *options, st_cache **out, stra
 void st_cache_free(st_cache *cache)
 {
     if (!cache) return;
-    st_free(cache->block);
-    st_free(cache->layers);
+    st_arena_free(&cache->arena);
     st_free(cache);
 }
 

@@ -8,7 +8,7 @@
 #include "moe/split.h"
 #include "moe/trace.h"
 
-enum { MATRICES = 3, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
+enum { MATRICES = ST_EXPERT_MATRICES, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
 /* An upload reads the host's memory as a computed miss does, but half of the time nobody else wants it then. */
 #define UPLOAD_COST 0.6
@@ -20,7 +20,7 @@ enum { MATRICES = 3, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000
 
 typedef struct stream_layer {
     uint32_t experts, used, slots; /* experts 0: not in slots */
-    size_t part_bytes[MATRICES], part_offset[MATRICES], slot_bytes;
+    st_slot_layout slot;
     unsigned char *slots_at;
     double token_ops;
     const void **home[MATRICES];                 /* [experts]: where the host has them, all of them */
@@ -77,15 +77,15 @@ static void tell(st_stream *stream, uint32_t layer, st_stat what, uint64_t amoun
 
 static unsigned char *slot_at(const stream_layer *l, uint32_t slot)
 {
-    return l->slots_at + slot * l->slot_bytes;
+    return l->slots_at + slot * l->slot.bytes;
 }
 
 /* From now on the expert is the card's, in that slot; or the host's. */
 static void give_to_card(stream_layer *l, uint32_t expert, uint32_t slot)
 {
     for (int m = 0; m < MATRICES; m++) {
-        if (!l->part_bytes[m]) continue;
-        l->card[m][expert] = slot_at(l, slot) + l->part_offset[m];
+        if (!l->slot.matrix_bytes[m]) continue;
+        l->card[m][expert] = slot_at(l, slot) + l->slot.offset[m];
         l->host[m][expert] = NULL;
     }
 }
@@ -103,9 +103,9 @@ static strata_status copy_expert(st_stream *stream, st_queue *queue, const strea
 {
     strata_status status = STRATA_OK;
     for (int m = 0; m < MATRICES && status == STRATA_OK; m++)
-        if (l->part_bytes[m])
-            status = stream->source.backend->copy(queue, ST_COPY_UP, to + l->part_offset[m], l->home[m][expert],
-                                                  l->part_bytes[m], error);
+        if (l->slot.matrix_bytes[m])
+            status = stream->source.backend->copy(queue, ST_COPY_UP, to + l->slot.offset[m], l->home[m][expert],
+                                                  l->slot.matrix_bytes[m], error);
     return status;
 }
 
@@ -126,24 +126,15 @@ static bool allocate_tables(st_stream *stream, stream_layer *l)
     return true;
 }
 
-static const unsigned char *home_of(const st_weight *w, const unsigned char *data, uint32_t expert)
-{
-    return w->parts ? w->parts[expert]->data : data + expert * (w->bytes / w->ne[2]);
-}
-
-/* The matrices of an EXPERTS operation: their parts, one behind the other in a slot, each at a multiple of 256. */
-static void describe_matrices(st_stream *stream, const st_op *op, stream_layer *l)
+/* Where the host has each expert of the operation's matrices. */
+static void find_homes(st_stream *stream, const st_op *op, stream_layer *l)
 {
     const st_binding *binding = stream->source.plan_source->binding;
-    size_t end = 0;
     for (int m = 0; m < MATRICES; m++) {
         if (op->weight[m] == ST_NO_WEIGHT) continue;
-        const st_weight *w = &binding->weights[op->weight[m]];
-        l->part_bytes[m] = w->bytes / w->ne[2];
-        l->part_offset[m] = end;
-        end += (l->part_bytes[m] + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
+        const unsigned char *data = stream->source.host_weights[op->weight[m]];
         for (uint32_t e = 0; e < l->experts; e++)
-            l->home[m][e] = home_of(w, stream->source.host_weights[op->weight[m]], e);
+            l->home[m][e] = st_weight_expert(&binding->weights[op->weight[m]], data, e);
     }
 }
 
@@ -154,11 +145,11 @@ static bool describe_layer(st_stream *stream, const st_op *op)
     l->experts = op->p.experts.experts;
     l->used = op->p.experts.used;
     l->slots = plan->experts.slots[op->layer];
-    l->slot_bytes = (size_t)plan->experts.slot_bytes[op->layer];
+    l->slot = st_slot_layout_of(stream->source.plan_source->binding, op);
     l->token_ops = 6.0 * stream->source.plan_source->desc->embedding * op->p.experts.width;
     if (l->experts > stream->experts_max) stream->experts_max = l->experts;
     if (!allocate_tables(stream, l)) return false;
-    describe_matrices(stream, op, l);
+    find_homes(stream, op, l);
     for (uint32_t e = 0; e < l->experts; e++) give_to_host(l, e);
     return true;
 }
@@ -202,13 +193,19 @@ static bool allocate_event(st_stream *stream)
            stream->missing_tokens && stream->uploads;
 }
 
+/* Waves that fetch so many experts. */
+static uint32_t waves_of(const st_stream *stream, uint32_t experts)
+{
+    return stream->half ? (experts + stream->half - 1) / stream->half : 0;
+}
+
 static bool allocate_waves(st_stream *stream)
 {
     for (uint32_t i = 0; i < stream->layer_count; i++)
-        if (stream->layers[i].slot_bytes > stream->place_bytes) stream->place_bytes = stream->layers[i].slot_bytes;
+        if (stream->layers[i].slot.bytes > stream->place_bytes) stream->place_bytes = stream->layers[i].slot.bytes;
     stream->staging = stream->source.block + stream->source.plan->expert_staging_offset;
     stream->half = (uint32_t)(stream->source.plan->expert_staging_bytes / stream->place_bytes / HALVES);
-    stream->wave_count = stream->half ? (stream->experts_max + stream->half - 1) / stream->half : 0;
+    stream->wave_count = waves_of(stream, stream->experts_max);
     stream->waves = st_arena_alloc(&stream->arena, (size_t)stream->wave_count * MATRICES, sizeof *stream->waves);
     for (uint32_t i = 0; stream->waves && i < stream->wave_count * MATRICES; i++) {
         stream->waves[i] = st_arena_alloc(&stream->arena, stream->experts_max, sizeof **stream->waves);
@@ -360,8 +357,7 @@ const void *const *st_stream_wave_parts(const st_stream *stream, uint32_t wave, 
 
 uint32_t st_stream_waves(const st_stream *stream, uint32_t layer)
 {
-    if (stream->options.arms == ST_ARMS_CPU || !stream->half) return 0;
-    return (stream->layers[layer].experts + stream->half - 1) / stream->half;
+    return stream->options.arms == ST_ARMS_CPU ? 0 : waves_of(stream, stream->layers[layer].experts);
 }
 
 st_stream_counts st_stream_counts_of(const st_stream *stream)
@@ -425,9 +421,9 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     f->expert = upload->expert;
     stream->flight_count++;
     stream->counts.uploads++;
-    stream->counts.upload_bytes += l->slot_bytes;
+    stream->counts.upload_bytes += l->slot.bytes;
     if (stream->source.stats)
-        st_stats_upload(stream->source.stats, layer, stream->decoding, upload->expert, l->slot_bytes);
+        st_stats_upload(stream->source.stats, layer, stream->decoding, upload->expert, l->slot.bytes);
     return STRATA_OK;
 }
 
@@ -478,8 +474,8 @@ static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, u
     uint32_t pairs = rows * l->used, lacking = 0;
     for (uint32_t i = 0; i < stream->missing_count; i++) lacking += stream->missing_tokens[i];
     st_split_demand demand = {.missing = stream->missing_count, .tokens = stream->missing_tokens,
-                              .expert_bytes = (double)l->slot_bytes, .token_ops = l->token_ops,
-                              .resident_bytes = (double)hits * (double)l->slot_bytes,
+                              .expert_bytes = (double)l->slot.bytes, .token_ops = l->token_ops,
+                              .resident_bytes = (double)hits * (double)l->slot.bytes,
                               .resident_ops = (pairs - lacking) * l->token_ops,
                               .host_seconds = rows * embedding * sizeof(float) / devices[ST_CARD].link_up};
     return st_split_fetch(&devices[ST_HOST], &devices[ST_CARD], &demand);
@@ -540,8 +536,7 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the card's, for this once */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
-    *out = (st_stream_work){.host = stream->fetch_count < stream->missing_count};
-    if (stream->fetch_count) out->waves = (stream->fetch_count + stream->half - 1) / stream->half;
+    *out = (st_stream_work){.waves = waves_of(stream, stream->fetch_count), .host = stream->fetch_count < stream->missing_count};
     count_shares(stream, (int64_t)stream->fetch_count, (int64_t)stream->missing_count - stream->fetch_count);
     return STRATA_OK;
 }
@@ -567,7 +562,7 @@ static strata_status send_wave(st_stream *stream, const stream_layer *l, uint32_
         unsigned char *to = stream->staging + (half * stream->half + (i - first)) * stream->place_bytes;
         status = copy_expert(stream, stream->fetch_queue, l, stream->missing[i], to, error);
         for (int m = 0; m < MATRICES; m++)
-            if (l->part_bytes[m]) stream->waves[wave * MATRICES + (uint32_t)m][stream->missing[i]] = to + l->part_offset[m];
+            if (l->slot.matrix_bytes[m]) stream->waves[wave * MATRICES + (uint32_t)m][stream->missing[i]] = to + l->slot.offset[m];
     }
     return status == STRATA_OK ? backend->event_record(stream->fetched[half], stream->fetch_queue, error) : status;
 }
@@ -579,7 +574,7 @@ strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, 
     if (end > stream->fetch_count) end = stream->fetch_count;
     strata_status status = send_wave(stream, l, wave, first, end, error);
     *ready = status == STRATA_OK ? stream->fetched[wave % HALVES] : NULL;
-    if (status == STRATA_OK) stream->counts.fetch_bytes += (end - first) * l->slot_bytes;
+    if (status == STRATA_OK) stream->counts.fetch_bytes += (end - first) * l->slot.bytes;
     if (status == STRATA_OK || status == STRATA_DEVICE_LOST) return status;
     leave_wave(stream, l, first, end);
     return STRATA_OK;
@@ -600,9 +595,9 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     for (uint32_t i = 0; i < stream->upload_count && status == STRATA_OK; i++)
         status = send_upload(stream, layer, &stream->uploads[i], error);
     tell(stream, layer, ST_STAT_FETCHES, stream->event_fetches);
-    tell(stream, layer, ST_STAT_FETCH_BYTES, stream->event_fetches * l->slot_bytes);
+    tell(stream, layer, ST_STAT_FETCH_BYTES, stream->event_fetches * l->slot.bytes);
     tell(stream, layer, ST_STAT_COMPUTED, stream->event_computed);
-    tell(stream, layer, ST_STAT_CPU_BYTES, stream->event_computed * l->slot_bytes);
+    tell(stream, layer, ST_STAT_CPU_BYTES, stream->event_computed * l->slot.bytes);
     /* The next decision may fail before it writes these, and is followed by an end of its own. */
     stream->fetch_count = stream->missing_count = stream->upload_count = 0;
     stream->event_fetches = stream->event_computed = 0;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/check.h"
+
 /* --- what is known before any decision --------------------------------------------------------------------------- */
 
 static uint32_t kv_layer_of(const st_op *op)
@@ -16,16 +18,16 @@ static uint32_t kv_layer_of(const st_op *op)
     }
 }
 
-/* One expert's part of its tensors, each at a multiple of the alignment. */
-static uint64_t slot_bytes(const st_binding *binding, const st_op *op)
+st_slot_layout st_slot_layout_of(const st_binding *binding, const st_op *op)
 {
-    uint64_t bytes = 0;
-    for (int i = 0; i < 3; i++) {
+    st_slot_layout slot = {0};
+    for (int i = 0; i < ST_EXPERT_MATRICES; i++) {
         if (op->weight[i] == ST_NO_WEIGHT) continue;
-        uint64_t one = binding->weights[op->weight[i]].bytes / op->p.experts.experts;
-        bytes += (one + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
+        slot.offset[i] = slot.bytes;
+        slot.matrix_bytes[i] = st_weight_expert_bytes(&binding->weights[op->weight[i]]);
+        slot.bytes += st_align_up(slot.matrix_bytes[i], ST_RANGE_ALIGN);
     }
-    return bytes;
+    return slot;
 }
 
 static void survey_layers(st_planner *p)
@@ -52,7 +54,7 @@ static void survey_ops(st_planner *p)
         uint32_t kv_layer = kv_layer_of(op);
         if (kv_layer != UINT32_MAX && !p->card_runs[i]) p->layers[kv_layer].state_on_card = false;
         if (op->kind != ST_OP_EXPERTS) continue;
-        p->slot_bytes[op->layer] = slot_bytes(source->binding, op);
+        p->slot_bytes[op->layer] = st_slot_layout_of(source->binding, op).bytes;
         p->layers[op->layer].experts_on_card = p->card_runs[i];
     }
 }
@@ -265,7 +267,7 @@ size_t st_weights_lay_out(const st_planner *p, size_t *offsets)
         for (uint32_t i = 0; i < binding->count; i++) {
             if (st_role_is_expert(binding->weights[i].role) != (experts == 1)) continue;
             bool here = p->weight_devices[i] >> ST_CARD & 1;
-            if (here) end = (end + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
+            if (here) end = st_align_up(end, ST_RANGE_ALIGN);
             if (offsets) offsets[i] = here ? end : SIZE_MAX;
             if (here) end += binding->weights[i].bytes;
         }

@@ -41,7 +41,6 @@ const char *st_moe_mode_name(st_moe_mode mode);
 enum {
     ST_LAYERS_AUTO = -2, /* as many as pay */
     ST_LAYERS_ALL = -1,
-    ST_RANGE_ALIGN = 256, /* where tensors and ranges begin */
     ST_SEQUENCES_MAX = 64,
     ST_NO_DEVICE = 255, /* of a NextN block's KV where the block is not run */
 };
@@ -98,11 +97,19 @@ typedef struct st_plan_speed {
     bool estimate;
 } st_plan_speed;
 
+/* Where the matrices of an expert lie in a slot; an absent one has 0 bytes. */
+typedef struct st_slot_layout {
+    size_t matrix_bytes[ST_EXPERT_MATRICES], offset[ST_EXPERT_MATRICES];
+    size_t bytes; /* of the slot */
+} st_slot_layout;
+
+st_slot_layout st_slot_layout_of(const st_binding *binding, const st_op *experts);
+
 typedef struct st_plan_experts {
     st_moe_mode mode;          /* ST_MOE_AUTO: the model has none */
     uint64_t budget_bytes;     /* what the card has left for routed experts */
     const uint32_t *slots;     /* [layers, NextN]: how many of its experts the card holds, in slots or as a whole */
-    const uint64_t *slot_bytes; /* [layers, NextN]: of one expert: gate, up and down, each at a multiple of 256 */
+    const uint64_t *slot_bytes; /* [layers, NextN]: of one slot */
     double slots_per_layer;    /* mean over the layers with experts */
     double resident_share;
     double hit_rate;           /* assumed */

@@ -7,11 +7,6 @@
 
 enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + ST_RANGE_ALIGN - 1) / ST_RANGE_ALIGN * ST_RANGE_ALIGN;
-}
-
 /* --- one sequence ------------------------------------------------------------------------------------------------ */
 
 /* With experts in RAM a prompt is worth sending in larger pieces: each piece touches nearly all of them. */
@@ -35,7 +30,7 @@ static void ask_needs(st_planner *p, uint32_t batch)
 /* On the host beside a card: the step blocks on their way up, and logits on their way down. */
 static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_sequence *s)
 {
-    size_t logits, step = aligned(st_step_bytes(draft->batch));
+    size_t logits, step = st_align_up(st_step_bytes(draft->batch), ST_RANGE_ALIGN);
     if (!st_mul_size((size_t)draft->out_rows * sizeof(float), draft->output ? p->source->desc->vocab : 0, &logits))
         return false;
     s->staging_steps[1] = step;
@@ -95,7 +90,7 @@ static void size_card_block(const st_planner *p, st_draft *draft)
     uint64_t *owners = draft->devices[ST_CARD].owners;
     owners[ST_OWNER_RUNTIME] = p->source->devices[ST_CARD].overhead_bytes;
     owners[ST_OWNER_SLOTS] = draft->mode == ST_MOE_CACHE ? slots_total(p) : 0;
-    draft->slots_offset = aligned(draft->weights_end);
+    draft->slots_offset = st_align_up(draft->weights_end, ST_RANGE_ALIGN);
     draft->expert_staging_offset = draft->slots_offset + owners[ST_OWNER_SLOTS];
     draft->expert_staging_bytes = expert_staging(p, draft);
     owners[ST_OWNER_STAGING] = draft->expert_staging_bytes;
@@ -130,9 +125,8 @@ static bool size_device(st_planner *p, st_draft *draft, uint8_t d)
     owners[ST_OWNER_EXPERTS] = draft->expert_bytes[d];
     if (d == ST_HOST) outside += owners[ST_OWNER_WEIGHTS] + owners[ST_OWNER_EXPERTS]; /* mapped from the file */
     owners[ST_OWNER_PADDING] = used - (owners_sum(device) - outside);
-    size_t block = used;
-    if (granularity > 1 && used % granularity && !st_add_size(used, granularity - used % granularity, &block))
-        return false;
+    size_t block;
+    if (!st_align_size(used, granularity ? granularity : 1, &block)) return false;
     owners[ST_OWNER_GRANULARITY] = block - used;
     draft->block_used[d] = used;
     device->block_bytes = block;

@@ -4,16 +4,14 @@
 #include "base/check.h"
 #include "plan/schedule.h"
 
-enum { ALIGNMENT = 256 };
-
 /* Nothing grows with the context: the needs are those of a first batch. */
 st_scratch_need st_scratch_need_of(const st_program *program, const st_binding *binding, const st_op *op,
                                    uint32_t batch)
 {
     st_op_cost cost = st_op_estimate(program, binding, op, batch, 0);
     st_scratch_need need = {SIZE_MAX, SIZE_MAX}; /* stays so where it does not fit: adding it up then fails */
-    st_align_size(cost.shared_bytes, ALIGNMENT, &need.shared_bytes);
-    st_align_size(cost.worker_bytes, ALIGNMENT, &need.worker_bytes);
+    st_align_size(cost.shared_bytes, ST_RANGE_ALIGN, &need.shared_bytes);
+    st_align_size(cost.worker_bytes, ST_RANGE_ALIGN, &need.worker_bytes);
     return need;
 }
 
@@ -29,14 +27,6 @@ static bool op_counts(const st_program *program, const st_working_options *optio
     return options->expert_cache && options->device == ST_HOST && program->ops[op].kind == ST_OP_EXPERTS;
 }
 
-/* Takes `count` × `size` bytes at the end, aligned. False when they do not fit a size. */
-static bool take(size_t *end, size_t count, size_t size, size_t *offset)
-{
-    size_t bytes;
-    if (!st_mul_size(count, size, &bytes) || !st_align_size(*end, ALIGNMENT, offset)) return false;
-    return st_add_size(*offset, bytes, end);
-}
-
 static void widen(st_working_set *set, st_scratch_need need)
 {
     if (set->shared_bytes < need.shared_bytes) set->shared_bytes = need.shared_bytes;
@@ -50,14 +40,14 @@ static bool lay_out(const st_desc *desc, const st_program *program, const st_wor
     size_t end = 0, of_workers, step_bytes = st_step_bytes(options->batch);
     bool carries = options->nextn && program->nextn.body.count > 0;
     size_t sums = options->expert_cache && options->device == ST_CARD ? options->batch : 0, row = (size_t)desc->embedding * sizeof(float);
-    return take(&end, program->row_bytes[ST_ROWS_ALL], options->batch, &set->values[ST_ROWS_ALL]) &&
-           take(&end, program->row_bytes[ST_ROWS_OUT], options->out_rows, &set->values[ST_ROWS_OUT]) &&
-           take(&end, 1, step_bytes, &set->steps[0]) && take(&end, 1, step_bytes, &set->steps[1]) &&
-           take(&end, 1, set->shared_bytes, &set->scratch) &&
-           take(&end, options->workers, set->worker_bytes, &of_workers) && /* right behind: both are aligned */
-           take(&end, carries ? desc->embedding : 0, sizeof(float), &set->carry) &&
-           take(&end, sums, row, &set->sums[0]) && take(&end, sums, row, &set->sums[1]) &&
-           st_align_size(end, ALIGNMENT, &set->bytes);
+    return st_range_append(&end, program->row_bytes[ST_ROWS_ALL], options->batch, &set->values[ST_ROWS_ALL]) &&
+           st_range_append(&end, program->row_bytes[ST_ROWS_OUT], options->out_rows, &set->values[ST_ROWS_OUT]) &&
+           st_range_append(&end, 1, step_bytes, &set->steps[0]) && st_range_append(&end, 1, step_bytes, &set->steps[1]) &&
+           st_range_append(&end, 1, set->shared_bytes, &set->scratch) &&
+           st_range_append(&end, options->workers, set->worker_bytes, &of_workers) && /* right behind: both are aligned */
+           st_range_append(&end, carries ? desc->embedding : 0, sizeof(float), &set->carry) &&
+           st_range_append(&end, sums, row, &set->sums[0]) && st_range_append(&end, sums, row, &set->sums[1]) &&
+           st_align_size(end, ST_RANGE_ALIGN, &set->bytes);
 }
 
 /* One operation runs at a time: the scratch is what the hungriest takes. */

@@ -43,7 +43,7 @@ static const void *const *expert_table(const st_ready *ready, uint8_t device, co
     const void **table = st_arena_alloc(ready->arena, w->ne[2], sizeof *table);
     if (!table) return NULL;
     for (uint64_t i = 0; i < w->ne[2]; i++)
-        table[i] = w->parts && device == ST_HOST ? w->parts[i]->data : data + i * (w->bytes / w->ne[2]);
+        table[i] = device == ST_HOST ? st_weight_expert(w, data, i) : data + i * st_weight_expert_bytes(w);
     return table;
 }
 
@@ -52,7 +52,7 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, const st
 {
     int32_t index = op->weight[slot];
     if (index == ST_NO_WEIGHT) return STRATA_OK;
-    bool routed = op->kind == ST_OP_EXPERTS && slot < 3, shared = routed && experts.share != ALL_EXPERTS;
+    bool routed = op->kind == ST_OP_EXPERTS && slot < ST_EXPERT_MATRICES, shared = routed && experts.share != ALL_EXPERTS;
     const st_weight *w = &ready->source->binding->weights[index];
     const unsigned char *data = ready->source->devices[device].weights[index];
     if (shared) data = ready->devices[device].working; /* the tables say where they are */

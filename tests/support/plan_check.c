@@ -1,4 +1,5 @@
 #include "base/alloc.h"
+#include "base/check.h"
 #include "support/plan_rig.h"
 
 static bool op_runs(const plan_rig *rig, uint32_t op)

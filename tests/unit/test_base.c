@@ -172,6 +172,26 @@ static void alignment_rounds_up_and_is_checked(void **state)
     out = 5;
     assert_false(st_align_size(SIZE_MAX - 30, 32, &out));
     assert_int_equal(out, 5);
+    assert_true(st_align_size(25, 24, &out)); /* not a power of two */
+    assert_int_equal(out, 48);
+    assert_int_equal(st_align_up(25, 24), 48);
+    assert_int_equal(st_align_up(48, 24), 48);
+}
+
+static void ranges_follow_each_other(void **state)
+{
+    (void)state;
+    size_t end = 0, offset = 7;
+    assert_true(st_range_append(&end, 3, 100, &offset));
+    assert_int_equal(offset, 0);
+    assert_int_equal(end, 300);
+    assert_true(st_range_append(&end, 1, 1, &offset));
+    assert_int_equal(offset, 2 * ST_RANGE_ALIGN);
+    assert_int_equal(end, 2 * ST_RANGE_ALIGN + 1);
+    assert_false(st_range_append(&end, SIZE_MAX, 2, &offset));
+    assert_false(st_range_append(&end, SIZE_MAX - 100, 1, &offset));
+    assert_int_equal(offset, 2 * ST_RANGE_ALIGN);
+    assert_int_equal(end, 2 * ST_RANGE_ALIGN + 1);
 }
 
 static void powers_of_two(void **state)
@@ -411,6 +431,7 @@ int main(void)
         cmocka_unit_test(a_prefix_goes_in_front),
         cmocka_unit_test(sums_and_products_are_checked),
         cmocka_unit_test(alignment_rounds_up_and_is_checked),
+        cmocka_unit_test(ranges_follow_each_other),
         cmocka_unit_test(powers_of_two),
         cmocka_unit_test(the_allocator_checks_products),
         cmocka_unit_test(allocations_fail_on_demand),

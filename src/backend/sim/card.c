@@ -19,8 +19,6 @@ struct st_event {
     uint64_t point; /* 0: not recorded */
 };
 
-enum { CARD_ALIGNMENT = 256 };
-
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 static void card_close(st_device *device)
@@ -58,7 +56,7 @@ static void card_info(const st_device *device, st_device_info *out)
         .total_bytes = (size_t)world->card.total_bytes,
         .free_bytes = world->memory.capacity - world->memory.used,
         .exact = true,
-        .alignment = CARD_ALIGNMENT,
+        .alignment = ST_SIM_ALIGNMENT,
         .workers = 1,
         .reads_host_memory = false,
     };

@@ -7,14 +7,14 @@
 #include "base/check.h"
 #include "base/error.h"
 
-enum { ALIGNMENT = 256, PAGE = 4096, POISON = 0xFF };
+enum { PAGE = 4096, POISON = 0xFF };
 #define POISON_MAX ((size_t)256 << 20) /* larger blocks keep their untouched pages, which are zero */
 
 strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error)
 {
-    *memory = (st_sim_memory){.capacity = (size_t)capacity, .granularity = ALIGNMENT};
+    *memory = (st_sim_memory){.capacity = (size_t)capacity, .granularity = ST_SIM_ALIGNMENT};
     size_t wanted;
-    if (st_align_size((size_t)granularity, ALIGNMENT, &wanted) && wanted) memory->granularity = wanted;
+    if (st_align_size((size_t)granularity, ST_SIM_ALIGNMENT, &wanted) && wanted) memory->granularity = wanted;
     if (capacity == 0) return STRATA_OK;
     void *base = memory->capacity == capacity ? mmap(NULL, memory->capacity, PROT_READ | PROT_WRITE,
                                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
@@ -63,18 +63,11 @@ static bool find_gap(const st_sim_memory *memory, size_t bytes, uint32_t *index,
     return false;
 }
 
-/* To a multiple of the granularity, which need not be a power of two. */
-static bool round_up(const st_sim_memory *memory, size_t bytes, size_t *out)
-{
-    size_t units = bytes / memory->granularity + (bytes % memory->granularity != 0);
-    return st_mul_size(units ? units : 1, memory->granularity, out);
-}
-
 strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out, strata_error *error)
 {
     size_t taken, offset;
     uint32_t index;
-    if (!round_up(memory, bytes, &taken) || !find_gap(memory, taken, &index, &offset))
+    if (!st_align_size(bytes ? bytes : 1, memory->granularity, &taken) || !find_gap(memory, taken, &index, &offset))
         return st_error_set(error, STRATA_MEMORY, "use fewer layers on the card, or a smaller context",
                             "the simulated card: no memory for %zu bytes: %zu of %zu are in use", bytes, memory->used,
                             memory->capacity);
@@ -100,7 +93,7 @@ void st_sim_memory_give(st_sim_memory *memory, void *address)
     memory->used -= range.taken;
     memory->count--;
     memmove(memory->ranges + i, memory->ranges + i + 1, (memory->count - i) * sizeof *memory->ranges);
-    size_t first = (range.offset + PAGE - 1) / PAGE * PAGE, end = (range.offset + range.taken) / PAGE * PAGE;
+    size_t first = st_align_up(range.offset, PAGE), end = (range.offset + range.taken) / PAGE * PAGE;
     if (first < end) madvise(memory->base + first, end - first, MADV_DONTNEED);
 }
 

@@ -78,7 +78,6 @@ void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *c
 {
     const st_sim_op *op = (const st_sim_op *)(const void *)actor;
     const st_bound_op *bound = op->bound;
-    bool experts = bound->op->kind == ST_OP_EXPERTS;
     see(visitor, context, op->step, st_step_bytes(op->step->batch_max), false);
     see_value(visitor, context, bound->out, op->rows, true);
     see_value(visitor, context, bound->out2, op->rows, true);
@@ -86,7 +85,7 @@ void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *c
         see_value(visitor, context, bound->in[i], bound->op->kind == ST_OP_GATHER ? op->step->count : op->rows, false);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         const st_bound_weight *w = &bound->weight[i];
-        if (experts && i < 3 && w->parts) see_experts(op, i, visitor, context);
+        if (st_sim_is_expert(bound, i)) see_experts(op, i, visitor, context);
         else see(visitor, context, w->data, w->ne[1] * w->ne[2] * w->row_bytes, false);
     }
 }

@@ -59,18 +59,13 @@ static strata_status check_values(const check *c, uint32_t rows, uint32_t all_ro
     return status;
 }
 
-/* Experts are looked at when they are chosen. */
-static bool is_expert(const st_bound_op *bound, int index)
-{
-    return bound->op->kind == ST_OP_EXPERTS && index < 3 && bound->weight[index].parts;
-}
-
+/* Experts are checked when they are chosen. */
 static strata_status check_weights(const check *c)
 {
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         const st_bound_weight *w = &c->bound->weight[i];
         size_t rows, bytes = SIZE_MAX;
-        if (!w->data || is_expert(c->bound, i)) continue;
+        if (!w->data || st_sim_is_expert(c->bound, i)) continue;
         if (!st_mul_size(w->ne[1], w->ne[2], &rows) || !holds(c, w->data, rows, w->row_bytes, &bytes))
             return refuse(c, "weight", i, w->data, bytes);
     }
@@ -162,9 +157,9 @@ static strata_status check_experts(const check *c, uint32_t rows)
     strata_status status = check_indices(c, "experts", ids, count, c->bound->op->p.experts.experts);
     for (size_t i = 0; i < count && status == STRATA_OK; i++) {
         const void *const *launched = c->tables;
-        for (int k = 0; k < 3 && status == STRATA_OK; k++) {
+        for (int k = 0; k < ST_EXPERT_MATRICES && status == STRATA_OK; k++) {
             const st_bound_weight *w = &c->bound->weight[k];
-            if (!is_expert(c->bound, k)) continue;
+            if (!st_sim_is_expert(c->bound, k)) continue;
             status = check_entry(c, launched[ids[i]], k, ids[i]);
             launched += c->bound->op->p.experts.experts;
             if (status != STRATA_OK || !w->parts[ids[i]]) continue; /* an expert of another device */
@@ -208,16 +203,16 @@ typedef struct flight {
 static size_t table_entries(const st_bound_op *bound)
 {
     size_t entries = 0;
-    for (int i = 0; i < 3; i++)
-        if (is_expert(bound, i)) entries += bound->op->p.experts.experts;
+    for (int i = 0; i < ST_EXPERT_MATRICES; i++)
+        if (st_sim_is_expert(bound, i)) entries += bound->op->p.experts.experts;
     return entries;
 }
 
 static size_t copy_tables(const st_bound_op *bound, const void **to)
 {
     size_t at = 0, entries = bound->op->p.experts.experts;
-    for (int i = 0; i < 3; i++) {
-        if (!is_expert(bound, i)) continue;
+    for (int i = 0; i < ST_EXPERT_MATRICES; i++) {
+        if (!st_sim_is_expert(bound, i)) continue;
         memcpy(to + at, bound->weight[i].parts, entries * sizeof *to);
         at += entries;
     }

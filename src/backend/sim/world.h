@@ -6,6 +6,8 @@
 #include "backend/sim/clock.h"
 #include "backend/sim/sim.h"
 
+enum { ST_SIM_ALIGNMENT = 256 }; /* of the card's allocations and of every address that an operation uses */
+
 /* One allocation of the card's memory. */
 typedef struct st_sim_range {
     size_t offset;
@@ -43,6 +45,12 @@ typedef struct st_sim_op {
     const st_step *step;
     uint32_t rows;
 } st_sim_op;
+
+/* Whether the weight of that index is a matrix of routed experts, found by a table. */
+static inline bool st_sim_is_expert(const st_bound_op *bound, int index)
+{
+    return bound->op->kind == ST_OP_EXPERTS && index < ST_EXPERT_MATRICES && bound->weight[index].parts;
+}
 
 struct st_sim_world {
     st_profile host, card;
