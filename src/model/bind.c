@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/log.h"
 
 enum { DIMS = 3, NAME_MAX_BYTES = 128 };
 
@@ -442,12 +441,10 @@ static strata_status bind_all(binder *b)
     return STRATA_OK;
 }
 
-/* A tensor of a layer past block_count is an error. Other unused tensors are logged. */
+/* A tensor of a layer past block_count is an error. Other unused tensors are allowed. */
 static strata_status check_leftovers(const binder *b)
 {
     uint32_t layers = b->desc->layer_count + b->desc->nextn_count;
-    size_t bound = 0;
-    for (uint32_t i = 0; i < b->count; i++) bound += b->weights[i].parts ? b->weights[i].ne[2] : 1;
     for (size_t i = 0; i < st_gguf_tensor_count(b->gguf); i++) {
         st_str name = st_gguf_tensor_at(b->gguf, i)->name;
         char text[NAME_MAX_BYTES];
@@ -458,9 +455,6 @@ static strata_status check_leftovers(const binder *b)
                                 "%s: tensor %s: expected layers 0 to %" PRIu32 " (block_count), found layer %" PRIu32,
                                 st_gguf_path(b->gguf), text, layers - 1, layer);
     }
-    if (bound < st_gguf_tensor_count(b->gguf))
-        st_log(ST_LOG_INFO, "%s: %zu tensors are not used by this architecture", st_gguf_path(b->gguf),
-               st_gguf_tensor_count(b->gguf) - bound);
     return STRATA_OK;
 }
 

@@ -32,7 +32,7 @@ static double stay(const st_gate *gate)
     return fmin(fmax(events, ST_GATE_EVENTS), STAY_MAX);
 }
 
-double st_gate_gain(const st_gate *gate)
+static double gain_of(const st_gate *gate)
 {
     return gate->watched > 0.0 ? stay(gate) * gate->uses / gate->watched : 0.0;
 }
@@ -43,7 +43,7 @@ static void judge(st_gate *gate)
     gate->uses = gate->uses * KEPT + gate->difference;
     gate->watched = gate->watched * KEPT + gate->count;
     gate->square = gate->square * KEPT * KEPT + gate->difference * gate->difference;
-    double gain = st_gate_gain(gate), error = stay(gate) * sqrt(gate->square) / gate->watched;
+    double gain = gain_of(gate), error = stay(gate) * sqrt(gate->square) / gate->watched;
     if (gate->watched < WATCHED_MIN) return;
     if (gain + CLOSE_ERRORS * error < gate->cost) gate->open = false;
     if (gain - OPEN_ERRORS * error > gate->cost) gate->open = true;

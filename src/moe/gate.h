@@ -37,8 +37,6 @@ void st_gate_init(st_gate *gate, double cost, uint32_t slots, int32_t *balance, 
 /* An event: first its uses, one by one, then what is proposed. */
 void st_gate_begin_event(st_gate *gate);
 void st_gate_use(st_gate *gate, uint32_t expert);
-/* What an exchange has brought lately, in hits. */
-double st_gate_gain(const st_gate *gate);
 /* An exchange is proposed: it is watched, and whether it is made is the answer. */
 bool st_gate_propose(st_gate *gate, uint32_t newcomer, uint32_t victim);
 

@@ -20,7 +20,4 @@ typedef struct st_split_demand {
  * through soonest. */
 uint32_t st_split_fetch(const st_profile *host, const st_profile *card, const st_split_demand *demand);
 
-/* How long that takes with `fetched` of them. */
-double st_split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand, uint32_t fetched);
-
 #endif

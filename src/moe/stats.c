@@ -100,29 +100,11 @@ void st_stats_upload(st_stats *stats, uint32_t layer_index, bool decode, uint32_
     l->tallies[expert].uploads++;
 }
 
-uint64_t st_stats_get(const st_stats *stats, uint32_t layer_index, bool decode, st_stat what)
-{
-    return stats->layers[layer_index].counts[decode][what];
-}
-
 uint64_t st_stats_total(const st_stats *stats, bool decode, st_stat what)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < stats->layer_count; i++) sum += stats->layers[i].counts[decode][what];
     return sum;
-}
-
-uint64_t st_stats_of_expert(const st_stats *stats, uint32_t layer_index, uint32_t expert, st_stat what)
-{
-    const tally *t = &stats->layers[layer_index].tallies[expert];
-    if (what == ST_STAT_HITS) return t->hits;
-    if (what == ST_STAT_MISSES) return t->misses;
-    return what == ST_STAT_UPLOADS ? t->uploads : 0;
-}
-
-uint64_t st_stats_reuse(const st_stats *stats, uint32_t layer_index, uint32_t bucket)
-{
-    return stats->layers[layer_index].reuse[bucket];
 }
 
 /* ---- showing ---------------------------------------------------------------------------------------------------------- */

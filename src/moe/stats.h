@@ -56,11 +56,7 @@ void st_stats_add(st_stats *stats, uint32_t layer, bool decode, st_stat what, ui
 /* An upload of this expert began. */
 void st_stats_upload(st_stats *stats, uint32_t layer, bool decode, uint32_t expert, uint64_t bytes);
 
-uint64_t st_stats_get(const st_stats *stats, uint32_t layer, bool decode, st_stat what);
 uint64_t st_stats_total(const st_stats *stats, bool decode, st_stat what);
-/* Hits, misses or uploads of one expert, of both phases; 0 for anything else. */
-uint64_t st_stats_of_expert(const st_stats *stats, uint32_t layer, uint32_t expert, st_stat what);
-uint64_t st_stats_reuse(const st_stats *stats, uint32_t layer, uint32_t bucket);
 
 /* Tables for people; docs/json.md has the fields of the JSON. False and NULL: no memory. */
 bool st_stats_print(const st_stats *stats, st_buf *out);

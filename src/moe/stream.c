@@ -60,12 +60,10 @@ struct st_stream {
     float *demanded_weights, *scores;
     uint32_t *demanded_uses;
     uint32_t *missing, *missing_tokens; /* [experts_max], the most wanted first */
-    uint32_t missing_count, fetch_count;
-    uint64_t event_fetches, event_computed;
+    uint32_t missing_count, fetch_count, failed_fetches;
     bool decoding;           /* one token, not a batch of a prompt */
     st_cache_upload *uploads; /* [experts_max] */
     uint32_t upload_count;
-    st_stream_counts counts;
 };
 
 static void tell(st_stream *stream, uint32_t layer, st_stat what, uint64_t amount)
@@ -360,11 +358,6 @@ uint32_t st_stream_waves(const st_stream *stream, uint32_t layer)
     return stream->options.arms == ST_ARMS_CPU ? 0 : waves_of(stream, stream->layers[layer].experts);
 }
 
-st_stream_counts st_stream_counts_of(const st_stream *stream)
-{
-    return stream->counts;
-}
-
 /* --- uploads ---------------------------------------------------------------------------------------------------------------- */
 
 /* Uploads that have landed become visible, in the order in which they were sent, up to the first one of the layer `busy`,
@@ -402,7 +395,6 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     stream_layer *l = &stream->layers[layer];
     uint32_t most = stream->options.flights_max;
     if (stream->flight_count == (most && most < FLIGHTS ? most : FLIGHTS)) {
-        stream->counts.upload_drops++;
         tell(stream, layer, ST_STAT_QUEUE_FULL, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return STRATA_OK;
@@ -411,7 +403,6 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     strata_status status = copy_expert(stream, stream->upload_queue, l, upload->expert, slot_at(l, upload->slot), error);
     if (status == STRATA_OK) status = backend->event_record(f->landed, stream->upload_queue, error);
     if (status != STRATA_OK) {
-        stream->counts.upload_failures++;
         tell(stream, layer, ST_STAT_FAILED, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return status == STRATA_DEVICE_LOST ? status : STRATA_OK;
@@ -420,8 +411,6 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     f->slot = upload->slot;
     f->expert = upload->expert;
     stream->flight_count++;
-    stream->counts.uploads++;
-    stream->counts.upload_bytes += l->slot.bytes;
     if (stream->source.stats)
         st_stats_upload(stream->source.stats, layer, stream->decoding, upload->expert, l->slot.bytes);
     return STRATA_OK;
@@ -460,9 +449,6 @@ static void take_answer(st_stream *stream, stream_layer *l, const st_cache_answe
         stream->uploads[i] = answer->uploads[i];
         if (answer->uploads[i].evicted >= 0) give_to_host(l, (uint32_t)answer->uploads[i].evicted);
     }
-    stream->counts.events++;
-    stream->counts.hits += answer->hits;
-    stream->counts.misses += answer->misses;
 }
 
 static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, uint32_t rows, uint32_t hits)
@@ -488,7 +474,6 @@ static void count_predictions(st_stream *stream, uint32_t layer, const st_cache_
         if (!l->predicted[stream->demanded[i]]) continue;
         l->predicted[stream->demanded[i]] = false;
         if (answer->slot[i] < 0) continue; /* too late */
-        stream->counts.prefetch_hits++;
         tell(stream, layer, ST_STAT_PREFETCH_HITS, 1);
     }
 }
@@ -501,15 +486,6 @@ static void count_reasons(st_stream *stream, uint32_t layer, const st_cache_answ
     tell(stream, layer, ST_STAT_UNPAID, answer->unpaid);
     tell(stream, layer, ST_STAT_OVER_BUDGET, answer->over_budget);
     tell(stream, layer, ST_STAT_NO_ROOM, answer->no_room);
-}
-
-/* Fetched and computed; the statistics hear of them when the layer is through. */
-static void count_shares(st_stream *stream, int64_t fetched, int64_t computed)
-{
-    stream->counts.fetches += (uint64_t)fetched;
-    stream->counts.computed += (uint64_t)computed;
-    stream->event_fetches += (uint64_t)fetched;
-    stream->event_computed += (uint64_t)computed;
 }
 
 strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,
@@ -537,7 +513,6 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the card's, for this once */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
     *out = (st_stream_work){.waves = waves_of(stream, stream->fetch_count), .host = stream->fetch_count < stream->missing_count};
-    count_shares(stream, (int64_t)stream->fetch_count, (int64_t)stream->missing_count - stream->fetch_count);
     return STRATA_OK;
 }
 
@@ -546,8 +521,7 @@ static void leave_wave(st_stream *stream, stream_layer *l, uint32_t first, uint3
 {
     for (uint32_t i = first; i < end; i++)
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = l->home[m][stream->missing[i]];
-    stream->counts.fetch_failures += end - first;
-    count_shares(stream, -(int64_t)(end - first), end - first);
+    stream->failed_fetches += end - first;
 }
 
 static strata_status send_wave(st_stream *stream, const stream_layer *l, uint32_t wave, uint32_t first, uint32_t end,
@@ -574,7 +548,6 @@ strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, 
     if (end > stream->fetch_count) end = stream->fetch_count;
     strata_status status = send_wave(stream, l, wave, first, end, error);
     *ready = status == STRATA_OK ? stream->fetched[wave % HALVES] : NULL;
-    if (status == STRATA_OK) stream->counts.fetch_bytes += (end - first) * l->slot.bytes;
     if (status == STRATA_OK || status == STRATA_DEVICE_LOST) return status;
     leave_wave(stream, l, first, end);
     return STRATA_OK;
@@ -594,13 +567,14 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < stream->upload_count && status == STRATA_OK; i++)
         status = send_upload(stream, layer, &stream->uploads[i], error);
-    tell(stream, layer, ST_STAT_FETCHES, stream->event_fetches);
-    tell(stream, layer, ST_STAT_FETCH_BYTES, stream->event_fetches * l->slot.bytes);
-    tell(stream, layer, ST_STAT_COMPUTED, stream->event_computed);
-    tell(stream, layer, ST_STAT_CPU_BYTES, stream->event_computed * l->slot.bytes);
+    uint64_t fetched = stream->fetch_count - stream->failed_fetches, computed = stream->missing_count - fetched;
+    tell(stream, layer, ST_STAT_FETCHES, fetched);
+    tell(stream, layer, ST_STAT_FETCH_BYTES, fetched * l->slot.bytes);
+    tell(stream, layer, ST_STAT_COMPUTED, computed);
+    tell(stream, layer, ST_STAT_CPU_BYTES, computed * l->slot.bytes);
+    tell(stream, layer, ST_STAT_FAILED, stream->failed_fetches);
     /* The next decision may fail before it writes these, and is followed by an end of its own. */
-    stream->fetch_count = stream->missing_count = stream->upload_count = 0;
-    stream->event_fetches = stream->event_computed = 0;
+    stream->fetch_count = stream->failed_fetches = stream->missing_count = stream->upload_count = 0;
     if (!stream->options.deterministic) show_landed(stream, layer);
     return status;
 }
@@ -636,7 +610,6 @@ static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t 
     }
     if (demand.count == 0) return STRATA_OK;
     if (stream->flight_count) {
-        stream->counts.prefetch_drops += demand.count;
         tell(stream, layer, ST_STAT_DROPPED, demand.count);
         return STRATA_OK;
     }
@@ -646,7 +619,6 @@ static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t 
     for (uint32_t i = 0; i < answer.upload_count && status == STRATA_OK; i++) {
         if (answer.uploads[i].evicted >= 0) give_to_host(l, (uint32_t)answer.uploads[i].evicted);
         l->predicted[answer.uploads[i].expert] = true;
-        stream->counts.prefetches++;
         tell(stream, layer, ST_STAT_PREFETCHES, 1);
         status = send_upload(stream, layer, &answer.uploads[i], error);
     }

@@ -89,14 +89,4 @@ uint32_t st_stream_asks(const st_stream *stream, uint32_t layer, uint32_t rows);
 float *st_stream_scores(const st_stream *stream); /* NULL: nobody asks a router */
 strata_status st_stream_hint(st_stream *stream, uint32_t layer, strata_error *error);
 
-typedef struct st_stream_counts {
-    uint64_t events, hits, misses; /* experts of a token or batch in a layer */
-    uint64_t fetches, computed;    /* of the misses */
-    uint64_t uploads, upload_failures, upload_drops, fetch_failures;
-    uint64_t fetch_bytes, upload_bytes;
-    uint64_t prefetches, prefetch_hits, prefetch_drops; /* begun; used in time; left out because the link was busy */
-} st_stream_counts;
-
-st_stream_counts st_stream_counts_of(const st_stream *stream);
-
 #endif

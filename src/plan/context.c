@@ -25,7 +25,7 @@ uint32_t st_context_fixed(const st_planner *p)
     return smaller(p->options.context, context_max(p));
 }
 
-uint32_t st_context_least(const st_planner *p)
+static uint32_t context_least(const st_planner *p)
 {
     return smaller(CONTEXT_STEP, context_max(p));
 }
@@ -112,7 +112,7 @@ uint32_t st_draft_largest_context(st_planner *p, const st_draft *draft, uint32_t
 static uint32_t largest_placed(st_planner *p, st_moe_mode mode, bool whole, uint32_t below, uint32_t step)
 {
     st_draft trial;
-    uint32_t least = (st_context_least(p) + step - 1) / step, low = 0, high = (below - 1) / step;
+    uint32_t least = (context_least(p) + step - 1) / step, low = 0, high = (below - 1) / step;
     if (high < least || !st_draft_at(p, mode, whole, least * step, &trial)) return 0;
     for (low = least; low < high;) {
         uint32_t middle = high - (high - low) / 2;
@@ -127,7 +127,7 @@ static bool place_usual(st_planner *p, st_moe_mode mode, bool whole, uint32_t us
 {
     if (st_draft_at(p, mode, whole, usual, out)) return true;
     uint32_t context = largest_placed(p, mode, whole, usual, step);
-    return st_draft_at(p, mode, whole, context ? context : st_context_least(p), out);
+    return st_draft_at(p, mode, whole, context ? context : context_least(p), out);
 }
 
 static void extend(st_planner *p, uint32_t to, uint32_t step, st_draft *draft)

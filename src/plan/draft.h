@@ -115,7 +115,6 @@ uint32_t st_draft_largest_context(st_planner *planner, const st_draft *draft, ui
                                   uint32_t step);
 
 uint32_t st_context_fixed(const st_planner *planner); /* clamped to the model's; 0: to be chosen */
-uint32_t st_context_least(const st_planner *planner); /* nothing below is chosen */
 uint32_t st_context_usual(const st_planner *planner, st_moe_mode mode); /* at which modes are compared */
 
 /* --- modes.c ----------------------------------------------------------------------------------------------------- */

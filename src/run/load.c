@@ -304,8 +304,3 @@ const st_ledger *st_load_ledger(const st_load *load)
 {
     return load->ledger;
 }
-
-st_stream *st_load_stream(const st_load *load)
-{
-    return load->stream;
-}

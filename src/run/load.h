@@ -35,6 +35,5 @@ void st_load_free(st_load *load);
 st_run_source st_load_sequence(const st_load *load, uint32_t sequence);
 
 const st_ledger *st_load_ledger(const st_load *load);
-st_stream *st_load_stream(const st_load *load); /* NULL: no expert cache */
 
 #endif

@@ -39,6 +39,9 @@ static void every_copy_in_turn(void **state)
     uint64_t spared = 0, told = 0;
     for (uint64_t n = 1;; n++) {
         golden_options options = cache_options(&placed, 7);
+        golden_watch watch;
+        golden_watch_open(&watch, &g);
+        options.watch = &watch.watch;
         golden_run r;
         golden_run_open(&r, &g, &options);
         uint64_t before = st_sim_calls(r.world, ST_SIM_COPY);
@@ -48,10 +51,9 @@ static void every_copy_in_turn(void **state)
         for (uint32_t i = 0; i < 42 && status == STRATA_OK; i += 7) status = st_run_tokens(r.run, g.tokens + i, 7, &error);
         bool came = st_sim_calls(r.world, ST_SIM_COPY) - before >= n;
         st_sim_fail_at(r.world, ST_SIM_COPY, 0);
-        st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
         if (status == STRATA_OK && came) {
             spared++;
-            assert_int_equal(counts.upload_failures + counts.fetch_failures > 0, true);
+            assert_true(golden_watch_count(&watch, ST_STAT_FAILED) > 0);
         }
         if (status != STRATA_OK) {
             told++;
@@ -61,6 +63,7 @@ static void every_copy_in_turn(void **state)
         assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
         check_all(&r, "after a copy that failed");
         golden_run_close(&r);
+        golden_watch_close(&watch);
         if (!came) break;
         if (n >= 40 || kit_is_slow()) n += kit_is_slow() ? 30 : 16; /* every one would take long */
     }
@@ -83,6 +86,9 @@ static void more_uploads_than_the_queue_takes(void **state)
     golden_options options = cache_options(&placed, 1);
     options.profiles = profiles;
     options.experts.flights_max = 2;
+    golden_watch watch;
+    golden_watch_open(&watch, &g);
+    options.watch = &watch.watch;
     golden_run r;
     golden_run_open(&r, &g, &options);
     for (int i = 0; i < 6; i++) {
@@ -90,10 +96,11 @@ static void more_uploads_than_the_queue_takes(void **state)
         check_all(&r, "with a slow link");
         assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
     }
-    st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
-    assert_true(counts.upload_drops > 0);
-    assert_int_equal(counts.computed + counts.fetches, counts.misses);
+    assert_true(golden_watch_count(&watch, ST_STAT_QUEUE_FULL) > 0);
+    assert_int_equal(golden_watch_count(&watch, ST_STAT_COMPUTED) + golden_watch_count(&watch, ST_STAT_FETCHES),
+                     golden_watch_count(&watch, ST_STAT_MISSES));
     golden_run_close(&r);
+    golden_watch_close(&watch);
     golden_close(&g);
 }
 
@@ -133,12 +140,16 @@ static void hints_change_nothing(void **state)
             st_plan_options placed = slots_of(2);
             golden_options options = cache_options(&placed, 1);
             options.experts.prefetch = prefetch;
+            golden_watch watch;
+            golden_watch_open(&watch, &g);
+            options.watch = &watch.watch;
             golden_run r;
             golden_run_open(&r, &g, &options);
             check_all(&r, names[n]);
-            st_stream_counts counts = st_stream_counts_of(st_load_stream(r.load));
-            if (prefetch & ST_PREFETCH_NEXT) assert_true(counts.prefetches + counts.prefetch_drops > 0);
+            uint64_t predicted = golden_watch_count(&watch, ST_STAT_PREFETCHES) + golden_watch_count(&watch, ST_STAT_DROPPED);
+            if (prefetch & ST_PREFETCH_NEXT) assert_true(predicted > 0);
             golden_run_close(&r);
+            golden_watch_close(&watch);
             golden_close(&g);
         }
 }
@@ -180,6 +191,9 @@ static void uploads_land_while_a_batch_runs(void **state)
         options.profiles = profiles;
         options.experts.deterministic = deterministic;
         options.experts.arms = ST_ARMS_CPU;
+        golden_watch watch;
+        golden_watch_open(&watch, &g);
+        options.watch = &watch.watch;
         golden_run r;
         golden_run_open(&r, &g, &options);
         uint32_t last = (g.token_count - 1) / 7 * 7;
@@ -191,8 +205,9 @@ static void uploads_land_while_a_batch_runs(void **state)
         golden_feed(&r, last, g.token_count - last, &score);
         if (!(golden_error(&score) <= 2e-5)) fail_msg("deterministic %d: error %g", deterministic, golden_error(&score));
         assert_true(score.rows > 0);
-        assert_true(st_stream_counts_of(st_load_stream(r.load)).uploads > 0);
+        assert_true(golden_watch_count(&watch, ST_STAT_UPLOADS) > 0);
         golden_run_close(&r);
+        golden_watch_close(&watch);
         golden_close(&g);
     }
 }
@@ -213,7 +228,7 @@ static void a_table_changes_after_the_launch(void **state)
     strata_error error = {0};
     assert_int_equal(st_run_tokens(r.run, g.tokens, g.token_count, &error), STRATA_OK);
     uint32_t layer = g.desc->layer_count - 1, row = 0;
-    const void **table = (const void **)(uintptr_t)st_stream_card_parts(st_load_stream(r.load), layer, 0);
+    const void **table = (const void **)(uintptr_t)st_stream_card_parts(st_load_sequence(r.load, 0).stream, layer, 0);
     memset(table, 0, g.desc->layers[layer].ffn.experts * sizeof *table);
     const float *logits;
     assert_int_equal(st_run_logits(r.run, &row, 1, &logits, &error), STRATA_DEVICE);
@@ -239,7 +254,7 @@ static void a_decision_fails_after_a_fetch(void **state)
     options.experts.warm = &warm; /* layer 1 has the experts 2 and 3 in its slots, layer 0 has 0 and 1 */
     golden_run r;
     golden_run_open(&r, &g, &options);
-    st_stream *stream = st_load_stream(r.load);
+    st_stream *stream = st_load_sequence(r.load, 0).stream;
     const int32_t fetched[] = {2, 3, 4, 5}, wrong[] = {0, 1, 2, -1};
     const float weights[] = {0.25f, 0.25f, 0.25f, 0.25f};
     st_stream_work work;

@@ -165,6 +165,25 @@ void golden_run_close(golden_run *r)
     *r = (golden_run){0};
 }
 
+void golden_watch_open(golden_watch *w, const golden *g)
+{
+    uint32_t layers = g->desc->layer_count + g->desc->nextn_count, experts[GOLDEN_EXPERTS_MAX];
+    assert_true(layers <= GOLDEN_EXPERTS_MAX);
+    for (uint32_t i = 0; i < layers; i++) experts[i] = g->desc->layers[i].ffn.experts;
+    w->watch = (st_watch){.experts_max = GOLDEN_EXPERTS_MAX, .seen = w->seen, .distinct = w->distinct};
+    assert_int_equal(st_stats_new(layers, experts, &w->watch.stats, NULL), STRATA_OK);
+}
+
+void golden_watch_close(golden_watch *w)
+{
+    st_stats_free(w->watch.stats);
+}
+
+uint64_t golden_watch_count(const golden_watch *w, st_stat what)
+{
+    return st_stats_total(w->watch.stats, false, what) + st_stats_total(w->watch.stats, true, what);
+}
+
 uint32_t golden_argmax(const float *logits, uint32_t count)
 {
     uint32_t best = 0;

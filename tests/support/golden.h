@@ -46,6 +46,18 @@ typedef struct golden_options {
     uint64_t fails_at;             /* … fails, the so-many-th from the devices' opening on; 0: none does */
 } golden_options;
 
+/* Statistics of a model's routed experts, for golden_options.watch. */
+enum { GOLDEN_EXPERTS_MAX = 64 };
+typedef struct golden_watch {
+    st_watch watch;
+    bool seen[GOLDEN_EXPERTS_MAX];
+    uint32_t distinct[GOLDEN_EXPERTS_MAX];
+} golden_watch;
+
+void golden_watch_open(golden_watch *w, const golden *g);
+void golden_watch_close(golden_watch *w);
+uint64_t golden_watch_count(const golden_watch *w, st_stat what); /* of prompts and decoding */
+
 /* Devices, weights on them and an executor; any failure fails the test. */
 typedef struct golden_run {
     const golden *g;

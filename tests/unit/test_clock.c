@@ -266,9 +266,6 @@ static void alone_it_takes_the_slowest_part(void **state)
     check_seconds("second starts", second.started, 3.5);
     check_seconds("second ends", second.ended, 4);
     check_seconds("now", st_clock_now(clock), 4);
-    check_seconds("memory", st_clock_busy(clock, ST_RESOURCE_DEVICE_MEMORY), 2.5);
-    check_seconds("arithmetic", st_clock_busy(clock, ST_RESOURCE_DEVICE_OPS), 3);
-    check_seconds("link", st_clock_busy(clock, ST_RESOURCE_LINK_UP), 0);
     assert_int_equal(first.drops + second.drops, 2);
     st_clock_free(clock);
 }
@@ -290,7 +287,6 @@ static void the_host_works_while_a_copy_runs(void **state)
     check_seconds("point", seconds, 4);
     wait_for(clock, point); /* long past: takes no time */
     check_seconds("now", st_clock_now(clock), 4 + 70.0 / 60);
-    check_seconds("DRAM", st_clock_busy(clock, ST_RESOURCE_HOST_DRAM), 310.0 / 60);
     st_clock_free(clock);
 }
 
@@ -573,10 +569,7 @@ static void tell(unsigned seed, story *s)
     for (int i = 0; i < QUEUES; i++) wait_for(clock, new_point(clock, queues[i]));
     s->end = st_clock_now(clock);
     assert_true(s->end <= longest * (1 + 1e-9)); /* sharing never costs: in the worst case one after the other */
-    for (int r = 0; r < ST_RESOURCE_COUNT; r++) {
-        assert_true(st_clock_busy(clock, (st_resource)r) <= s->end * (1 + 1e-9));
-        check_seconds("work done", st_clock_busy(clock, (st_resource)r), asked[r] / rates[r]);
-    }
+    for (int r = 0; r < ST_RESOURCE_COUNT; r++) assert_true(asked[r] / rates[r] <= s->end * (1 + 1e-9)); /* none is overused */
     st_clock_free(clock);
 }
 

@@ -11,9 +11,7 @@ typedef struct rig {
     golden g;
     uint32_t experts[16];
     uint64_t bytes[16];
-    bool seen[64];
-    uint32_t distinct[64];
-    st_watch watch;
+    golden_watch stats;
     char path[64];
 } rig;
 
@@ -29,16 +27,15 @@ static void open_watch(rig *r, const char *name)
     snprintf(r->path, sizeof r->path, "/tmp/strata-watch-%d", (int)getpid());
     st_trace_shape shape = {.model = "kit", .arch = "kit", .layers = layers, .experts = r->experts[layers - 1], .used = used,
                             .expert_bytes = r->bytes, .dense_bytes = r->bytes};
-    r->watch = (st_watch){.experts_max = 64, .seen = r->seen, .distinct = r->distinct};
-    assert_int_equal(st_stats_new(layers, r->experts, &r->watch.stats, NULL), STRATA_OK);
-    assert_int_equal(st_trace_writer_open(r->path, &shape, &r->watch.trace, NULL), STRATA_OK);
+    golden_watch_open(&r->stats, &r->g);
+    assert_int_equal(st_trace_writer_open(r->path, &shape, &r->stats.watch.trace, NULL), STRATA_OK);
 }
 
 /* A prompt of 14 in two batches, then token by token; returns the trace. */
 static st_trace *watch_run(rig *r, const st_plan_options *placed)
 {
     golden_options options = {.kv_type = ST_TYPE_F32, .batch = 7, .threads = 1, .cpu = "ref", .placed = placed,
-                              .watch = &r->watch};
+                              .watch = &r->stats.watch};
     golden_run run;
     strata_error error;
     st_trace *trace = NULL;
@@ -49,7 +46,7 @@ static st_trace *watch_run(rig *r, const st_plan_options *placed)
     uint32_t row = 0;
     assert_int_equal(st_run_logits(run.run, &row, 1, &logits, NULL), STRATA_OK);
     golden_run_close(&run);
-    assert_int_equal(st_trace_writer_close(r->watch.trace, NULL), STRATA_OK);
+    assert_int_equal(st_trace_writer_close(r->stats.watch.trace, NULL), STRATA_OK);
     if (st_trace_read(r->path, &trace, &error) != STRATA_OK) fail_msg("%s", error.message);
     return trace;
 }
@@ -57,7 +54,7 @@ static st_trace *watch_run(rig *r, const st_plan_options *placed)
 static void close_watch(rig *r)
 {
     unlink(r->path);
-    st_stats_free(r->watch.stats);
+    golden_watch_close(&r->stats);
     golden_close(&r->g);
 }
 
@@ -94,11 +91,11 @@ static void the_same_on_every_placement(void **state)
             for (uint32_t l = 0; l < r.g.desc->layer_count; l++) moe += r.experts[l] > 0;
             assert_int_equal(trace->event_count, (size_t)moe * TOKENS);
             assert_int_equal(trace->decode_tokens, TOKENS - 14);
-            assert_int_equal(st_stats_total(r.watch.stats, false, ST_STAT_EVENTS), 2 * moe);
-            assert_int_equal(st_stats_total(r.watch.stats, true, ST_STAT_EVENTS), (TOKENS - 14) * moe);
-            uint64_t misses = st_stats_total(r.watch.stats, true, ST_STAT_MISSES);
+            assert_int_equal(st_stats_total(r.stats.watch.stats, false, ST_STAT_EVENTS), 2 * moe);
+            assert_int_equal(st_stats_total(r.stats.watch.stats, true, ST_STAT_EVENTS), (TOKENS - 14) * moe);
+            uint64_t misses = st_stats_total(r.stats.watch.stats, true, ST_STAT_MISSES);
             if (modes[m] != ST_MOE_CACHE) assert_int_equal(misses, 0);
-            else check_misses(r.watch.stats);
+            else check_misses(r.stats.watch.stats);
             if (!first) {
                 first = trace;
             } else {

@@ -140,16 +140,11 @@ static bool fits(double left, double seconds)
     return left <= seconds * (1 + 1e-12);
 }
 
-static void pass(st_clock *clock, st_clock_phase *p, double seconds)
+static void pass(st_clock_phase *p, double seconds)
 {
     bool over = fits(seconds_left(p), seconds);
-    if (p->latency > 0) {
-        p->latency = over ? 0 : p->latency - seconds;
-        return;
-    }
-    double done = over ? p->work : seconds * p->share.pace;
-    p->work = over ? 0 : p->work - done;
-    for (int i = 0; i < ST_RESOURCE_COUNT; i++) clock->busy[i] += done * p->share.usage[i] / clock->rates[i];
+    if (p->latency > 0) p->latency = over ? 0 : p->latency - seconds;
+    else p->work = over ? 0 : p->work - seconds * p->share.pace;
 }
 
 static void advance(st_clock *clock, double seconds)
@@ -157,10 +152,10 @@ static void advance(st_clock *clock, double seconds)
     clock->now += seconds;
     for (uint32_t i = 0; i < clock->queue_count; i++) {
         st_clock_lane *q = &clock->queues[i];
-        if (q->begun) pass(clock, &q->phase, seconds);
+        if (q->begun) pass(&q->phase, seconds);
         else if (q->impatient) q->patience = fits(q->patience, seconds) ? 0 : q->patience - seconds;
     }
-    if (clock->host_works) pass(clock, &clock->host, seconds);
+    if (clock->host_works) pass(&clock->host, seconds);
 }
 
 /* --- the host ----------------------------------------------------------------------------------------------------- */

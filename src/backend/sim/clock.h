@@ -70,7 +70,5 @@ strata_status st_clock_wait_until(st_clock *clock, bool (*ready)(void *context),
                                   strata_error *error);
 /* The host itself works (its command is not in a queue) while the queues go on. */
 strata_status st_clock_work(st_clock *clock, const st_demand *demand, strata_error *error);
-/* What was taken from a resource so far, in seconds of its whole rate. */
-double st_clock_busy(const st_clock *clock, st_resource resource);
 
 #endif

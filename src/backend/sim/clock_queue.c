@@ -204,8 +204,3 @@ double st_clock_now(const st_clock *clock)
 {
     return clock->now;
 }
-
-double st_clock_busy(const st_clock *clock, st_resource resource)
-{
-    return clock->busy[resource];
-}

@@ -45,7 +45,7 @@ typedef struct st_clock_mark {
 } st_clock_mark;
 
 struct st_clock {
-    double rates[ST_RESOURCE_COUNT], busy[ST_RESOURCE_COUNT];
+    double rates[ST_RESOURCE_COUNT];
     double now;
     st_clock_lane *queues;
     uint32_t queue_count;

@@ -38,12 +38,6 @@ void st_sim_world_free(st_sim_world *world)
     st_free(world);
 }
 
-void st_sim_world_price_with(st_sim_world *world, const st_program *program, const st_binding *binding)
-{
-    world->program = program;
-    world->binding = binding;
-}
-
 double st_sim_world_seconds(const st_sim_world *world)
 {
     return st_clock_now(world->clock);

@@ -21,7 +21,7 @@ typedef struct st_sim_routing {
 
 typedef struct st_sim_options {
     st_profile host, card;
-    const st_program *program; /* for the cost of operations; may be set later */
+    const st_program *program; /* for the cost of operations; NULL: a launch takes its latency alone */
     const st_binding *binding;
     const st_sim_routing *routing; /* NULL: everything is computed; must outlive the world */
 } st_sim_options;
@@ -32,9 +32,6 @@ void st_sim_world_free(st_sim_world *world); /* after its devices are closed */
 /* st_device_options.world of both is the world. */
 const st_backend *st_backend_sim_card(void);
 const st_backend *st_backend_sim_host(void);
-
-/* The operations that will be launched, for pricing them; both must outlive the segments. */
-void st_sim_world_price_with(st_sim_world *world, const st_program *program, const st_binding *binding);
 
 double st_sim_world_seconds(const st_sim_world *world); /* virtual time passed */
 
