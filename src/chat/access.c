@@ -16,8 +16,9 @@ static const jinja_native *find_method(jinja_kind kind, st_str name)
     case JINJA_LIST: return st_jinja_find(&st_jinja_list_methods, name);
     case JINJA_LOOP: return st_jinja_find(&st_jinja_loop_methods, name);
     case JINJA_TUPLE:
+    case JINJA_RANGE:
         found = st_jinja_find(&st_jinja_list_methods, name);
-        return found && found->run ? found : NULL; /* what changes a list is not there */
+        return found && found->run ? found : NULL; /* immutable: no append and the like */
     default: return NULL;
     }
 }
@@ -40,7 +41,7 @@ static bool method_of(jinja_machine *machine, jinja_value object, jinja_value na
     return true;
 }
 
-/* The parts that groupby's tuples have by name; MISSING for all else. */
+/* The named members of a tuple that groupby made; MISSING for any other name or value. */
 static jinja_value group_part(jinja_value object, st_str name)
 {
     if (object.kind == JINJA_TUPLE && object.list->type_name && object.list->count == 2) {
@@ -50,10 +51,18 @@ static jinja_value group_part(jinja_value object, st_str name)
     return (jinja_value){.kind = JINJA_MISSING};
 }
 
+static jinja_value range_part(const jinja_range *range, st_str name)
+{
+    if (st_str_is(name, "start")) return st_jinja_integer(range->start);
+    if (st_str_is(name, "stop")) return st_jinja_integer(range->stop);
+    if (st_str_is(name, "step")) return st_jinja_integer(range->step);
+    return (jinja_value){.kind = JINJA_MISSING};
+}
+
 static bool python_attribute(jinja_machine *machine, jinja_value object, jinja_value name, jinja_value *out)
 {
     st_str text = st_jinja_view(name.string);
-    *out = group_part(object, text);
+    *out = object.kind == JINJA_RANGE ? range_part(object.range, text) : group_part(object, text);
     if (out->kind != JINJA_MISSING) return true;
     if (object.kind == JINJA_LOOP) {
         if (!st_jinja_loop_attribute(machine, object, text, out)) return false;
@@ -179,7 +188,7 @@ static bool slice_range(jinja_machine *machine, const jinja_value bounds[3], siz
     if (bounds[0].kind != JINJA_NONE) start = clamp(start < 0 ? start + length : start, low, high);
     if (bounds[1].kind != JINJA_NONE) stop = clamp(stop < 0 ? stop + length : stop, low, high);
     int64_t span = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
-    *out = (jinja_range){.start = start, .step = step, .count = span > 0 ? (size_t)((span - 1) / stride) + 1 : 0};
+    *out = (jinja_range){start, stop, step, span > 0 ? (size_t)((span - 1) / stride) + 1 : 0};
     return true;
 }
 
@@ -214,7 +223,9 @@ static bool slice_of_range(jinja_machine *machine, const jinja_range *whole, con
     *range = (jinja_range){.count = part->count};
     bool fits = !__builtin_mul_overflow(whole->step, part->step, &range->step) &&
                 !__builtin_mul_overflow(part->start, whole->step, &range->start) &&
-                !__builtin_add_overflow(range->start, whole->start, &range->start);
+                !__builtin_add_overflow(range->start, whole->start, &range->start) &&
+                !__builtin_mul_overflow(part->stop, whole->step, &range->stop) &&
+                !__builtin_add_overflow(range->stop, whole->start, &range->stop);
     *out = (jinja_value){.kind = JINJA_RANGE, .range = range};
     return fits || st_jinja_fail(machine, "the range does not fit 64-bit integers");
 }

@@ -1,7 +1,7 @@
 #include "chat/format.h"
 #include "chat/native.h"
 
-/* Filters for lists, dicts and whatever else can be walked. */
+/* Filters for lists, dicts and other iterables. */
 
 static jinja_value list_value(jinja_kind kind, jinja_list *list)
 {
@@ -26,6 +26,23 @@ static bool key_of(jinja_machine *machine, jinja_value item, jinja_value attribu
     *out = item;
     if (is_given(attribute) && !st_jinja_path(machine, item, attribute, out)) return false;
     return case_sensitive || fold_case(machine, out);
+}
+
+/* A generator: `fill` runs when it is iterated, so an argument that does not suit it is no error before. */
+static bool generate(jinja_machine *machine, const jinja_call *call,
+                     bool (*fill)(jinja_machine *, const jinja_call *, jinja_list *), jinja_value *out)
+{
+    jinja_list *list = st_jinja_list_new(machine, 0);
+    jinja_call *kept = st_jinja_alloc(machine, 1, sizeof *kept);
+    jinja_value *items = st_jinja_alloc(machine, call->rest.count, sizeof *items);
+    if (!list || !kept || !items) return false;
+    for (size_t i = 0; i < call->rest.count; i++) items[i] = call->rest.items[i];
+    *kept = *call;
+    kept->rest.items = items;
+    list->fill = fill;
+    list->call = kept;
+    *out = list_value(JINJA_GENERATOR, list);
+    return true;
 }
 
 /* ---- whole sequences ---- */
@@ -75,8 +92,9 @@ static bool filter_reverse(jinja_machine *machine, const jinja_call *call, jinja
         list->items[i] = list->items[list->count - 1 - i];
         list->items[list->count - 1 - i] = item;
     }
-    list->type_name = "list_reverseiterator";
-    *out = list_value(JINJA_GENERATOR, list);
+    bool is_list = call->self.kind == JINJA_GENERATOR; /* Python cannot reverse a generator: Jinja makes a list of it */
+    if (!is_list) list->type_name = "list_reverseiterator";
+    *out = list_value(is_list ? JINJA_LIST : JINJA_GENERATOR, list);
     return true;
 }
 
@@ -95,11 +113,8 @@ static bool filter_join(jinja_machine *machine, const jinja_call *call, jinja_va
     return st_jinja_builder_finish(&builder, out);
 }
 
-static bool filter_items(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool fill_items(jinja_machine *machine, const jinja_call *call, jinja_list *list)
 {
-    jinja_list *list = st_jinja_list_new(machine, 0);
-    if (!list) return false;
-    *out = list_value(JINJA_GENERATOR, list);
     if (call->self.kind == JINJA_UNDEFINED) return true;
     if (call->self.kind != JINJA_DICT) return st_jinja_fail(machine, "can only get item pairs from a mapping");
     const jinja_dict *dict = call->self.dict;
@@ -112,6 +127,11 @@ static bool filter_items(jinja_machine *machine, const jinja_call *call, jinja_v
         }
     }
     return true;
+}
+
+static bool filter_items(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    return generate(machine, call, fill_items, out);
 }
 
 /* ---- order ---- */
@@ -151,7 +171,8 @@ static bool filter_dictsort(jinja_machine *machine, const jinja_call *call, jinj
 {
     bool case_sensitive = st_jinja_truth(call->slots[0]), reverse = st_jinja_truth(call->slots[2]);
     const jinja_string *by = NULL;
-    jinja_value pairs;
+    jinja_list *pairs = st_jinja_list_new(machine, 0);
+    if (!pairs) return false;
     if (call->self.kind == JINJA_UNDEFINED) return st_jinja_fail_undefined(machine, call->self.undefined);
     if (call->self.kind != JINJA_DICT)
         return st_jinja_fail(machine, "'%s object' has no attribute 'items'", st_jinja_type_name(call->self));
@@ -159,9 +180,9 @@ static bool filter_dictsort(jinja_machine *machine, const jinja_call *call, jinj
     bool by_value = by && st_str_is(st_jinja_view(by), "value");
     if (by && !by_value && !st_str_is(st_jinja_view(by), "key"))
         return st_jinja_fail(machine, "dictsort: by must be \"key\" or \"value\"");
-    if (!filter_items(machine, call, &pairs)) return false;
-    *out = list_value(JINJA_LIST, pairs.list);
-    return sort_by(machine, pairs.list, st_jinja_integer(by_value), case_sensitive, reverse);
+    if (!fill_items(machine, call, pairs)) return false;
+    *out = list_value(JINJA_LIST, pairs);
+    return sort_by(machine, pairs, st_jinja_integer(by_value), case_sensitive, reverse);
 }
 
 static bool extreme(jinja_machine *machine, const jinja_call *call, int wanted, jinja_value *out)
@@ -206,13 +227,12 @@ static bool filter_sum(jinja_machine *machine, const jinja_call *call, jinja_val
     return machine->status == STRATA_OK;
 }
 
-static bool filter_unique(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool fill_unique(jinja_machine *machine, const jinja_call *call, jinja_list *list)
 {
     jinja_iterator iterator;
     jinja_value item, key, *found;
-    jinja_list *list = st_jinja_list_new(machine, 0);
     jinja_dict *seen = st_jinja_dict_new(machine, 0);
-    if (!list || !seen || !st_jinja_iterate(machine, call->self, &iterator)) return false;
+    if (!seen || !st_jinja_iterate(machine, call->self, &iterator)) return false;
     while (st_jinja_next(machine, &iterator, &item)) {
         if (!key_of(machine, item, call->slots[1], st_jinja_truth(call->slots[0]), &key)) return false;
         if (!st_jinja_dict_find(machine, seen, key, &found)) return false;
@@ -220,8 +240,12 @@ static bool filter_unique(jinja_machine *machine, const jinja_call *call, jinja_
         if (!st_jinja_dict_set(machine, seen, key, st_jinja_none()) || !st_jinja_list_push(machine, list, item))
             return false;
     }
-    *out = list_value(JINJA_GENERATOR, list);
     return machine->status == STRATA_OK;
+}
+
+static bool filter_unique(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    return generate(machine, call, fill_unique, out);
 }
 
 /* ---- groups ---- */
@@ -232,30 +256,35 @@ static bool push_list(jinja_machine *machine, jinja_list *lists, jinja_list **li
     return *list && st_jinja_list_push(machine, lists, list_value(JINJA_LIST, *list));
 }
 
-static bool filter_batch(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool fill_batch(jinja_machine *machine, const jinja_call *call, jinja_list *batches)
 {
     jinja_iterator iterator;
     jinja_value item;
     int64_t size;
-    jinja_list *batches = st_jinja_list_new(machine, 0), *batch = NULL;
-    if (!batches || !st_jinja_integer_of(machine, call->slots[0], "batch", &size)) return false;
+    jinja_list *batch = NULL;
+    if (!st_jinja_integer_of(machine, call->slots[0], "batch", &size)) return false;
     if (!st_jinja_iterate(machine, call->self, &iterator)) return false;
     while (st_jinja_next(machine, &iterator, &item)) {
-        if ((!batch || (int64_t)batch->count == size) && !push_list(machine, batches, &batch)) return false;
+        if (!batch && !push_list(machine, batches, &batch)) return false;
+        if ((int64_t)batch->count == size && !push_list(machine, batches, &batch)) return false;
         if (!st_jinja_list_push(machine, batch, item)) return false;
     }
     while (batch && is_given(call->slots[1]) && (int64_t)batch->count < size) {
         if (!st_jinja_charge(machine, 1) || !st_jinja_list_push(machine, batch, call->slots[1])) return false;
     }
-    *out = list_value(JINJA_GENERATOR, batches);
     return machine->status == STRATA_OK;
 }
 
-static bool filter_slice(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool filter_batch(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    return generate(machine, call, fill_batch, out);
+}
+
+static bool fill_slice(jinja_machine *machine, const jinja_call *call, jinja_list *columns)
 {
     int64_t slices;
-    jinja_list *items, *columns = st_jinja_list_new(machine, 0), *column;
-    if (!columns || !st_jinja_integer_of(machine, call->slots[0], "slice", &slices)) return false;
+    jinja_list *items, *column;
+    if (!st_jinja_integer_of(machine, call->slots[0], "slice", &slices)) return false;
     if (!st_jinja_collect(machine, call->self, &items)) return false;
     if (slices == 0) return st_jinja_fail(machine, "slice: integer division or modulo by zero");
     size_t each = slices > 0 ? items->count / (size_t)slices : 0,
@@ -269,8 +298,12 @@ static bool filter_slice(jinja_machine *machine, const jinja_call *call, jinja_v
         bool fill = is_given(call->slots[1]) && (uint64_t)i >= extra;
         if (fill && !st_jinja_list_push(machine, column, call->slots[1])) return false;
     }
-    *out = list_value(JINJA_GENERATOR, columns);
     return true;
+}
+
+static bool filter_slice(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    return generate(machine, call, fill_slice, out);
 }
 
 static bool group_key(jinja_machine *machine, const jinja_call *call, jinja_value item, bool folded, jinja_value *out)
@@ -343,19 +376,15 @@ static bool map_item(jinja_machine *machine, const jinja_native *native, const j
     return true;
 }
 
-static bool filter_map(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool fill_map(jinja_machine *machine, const jinja_call *call, jinja_list *list)
 {
     const jinja_native *native = NULL;
     jinja_arguments rest = {0};
     jinja_iterator iterator;
     jinja_value item;
-    jinja_list *list = st_jinja_list_new(machine, 0);
     const jinja_keyword *attribute = find_keyword(&call->rest, "attribute"),
                         *fallback = find_keyword(&call->rest, "default");
-    if (!list) return false;
-    *out = list_value(JINJA_GENERATOR, list);
-    if (!st_jinja_truth(call->self))
-        return true; /* None and their like give nothing, without a look at the arguments */
+    if (!st_jinja_truth(call->self)) return true; /* no items, and Jinja does not check the arguments */
     if (call->rest.count == 0 && !attribute) return st_jinja_fail(machine, "map requires a filter argument");
     if (call->rest.count && !named_row(machine, &call->rest, 0, false, &native, &rest)) return false;
     if (!st_jinja_iterate(machine, call->self, &iterator)) return false;
@@ -366,17 +395,19 @@ static bool filter_map(jinja_machine *machine, const jinja_call *call, jinja_val
     return machine->status == STRATA_OK;
 }
 
-static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attribute, bool wanted, jinja_value *out)
+static bool filter_map(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    return generate(machine, call, fill_map, out);
+}
+
+static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attribute, bool wanted, jinja_list *list)
 {
     const jinja_arguments *given = &call->rest;
     const jinja_native *native = NULL;
     jinja_arguments rest = {0};
     jinja_iterator iterator;
     jinja_value item;
-    jinja_list *list = st_jinja_list_new(machine, 0);
     size_t index = by_attribute ? 1 : 0;
-    if (!list) return false;
-    *out = list_value(JINJA_GENERATOR, list);
     if (!st_jinja_truth(call->self)) return true;
     if (given->count < index) return st_jinja_fail(machine, "missing parameter for attribute name");
     if (given->count > index && !named_row(machine, given, index, true, &native, &rest)) return false;
@@ -390,25 +421,20 @@ static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attri
     return machine->status == STRATA_OK;
 }
 
-static bool filter_select(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return choose(machine, call, false, true, out);
-}
+#define CHOOSING_FILTER(name, by_attribute, wanted)                                                  \
+    static bool fill_##name(jinja_machine *machine, const jinja_call *call, jinja_list *list)          \
+    {                                                                                                  \
+        return choose(machine, call, by_attribute, wanted, list);                                      \
+    }                                                                                                  \
+    static bool filter_##name(jinja_machine *machine, const jinja_call *call, jinja_value *out)        \
+    {                                                                                                  \
+        return generate(machine, call, fill_##name, out);                                              \
+    }
 
-static bool filter_reject(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return choose(machine, call, false, false, out);
-}
-
-static bool filter_selectattr(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return choose(machine, call, true, true, out);
-}
-
-static bool filter_rejectattr(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return choose(machine, call, true, false, out);
-}
+CHOOSING_FILTER(select, false, true)
+CHOOSING_FILTER(reject, false, false)
+CHOOSING_FILTER(selectattr, true, true)
+CHOOSING_FILTER(rejectattr, true, false)
 
 static const jinja_native sequence_rows[] = {
     {"list", "", 0, filter_list},

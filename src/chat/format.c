@@ -176,8 +176,7 @@ static bool add_number(jinja_builder *builder, jinja_value value)
 static bool add_range(jinja_builder *builder, const jinja_range *range)
 {
     char text[96];
-    long long start = range->start, step = range->step;
-    long long stop = (long long)((unsigned long long)start + (unsigned long long)step * range->count);
+    long long start = range->start, stop = range->stop, step = range->step;
     if (step == 1) snprintf(text, sizeof text, "range(%lld, %lld)", start, stop);
     else snprintf(text, sizeof text, "range(%lld, %lld, %lld)", start, stop, step);
     return st_jinja_add_literal(builder, text);

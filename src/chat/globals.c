@@ -23,7 +23,7 @@ static bool global_range(jinja_machine *machine, const jinja_call *call, jinja_v
     if (count > RANGE_MAX) return st_jinja_fail_limit(machine, "numbers in a range()", RANGE_MAX);
     jinja_range *range = st_jinja_alloc(machine, 1, sizeof *range);
     if (!range) return false;
-    *range = (jinja_range){.start = start, .step = step, .count = (size_t)count};
+    *range = (jinja_range){.start = start, .stop = stop, .step = step, .count = (size_t)count};
     *out = (jinja_value){.kind = JINJA_RANGE, .range = range};
     return true;
 }

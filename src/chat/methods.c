@@ -59,7 +59,7 @@ static bool dict_values(jinja_machine *machine, const jinja_call *call, jinja_va
     return true;
 }
 
-/* No template can change a dict or a list, so that a copy may be the thing itself. */
+/* Templates cannot modify a dict or a list, so copy() returns the object itself. */
 static bool same_object(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     (void)machine;
@@ -69,28 +69,31 @@ static bool same_object(jinja_machine *machine, const jinja_call *call, jinja_va
 
 static bool list_index(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    const jinja_list *list = call->self.list;
-    for (size_t i = 0; i < list->count; i++) {
+    jinja_iterator iterator;
+    jinja_value item;
+    if (!st_jinja_iterate(machine, call->self, &iterator)) return false;
+    for (int64_t i = 0; st_jinja_next(machine, &iterator, &item); i++) {
         bool equal;
-        if (!st_jinja_equal(machine, list->items[i], call->slots[0], &equal)) return false;
-        if (!equal) continue;
-        *out = st_jinja_integer((int64_t)i);
-        return true;
+        if (!st_jinja_equal(machine, item, call->slots[0], &equal)) return false;
+        *out = st_jinja_integer(i);
+        if (equal) return true;
     }
-    return st_jinja_fail(machine, "the value is not in the list");
+    return st_jinja_fail(machine, "the value is not in the %s", st_jinja_type_name(call->self));
 }
 
 static bool list_count(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    const jinja_list *list = call->self.list;
+    jinja_iterator iterator;
+    jinja_value item;
     int64_t count = 0;
-    for (size_t i = 0; i < list->count; i++) {
+    if (!st_jinja_iterate(machine, call->self, &iterator)) return false;
+    while (st_jinja_next(machine, &iterator, &item)) {
         bool equal;
-        if (!st_jinja_equal(machine, list->items[i], call->slots[0], &equal)) return false;
+        if (!st_jinja_equal(machine, item, call->slots[0], &equal)) return false;
         count += equal;
     }
     *out = st_jinja_integer(count);
-    return true;
+    return machine->status == STRATA_OK;
 }
 
 static const jinja_native dict_rows[] = {

@@ -299,7 +299,6 @@ static bool parse_subscript(parser *p, const jinja_node *object, const jinja_nod
         if (parts.count && !st_parser_expect_operator(p, OP1(','))) return false;
         if (!parse_subscript_part(p, &part) || !st_parser_push(p, &parts, part)) return false;
     }
-    if (parts.count == 0) return st_parser_fail_token(p, "an index");
     st_parser_advance(p);
     if (parts.count == 1 && parts.items[0]->type == JINJA_NODE_SLICE && !parts.items[0]->a) {
         jinja_node *slice = st_parser_node(p, JINJA_NODE_SLICE, line);
@@ -309,8 +308,8 @@ static bool parse_subscript(parser *p, const jinja_node *object, const jinja_nod
         *out = slice;
         return true;
     }
-    const jinja_node *key = parts.items[0];
-    if (parts.count > 1) {
+    const jinja_node *key = parts.count == 1 ? parts.items[0] : NULL;
+    if (!key) { /* several indices are a tuple, and so are none */
         jinja_node *tuple = st_parser_node(p, JINJA_NODE_TUPLE, line);
         if (!tuple) return false;
         tuple->items = (jinja_body){parts.items, parts.count};

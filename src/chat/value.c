@@ -537,10 +537,22 @@ bool st_jinja_length(jinja_machine *machine, jinja_value value, size_t *out)
 
 /* ---- iteration ---- */
 
+/* Generators may be nested as deep as a template likes: the level limit bounds the C stack. */
+static bool run_generator(jinja_machine *machine, jinja_list *list)
+{
+    if (!st_jinja_enter(machine)) return false;
+    bool (*fill)(jinja_machine *, const struct jinja_call *, jinja_list *) = list->fill;
+    list->fill = NULL;
+    bool filled = fill(machine, list->call, list);
+    st_jinja_leave(machine);
+    return filled;
+}
+
 bool st_jinja_iterate(jinja_machine *machine, jinja_value value, jinja_iterator *out)
 {
     *out = (jinja_iterator){.source = value};
     if (value.kind == JINJA_GENERATOR) {
+        if (value.list->fill && !run_generator(machine, value.list)) return false;
         out->position = value.list->position;
         out->left = value.list->count - value.list->position;
         value.list->position = value.list->count;

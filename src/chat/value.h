@@ -27,8 +27,8 @@ typedef enum jinja_kind {
     JINJA_STRING,
     JINJA_LIST,
     JINJA_TUPLE,
-    JINJA_GENERATOR, /* what map, select and their like give: runs once */
-    JINJA_VIEW,      /* what dict.keys(), .values() and .items() give */
+    JINJA_GENERATOR, /* the result of map, select and other lazy filters: can be iterated once */
+    JINJA_VIEW,      /* the result of dict.keys(), .values() and .items() */
     JINJA_RANGE,
     JINJA_DICT,
     JINJA_NAMESPACE,
@@ -46,6 +46,7 @@ typedef struct jinja_undefined jinja_undefined;
 typedef struct jinja_loop jinja_loop;
 typedef struct jinja_macro jinja_macro;
 typedef struct jinja_bound jinja_bound;
+struct jinja_call;
 
 typedef struct jinja_value {
     jinja_kind kind;
@@ -79,12 +80,16 @@ struct jinja_list {
     jinja_value *items; /* [capacity] */
     size_t count;
     size_t capacity;
-    size_t position;       /* of a generator: the items before it are spent */
+    size_t position;       /* of a generator: the items before it are consumed */
     const char *type_name; /* NULL: the kind's */
+    /* Of a generator that has not run: its first iteration calls fill(machine, call, list). NULL: the items are there. */
+    bool (*fill)(jinja_machine *machine, const struct jinja_call *call, jinja_list *list);
+    const struct jinja_call *call;
 };
 
 struct jinja_range {
     int64_t start;
+    int64_t stop;
     int64_t step;
     size_t count;
 };
