@@ -116,7 +116,7 @@ static strata_status read_key(st_gguf_file *file, st_gguf_reader *reader, st_ggu
     return STRATA_OK;
 }
 
-/* The one key that reading itself depends on. */
+/* The one key that the reader itself depends on. The format fixes its type. */
 static strata_status read_alignment(st_gguf_file *file, strata_error *error)
 {
     file->alignment = ST_GGUF_ALIGNMENT_DEFAULT;
@@ -124,8 +124,11 @@ static strata_status read_alignment(st_gguf_file *file, strata_error *error)
     if (!key) return STRATA_OK;
     st_gguf_place place = {.file = file, .kind = "key", .name = key->name};
     uint64_t value;
-    if (!st_gguf_load_integer(key->type, key->data, &value) || !st_is_power_of_two(value) ||
-        value < ST_GGUF_ALIGNMENT_MIN || value > ST_GGUF_ALIGNMENT_MAX)
+    if (key->type != ST_GGUF_U32)
+        return st_gguf_fail(&place, STRATA_FORMAT, "the file is damaged or was converted wrongly", error,
+                            "expected u32, found %s", st_gguf_key_kind(key));
+    st_gguf_load_integer(key->type, key->data, &value);
+    if (!st_is_power_of_two(value) || value < ST_GGUF_ALIGNMENT_MIN || value > ST_GGUF_ALIGNMENT_MAX)
         return st_gguf_fail(&place, STRATA_FORMAT, NULL, error,
                             "expected a power of two from %d to %d, found %" PRIu64, ST_GGUF_ALIGNMENT_MIN,
                             ST_GGUF_ALIGNMENT_MAX, value);

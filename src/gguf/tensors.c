@@ -139,10 +139,6 @@ static strata_status check_padding(const st_gguf_file *file, const st_gguf_reade
             return st_gguf_fail(&place, STRATA_FORMAT, "the file is damaged: download or copy it again", error,
                                 "expected zeros between the directory and the data, found 0x%02x at offset %zu",
                                 file->data[i], i);
-    if (file->tensor_total == 0 && file->size > file->data_start)
-        return st_gguf_fail(&place, STRATA_FORMAT, "the file is damaged: download or copy it again", error,
-                            "expected the end of the file at offset %zu, as there are no tensors, found %zu bytes more",
-                            file->data_start, file->size - file->data_start);
     return STRATA_OK;
 }
 

@@ -306,6 +306,10 @@ strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc 
     if (status != STRATA_OK) return status;
     const st_arch *arch = st_arch_find(name);
     if (!arch) return refuse_architecture(gguf, name, error);
+    if (st_gguf_tensor_count(gguf) == 0)
+        return st_error_set(error, STRATA_UNSUPPORTED, "use a file that has the weights of the model; strata info shows this one",
+                            "%s: expected a model with weights, found a file without tensors (a vocabulary or metadata)",
+                            st_gguf_path(gguf));
 
     key_reader reader = {.gguf = gguf, .prefix = name, .error = error};
     st_desc *desc = st_arena_alloc(arena, 1, sizeof *desc);

@@ -76,7 +76,7 @@ done
 check "no program unless asked" eval 'run info --json "$kit/llama.gguf"; json "\"program\" not in d"'
 fails "the program of an architecture nobody knows lists the known" 3 "architecture golden: expected one of llama, " \
     info --program "$kit/llama.expect.gguf"
-fails "the program of a vocabulary alone" 3 "" info --program --json "$kit/tokenizer/gpt-2.vocab.gguf"
+fails "the program of a vocabulary alone" 3 "found a file without tensors" info --program --json "$kit/tokenizer/gpt-2.vocab.gguf"
 
 # --- files of our own making
 cat >"$work/make.py" <<'PYTHON'

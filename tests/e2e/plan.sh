@@ -93,7 +93,7 @@ fails "layers on a card that is not there" 2 "expected a card" plan "$kit/qwen3.
 fails "a NextN block that is not there" 2 "NextN" plan "$kit/qwen3.gguf" --nextn
 fails "no file" 2 "plan: expected FILE" plan --vram 1GiB
 fails "a file that is none" 3 "" plan "$kit/README.md"
-fails "a vocabulary alone" 3 "" plan "$kit/tokenizer/gpt-2.vocab.gguf"
+fails "a vocabulary alone" 3 "found a file without tensors" plan "$kit/tokenizer/gpt-2.vocab.gguf"
 fails "a simulated card of no size" 2 "expected a card to simulate" plan "$kit/qwen3.gguf" --device sim
 fails "no card, and a card" 2 "--device cpu: expected no card" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
 fails "an unknown device" 2 '--device: expected NAME, found "cuda"' plan "$kit/qwen3.gguf" --device cuda

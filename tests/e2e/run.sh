@@ -71,7 +71,7 @@ check "a prompt that is not UTF-8" failed_as 1 "expected a prompt in UTF-8"
 fails "no model" 2 "expected --model" run -p x
 fails "a missing model" 3 "none.gguf" run -m none.gguf -p x
 fails "an architecture nobody knows" 3 "architecture golden" run -m "$kit/llama.expect.gguf" --ids-file "$work/ids"
-fails "a vocabulary alone" 3 "" run -m "$kit/tokenizer/llama-spm.vocab.gguf" -p x
+fails "a vocabulary alone" 3 "found a file without tensors" run -m "$kit/tokenizer/llama-spm.vocab.gguf" -p x
 fails "two prompts" 2 "expected one of --prompt, --file and --ids-file, found 2" run -m "$model" -p x -f y
 fails "a system message without a template" 2 "--system: expected no --raw" run -m "$model" --raw -sys x -p y
 fails "no ids" 1 "expected at least one token" run -m "$model" --ids-file /dev/null

@@ -289,14 +289,6 @@ static void build_dirty_padding(const mutate_case *row, gguf_writer *w)
     w->out.data[row->value ? w->out.length - (size_t)w->data_bytes - 1 : end] = 1;
 }
 
-static void build_trailing(const mutate_case *row, gguf_writer *w)
-{
-    gguf_writer_begin(w, 3);
-    gguf_write_key_u32(w, "test.key", 1);
-    w->data_bytes = row->value;
-    gguf_writer_finish(w);
-}
-
 static void add_tensors(void)
 {
     static const uint64_t overlaps[] = {1, 2, 31, 32};
@@ -336,8 +328,6 @@ static void add_tensors(void)
     mutate_add(build_one_byte_short, FORMAT, "1 bytes are missing", "a tensor of one byte and no data")->value = 1;
     mutate_add(build_dirty_padding, FORMAT, "expected zeros between the directory", "padding that begins with a one");
     mutate_add(build_dirty_padding, FORMAT, "expected zeros between", "padding that ends with a one")->value = 1;
-    mutate_add(build_trailing, FORMAT, "found 1 bytes more", "no tensors and one byte of data")->value = 1;
-    mutate_add(build_trailing, FORMAT, "found 4096 bytes more", "no tensors and data")->value = 4096;
 }
 
 /* ---- splits, one file of them in memory -------------------------------------------------------------------------- */

@@ -60,6 +60,7 @@ static void build(built *b, const char *family, const change *changes, size_t co
     *b = (built){.status = STRATA_OK};
     gguf_copy_open(&b->copy, family);
     gguf_copy_clear_tensors(&b->copy);
+    gguf_copy_add(&b->copy, "some.weight", ST_TYPE_F32, 1, (uint64_t[]){1}, NULL); /* a model without tensors is refused */
     for (size_t i = 0; i < count; i++) apply(&b->copy, &changes[i]);
     gguf_copy_finish(&b->copy, true);
     const st_buf *bytes = &b->copy.writer.out;

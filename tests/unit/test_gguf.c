@@ -310,6 +310,47 @@ static void alignments(void **state)
     }
 }
 
+static void alignments_of_other_types(void **state)
+{
+    (void)state;
+    static const st_gguf_type types[] = {ST_GGUF_U8, ST_GGUF_U16, ST_GGUF_I32, ST_GGUF_U64, ST_GGUF_I64};
+    static const size_t bytes[] = {1, 2, 4, 8, 8};
+    static const uint64_t value = 32;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        gguf_writer writer;
+        st_gguf *gguf = NULL;
+        strata_error error = {0};
+        gguf_writer_begin(&writer, 3);
+        gguf_write_key_bytes(&writer, "general.alignment", types[i], &value, bytes[i]);
+        gguf_writer_finish(&writer);
+        assert_int_equal(st_gguf_open_memory("m", writer.out.data, writer.out.length, &gguf, &error), STRATA_FORMAT);
+        check_message(&error, "key general.alignment: expected u32, found ");
+        gguf_writer_free(&writer);
+    }
+}
+
+/* A file without tensors is valid with its padding, without it, and with other bytes behind it. */
+static void files_without_tensors(void **state)
+{
+    (void)state;
+    for (uint64_t extra = 0; extra <= 4096; extra += 2048) {
+        gguf_writer writer;
+        gguf_writer_begin(&writer, 3);
+        gguf_write_key_u32(&writer, "test.key", 1);
+        size_t directory_end = writer.out.length;
+        writer.data_bytes = extra;
+        gguf_writer_finish(&writer);
+        st_gguf *gguf = NULL;
+        size_t shortest = extra ? writer.out.length : directory_end;
+        for (size_t size = shortest; size <= writer.out.length; size++) {
+            assert_int_equal(st_gguf_open_memory("m", writer.out.data, size, &gguf, NULL), STRATA_OK);
+            assert_int_equal(st_gguf_tensor_count(gguf), 0);
+            st_gguf_close(gguf);
+        }
+        gguf_writer_free(&writer);
+    }
+}
+
 static void string_of_64_mib(void **state)
 {
     (void)state;
@@ -492,7 +533,7 @@ static void known_keys_of_right_types(void **state)
                             : kinds & (ST_GGUF_IS_UINT | ST_GGUF_IS_INT | ST_GGUF_IS_INTS) ? ST_GGUF_U16
                                                                                            : ST_GGUF_BOOL;
         if (strncmp(name, "split.", 6) == 0) gguf_write_key_u16(&writer, name, 0);
-        else if (strcmp(name, "general.alignment") == 0) gguf_write_key_u16(&writer, name, 32);
+        else if (strcmp(name, "general.alignment") == 0) gguf_write_key_u32(&writer, name, 32);
         else gguf_write_key_sample(&writer, name, type, array);
     }
     st_gguf *gguf = open_writer(&writer);
@@ -528,6 +569,8 @@ int main(void)
         cmocka_unit_test(strings_in_order),
         cmocka_unit_test(names_as_long_as_may_be),
         cmocka_unit_test(alignments),
+        cmocka_unit_test(alignments_of_other_types),
+        cmocka_unit_test(files_without_tensors),
         cmocka_unit_test(string_of_64_mib),
         cmocka_unit_test(the_most_keys_and_tensors),
         cmocka_unit_test(data_is_not_touched),
