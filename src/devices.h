@@ -1,5 +1,5 @@
-/* This machine as data: its memory now, its processor, and how fast both were measured to be. The measurement is taken when
- * somebody asks for it and kept in $XDG_CACHE_HOME/strata/devices.json. Knows files of the system; knows no model. */
+/* The host as a profile: its memory, its CPU, and their measured rates. `strata devices --probe` takes the measurement and
+ * stores it in $XDG_CACHE_HOME/strata/devices.json. Reads files of the system; knows no model. */
 #ifndef ST_DEVICES_H
 #define ST_DEVICES_H
 
@@ -11,10 +11,14 @@ typedef struct st_host_memory {
     uint64_t total_bytes, available_bytes;
 } st_host_memory;
 
-/* As the file /proc/meminfo, or one like it, tells. False if it does not. */
+/* Reads a file in the format of /proc/meminfo; false if a field is missing. */
 bool st_host_memory_read(const char *path, st_host_memory *out);
 
-/* The processor's name, as the file /proc/cpuinfo tells it; "CPU" if it does not. */
+/* devices_cgroup.c: lowers `memory` to the limits of the process's control groups and their ancestors. Memory that a group
+ * uses is not available; its reclaimable page cache is. `root` is put before each path of the system ("": this machine). */
+void st_cgroup_limit_memory(const char *root, st_host_memory *memory);
+
+/* The CPU's name from a file in the format of /proc/cpuinfo; "CPU" if it has none. */
 void st_host_cpu_name(const char *path, char *out, size_t size);
 
 /* What was measured of a host. */

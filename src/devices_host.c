@@ -1,4 +1,4 @@
-/* The host: what the system tells of it. */
+/* The host's profile from the system's own files. */
 #include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,10 +11,10 @@
 #include "devices.h"
 #include "placement.h"
 
-/* What a host is taken for until somebody measures it: no machine of these years is slower. */
+/* The rates of a host that has not been measured: low estimates for a current machine. */
 static const double unmeasured_read = 18e9, unmeasured_ops_per_core = 50e9, unmeasured_disk = 1e9;
 
-/* The start of a file; true if something was read. */
+/* Reads the start of a file into a string; false if nothing could be read. */
 static bool read_start(const char *path, char *out, size_t size)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -64,17 +64,20 @@ void st_host_cpu_name(const char *path, char *out, size_t size)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
 }
 
-static st_host_memory memory_here(void)
+static st_host_memory host_memory(void)
 {
     st_host_memory memory;
-    if (st_host_memory_read("/proc/meminfo", &memory)) return memory;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    return (st_host_memory){(uint64_t)sysconf(_SC_PHYS_PAGES) * page, (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page};
+    if (!st_host_memory_read("/proc/meminfo", &memory)) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        memory = (st_host_memory){(uint64_t)sysconf(_SC_PHYS_PAGES) * page, (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page};
+    }
+    st_cgroup_limit_memory("", &memory);
+    return memory;
 }
 
 uint64_t st_host_available_bytes(void)
 {
-    return memory_here().available_bytes;
+    return host_memory().available_bytes;
 }
 
 static void set_measured(st_profile *p, const st_measurement *m)
@@ -88,7 +91,7 @@ static void set_measured(st_profile *p, const st_measurement *m)
 st_profile st_host_profile(void)
 {
     st_profile p = st_profile_default(ST_DEVICE_HOST);
-    st_host_memory memory = memory_here();
+    st_host_memory memory = host_memory();
     st_measurement kept;
     st_host_cpu_name("/proc/cpuinfo", p.name, sizeof p.name);
     p.total_bytes = memory.total_bytes;

@@ -1,0 +1,209 @@
+/* src/devices_cgroup.c: made-up trees of both versions, as containers and hosts have them. */
+#include "support/kit.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "devices.h"
+
+#define GIB ((uint64_t)1 << 30)
+#define V2_MOUNT "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+#define V1_MOUNT "33 25 0:30 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory\n"
+#define OTHER_MOUNTS "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+
+static char root[64];
+
+static void write_file(const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void write_bytes(const char *path, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)value);
+    write_file(path, text);
+}
+
+/* A host of 64 GiB with 60 available is seen as one of `total` with `available`. */
+static void expect(uint64_t total, uint64_t available)
+{
+    st_host_memory memory = {64 * GIB, 60 * GIB};
+    st_cgroup_limit_memory(root, &memory);
+    assert_int_equal(memory.total_bytes, total);
+    assert_int_equal(memory.available_bytes, available);
+}
+
+static int make_root(void **state)
+{
+    (void)state;
+    snprintf(root, sizeof root, "/tmp/strata-cgroup-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info;
+    (void)kind;
+    (void)where;
+    return remove(path);
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    return nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void no_control_groups(void **state)
+{
+    (void)state;
+    expect(64 * GIB, 60 * GIB);
+    write_file("/proc/self/cgroup", "0::/\n");
+    expect(64 * GIB, 60 * GIB);
+    write_file("/proc/self/mountinfo", OTHER_MOUNTS);
+    expect(64 * GIB, 60 * GIB);
+    write_file("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT); /* the root group has no memory.max */
+    expect(64 * GIB, 60 * GIB);
+}
+
+/* A container with a cgroup namespace: its own group is the root of what it sees. */
+static void v2_container(void **state)
+{
+    (void)state;
+    write_file("/proc/self/cgroup", "0::/\n");
+    write_file("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT);
+    write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
+    expect(4 * GIB, 4 * GIB);
+    write_bytes("/sys/fs/cgroup/memory.current", 3 * GIB);
+    expect(4 * GIB, 1 * GIB);
+    /* 2.5 of the 3 GiB are page cache that can be reclaimed */
+    write_file("/sys/fs/cgroup/memory.stat", "anon 100\nfile 2684354560\ninactive_file 1610612736\nactive_file 1073741824\n");
+    expect(4 * GIB, 4 * GIB - GIB / 2);
+    write_bytes("/sys/fs/cgroup/memory.current", GIB); /* read at another moment than the cache */
+    expect(4 * GIB, 4 * GIB);
+    write_bytes("/sys/fs/cgroup/memory.current", 9 * GIB);
+    expect(4 * GIB, 0);
+    write_file("/sys/fs/cgroup/memory.max", "max\n");
+    write_bytes("/sys/fs/cgroup/memory.current", 3 * GIB);
+    expect(64 * GIB, 60 * GIB);
+    write_file("/sys/fs/cgroup/memory.max", "");
+    expect(64 * GIB, 60 * GIB);
+    write_file("/sys/fs/cgroup/memory.max", "12x\n");
+    expect(64 * GIB, 60 * GIB);
+}
+
+/* The smallest limit of the group and its ancestors counts, for the total and for what is left. */
+static void v2_hierarchy(void **state)
+{
+    (void)state;
+    write_file("/proc/self/cgroup", "1:name=systemd:/elsewhere\n0::/user.slice/user-1000.slice/app.scope\n");
+    write_file("/proc/self/mountinfo", V2_MOUNT);
+    write_file("/sys/fs/cgroup/user.slice/user-1000.slice/app.scope/memory.max", "max\n");
+    expect(64 * GIB, 60 * GIB);
+    write_bytes("/sys/fs/cgroup/user.slice/memory.max", 16 * GIB);
+    expect(16 * GIB, 16 * GIB);
+    write_bytes("/sys/fs/cgroup/user.slice/user-1000.slice/memory.max", 8 * GIB);
+    expect(8 * GIB, 8 * GIB);
+    write_bytes("/sys/fs/cgroup/user.slice/user-1000.slice/app.scope/memory.max", 32 * GIB);
+    write_bytes("/sys/fs/cgroup/user.slice/memory.current", 14 * GIB); /* others fill the ancestor */
+    expect(8 * GIB, 2 * GIB);
+}
+
+/* A path outside the namespace, or a folder that is not mounted: the mount point's own limit is left. */
+static void v2_path_outside(void **state)
+{
+    (void)state;
+    write_file("/proc/self/mountinfo", V2_MOUNT);
+    write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
+    write_file("/proc/self/cgroup", "0::/../../system.slice\n");
+    expect(4 * GIB, 4 * GIB);
+    write_file("/proc/self/cgroup", "0::/not/mounted\n");
+    expect(4 * GIB, 4 * GIB);
+    write_file("/proc/self/cgroup", "0::relative\n");
+    expect(64 * GIB, 60 * GIB);
+}
+
+static void v1_hierarchy(void **state)
+{
+    (void)state;
+    write_file("/proc/self/cgroup", "12:cpu,cpuacct:/a\n11:memory:/a/b\n1:name=systemd:/a\n0::/a\n");
+    write_file("/proc/self/mountinfo", OTHER_MOUNTS V1_MOUNT);
+    write_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes", 9223372036854771712u);
+    write_bytes("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", 9223372036854771712u);
+    expect(64 * GIB, 60 * GIB);
+    write_bytes("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", 8 * GIB);
+    write_bytes("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", 6 * GIB);
+    write_file("/sys/fs/cgroup/memory/a/memory.stat",
+               "inactive_file 1\ntotal_inactive_file 1073741824\ntotal_active_file 1073741824\n");
+    expect(8 * GIB, 4 * GIB);
+}
+
+/* A container without a cgroup namespace: its path is the host's, and the mount shows its group alone. */
+static void v1_container(void **state)
+{
+    (void)state;
+    write_file("/proc/self/cgroup", "11:cpuset,memory:/docker/0123abc\n");
+    write_file("/proc/self/mountinfo", "33 25 0:30 /docker/0123abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+    write_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes", 4 * GIB);
+    write_bytes("/sys/fs/cgroup/memory/memory.usage_in_bytes", GIB);
+    expect(4 * GIB, 3 * GIB);
+    /* an ancestor's limit that cannot be seen but in the statistics */
+    write_file("/sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 2147483648\n");
+    expect(2 * GIB, GIB);
+}
+
+/* Version 2 without a memory controller beside version 1, and a mount point with a blank. */
+static void hybrid(void **state)
+{
+    (void)state;
+    write_file("/proc/self/cgroup", "5:memory:/x\n0::/x\n");
+    write_file("/proc/self/mountinfo", "29 23 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+                                       "33 25 0:30 / /sys/fs/my\\040groups rw - cgroup cgroup rw,memory\n");
+    write_bytes("/sys/fs/my groups/x/memory.limit_in_bytes", 3 * GIB);
+    expect(3 * GIB, 3 * GIB);
+    write_file("/proc/self/mountinfo", "33 25 0:30 / /sys/fs/end\\04 rw - cgroup cgroup rw,memory\n");
+    write_bytes("/sys/fs/end\\04/x/memory.limit_in_bytes", 2 * GIB);
+    expect(2 * GIB, 2 * GIB);
+}
+
+static void malformed_files(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"", "\n\n", "0", "0:", "0::", ":::", "0::/", "11:memory", "11:memory:/a", " - cgroup2", "\\", "\\777"};
+    write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+            write_file("/proc/self/cgroup", texts[i]);
+            write_file("/proc/self/mountinfo", texts[k]);
+            expect(64 * GIB, 60 * GIB);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(no_control_groups, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(v2_container, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(v2_hierarchy, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(v2_path_outside, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(v1_hierarchy, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(v1_container, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(hybrid, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(malformed_files, make_root, remove_root),
+    };
+    return cmocka_run_group_tests_name("cgroup", tests, NULL, NULL);
+}
