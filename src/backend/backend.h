@@ -28,7 +28,7 @@ typedef struct st_device_info {
     size_t total_bytes, free_bytes;
     bool exact;              /* free_bytes changes by what is allocated and freed through this table alone, to the byte */
     size_t alignment;        /* of every address a value, weight or row of state may have */
-    uint32_t workers;        /* scratch is wanted once per worker */
+    uint32_t workers;        /* each has worker_bytes of scratch */
     bool reads_host_memory;  /* weights and values may lie in ordinary memory */
 } st_device_info;
 
@@ -110,6 +110,18 @@ typedef struct st_bound_op {
     st_state_view state; /* operations on recurrent state */
 } st_bound_op;
 
+/* An operation with the shapes of its values and weights, but without addresses. */
+st_bound_op st_bound_shape(const st_program *program, const st_binding *binding, const st_op *op);
+
+/* The memory that one operation uses beside its values: once in all, and once for each worker. */
+typedef struct st_scratch {
+    size_t shared_bytes, worker_bytes;
+} st_scratch;
+
+/* States the scratch of an operation for `rows` rows; more rows never need less. A pure function of the shape: it reads
+ * no address and needs no open device, so the planner calls it for devices that are absent. */
+typedef st_scratch (*st_scratch_statement)(const st_bound_op *shape, uint32_t rows);
+
 typedef struct st_segment_source {
     const st_bound_op *ops; /* copied by prepare */
     uint32_t count;
@@ -131,6 +143,7 @@ typedef struct st_backend {
     void (*close)(st_device *device);
     void (*info)(const st_device *device, st_device_info *out);
     bool (*supports)(const st_device *device, st_op_kind kind, uint32_t weight_type);
+    st_scratch_statement scratch;
     strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about half a second */
     void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* of a device opened to profile; else zero */
 

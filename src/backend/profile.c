@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "backend/sim/sim.h"
 #include "quant/row.h"
 
 enum { CARD_ALIGNMENT = 256, CARD_GRANULARITY = 2 << 20, CARD_OVERHEAD = 500 << 20, HOST_ALIGNMENT = 64 };
@@ -93,9 +94,11 @@ bool st_profile_runs(const st_profile *profile, const st_binding *binding, const
 
 st_profile st_profile_default(st_device_kind kind)
 {
-    st_profile profile = {.kind = kind, .alignment = HOST_ALIGNMENT, .granularity = 1};
+    st_profile profile = {.kind = kind, .alignment = HOST_ALIGNMENT, .granularity = 1,
+                          .scratch = st_backend_cpu()->scratch};
     snprintf(profile.name, sizeof profile.name, "%s", kind == ST_DEVICE_CARD ? "card" : "host");
     if (kind == ST_DEVICE_CARD) {
+        profile.scratch = st_backend_sim_card()->scratch;
         profile.alignment = CARD_ALIGNMENT;
         profile.granularity = CARD_GRANULARITY;
         profile.overhead_bytes = CARD_OVERHEAD;

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/program.h"
+#include "backend/backend.h"
 #include "quant/quant.h"
 
 typedef enum st_device_kind { ST_DEVICE_HOST, ST_DEVICE_CARD } st_device_kind;
@@ -30,6 +30,7 @@ typedef struct st_profile {
     uint32_t alignment;        /* of a range */
     uint64_t granularity;      /* of an allocation */
     uint64_t overhead_bytes;   /* a driver's context and modules */
+    st_scratch_statement scratch; /* of the backend that runs it */
     uint64_t types[ST_OP_COUNT]; /* bit t: runs the operation with weights of type t; bit 0 where it has none */
 } st_profile;
 

@@ -103,14 +103,13 @@ const char *st_op_name(st_op_kind kind);
 /* Prints an operation as one line, like EXPLAIN. */
 bool st_op_print(const st_program *program, const st_binding *binding, const st_op *op, st_buf *out);
 
-/* What an operation takes, for `rows` rows that see `depth` earlier positions each. Scratch is what a backend may use
- * beside the values, once for each worker and once for all; reading weights counts once per batch. */
+/* What an operation computes and moves, for `rows` rows that see `depth` earlier positions each. Reading weights counts
+ * once per batch. */
 typedef struct st_op_cost {
     double flops;
     double weight_bytes;
     double state_bytes;   /* KV and recurrent state, read and written, as float32 elements × 4 */
     double value_bytes;
-    size_t worker_bytes, shared_bytes; /* scratch */
 } st_op_cost;
 
 st_op_cost st_op_estimate(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows,

@@ -60,8 +60,8 @@ typedef struct st_planner {
     uint8_t *op_device, *kv_device, *weight_devices;
     uint32_t *slots;         /* [kv_layer_count] */
     /* of the batch last asked for */
-    st_scratch_need *needs;
-    uint32_t needs_batch;
+    st_scratch *scratch[ST_DEVICES_MAX]; /* [operations] */
+    uint32_t scratch_batch;
     st_lines why, lacking;
     bool out_of_memory;      /* a line found none */
     double tried_tps[4];     /* [st_moe_mode]: predicted when the mode was chosen; 0: not tried, or it does not fit */

@@ -72,9 +72,9 @@ bool st_planner_survey(st_planner *p)
     p->kv_device = st_arena_alloc(p->arena, p->kv_layer_count, sizeof *p->kv_device);
     p->weight_devices = st_arena_alloc(p->arena, source->binding->count, sizeof *p->weight_devices);
     p->slots = st_arena_alloc(p->arena, p->kv_layer_count, sizeof *p->slots);
-    p->needs = st_arena_alloc(p->arena, ops, sizeof *p->needs);
+    for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) p->scratch[d] = st_arena_alloc(p->arena, ops, sizeof *p->scratch[d]);
     if (!p->layers || !p->slot_bytes || !p->card_runs || !p->op_device || !p->kv_device || !p->weight_devices ||
-        !p->slots || !p->needs)
+        !p->slots || !p->scratch[ST_HOST] || !p->scratch[ST_CARD])
         return false;
     p->output_matrix = st_binding_find(source->binding, ST_ROLE_OUTPUT, -1);
     if (p->output_matrix == ST_NO_WEIGHT) p->output_matrix = st_binding_find(source->binding, ST_ROLE_TOKEN_EMBD, -1);

@@ -200,7 +200,7 @@ static strata_status finish(st_planner *p, const st_draft *draft, st_plan *plan,
 static strata_status build(st_planner *p, st_plan *plan, strata_error *error)
 {
     if (!st_planner_survey(p))
-        return st_error_memory(error, p->source->program->op_count * sizeof *p->needs, "the plan");
+        return st_error_memory(error, p->source->program->op_count * sizeof *p->scratch[0], "the plan");
     strata_status status = check_moe(p, error);
     st_draft draft;
     if (status == STRATA_OK) status = st_draft_choose(p, &draft, error);

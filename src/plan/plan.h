@@ -54,7 +54,7 @@ typedef struct st_plan_options {
     uint32_t out_rows;       /* rows of logits at a time */
     uint32_t sequences;      /* 0: 1 */
     uint32_t snapshots;      /* of models whose state cannot be rewound */
-    uint32_t workers[ST_DEVICES_MAX]; /* scratch is wanted once per worker */
+    uint32_t workers[ST_DEVICES_MAX]; /* each has scratch of its own */
     bool nextn;
     st_moe_mode moe;
     int32_t expert_slots;    /* per layer; −1: chosen */

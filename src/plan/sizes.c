@@ -18,13 +18,16 @@ static uint32_t batch_of(const st_planner *p, const st_draft *draft)
     return batch < draft->context ? batch : draft->context;
 }
 
-static void ask_needs(st_planner *p, uint32_t batch)
+/* Each device's backend states its scratch; hundreds of drafts have the same batch. */
+static void ask_scratch(st_planner *p, uint32_t batch)
 {
-    if (p->needs_batch == batch) return;
-    const st_program *program = p->source->program;
-    for (uint32_t i = 0; i < program->op_count; i++)
-        p->needs[i] = st_scratch_need_of(program, p->source->binding, &program->ops[i], batch);
-    p->needs_batch = batch;
+    const st_plan_source *source = p->source;
+    if (p->scratch_batch == batch) return;
+    for (uint32_t i = 0; i < source->program->op_count; i++) {
+        st_bound_op shape = st_bound_shape(source->program, source->binding, &source->program->ops[i]);
+        for (uint32_t d = 0; d < source->device_count; d++) p->scratch[d][i] = source->devices[d].scratch(&shape, batch);
+    }
+    p->scratch_batch = batch;
 }
 
 /* On the host beside a card: the step blocks on their way up, and logits on their way down. */
@@ -52,9 +55,9 @@ static bool size_sequence(const st_planner *p, st_draft *draft, uint8_t device, 
                                   .workers = p->options.workers[device],
                                   .nextn = p->options.nextn,
                                   .expert_cache = draft->mode == ST_MOE_CACHE,
-                                  .needs = p->needs};
+                                  .scratch = p->scratch[device]};
     if (!st_kv_layout_price(p->source->desc, &kv_options, kv) ||
-        !st_working_set_of(p->source->desc, p->source->program, p->source->binding, &working, &s->working))
+        !st_working_set_of(p->source->desc, p->source->program, &working, &s->working))
         return false;
     if (device == ST_HOST && draft->trunk > 0 && !size_staging(p, draft, s)) return false;
     return st_align_size(kv->total_bytes, ST_RANGE_ALIGN, &s->working_offset) &&
@@ -160,7 +163,7 @@ void st_draft_size(st_planner *p, st_draft *draft)
     draft->sequences_offset[ST_HOST] = 0;
     draft->fits[ST_CARD] = true;
     draft->devices[ST_CARD] = (st_plan_device){0};
-    ask_needs(p, draft->batch);
+    ask_scratch(p, draft->batch);
     for (uint32_t d = 0; d < devices; d++) {
         st_plan_device *device = &draft->devices[d];
         *device = (st_plan_device){.profile = &p->source->devices[d], .capacity_bytes = p->capacity_bytes[d],

@@ -1,19 +1,7 @@
 #include "plan/working.h"
 
-#include "backend/backend.h"
 #include "base/check.h"
 #include "plan/schedule.h"
-
-/* Nothing grows with the context: the needs are those of a first batch. */
-st_scratch_need st_scratch_need_of(const st_program *program, const st_binding *binding, const st_op *op,
-                                   uint32_t batch)
-{
-    st_op_cost cost = st_op_estimate(program, binding, op, batch, 0);
-    st_scratch_need need = {SIZE_MAX, SIZE_MAX}; /* stays so where it does not fit: adding it up then fails */
-    st_align_size(cost.shared_bytes, ST_RANGE_ALIGN, &need.shared_bytes);
-    st_align_size(cost.worker_bytes, ST_RANGE_ALIGN, &need.worker_bytes);
-    return need;
-}
 
 static bool in_range(st_op_range range, uint32_t op)
 {
@@ -27,10 +15,11 @@ static bool op_counts(const st_program *program, const st_working_options *optio
     return options->expert_cache && options->device == ST_HOST && program->ops[op].kind == ST_OP_EXPERTS;
 }
 
-static void widen(st_working_set *set, st_scratch_need need)
+static void widen(size_t *largest, size_t bytes)
 {
-    if (set->shared_bytes < need.shared_bytes) set->shared_bytes = need.shared_bytes;
-    if (set->worker_bytes < need.worker_bytes) set->worker_bytes = need.worker_bytes;
+    size_t aligned = SIZE_MAX; /* stays so where it overflows: then laying out fails */
+    st_align_size(bytes, ST_RANGE_ALIGN, &aligned);
+    if (*largest < aligned) *largest = aligned;
 }
 
 /* Values may live on any device that computes, so each has the whole of them: a value has one offset everywhere. */
@@ -50,17 +39,17 @@ static bool lay_out(const st_desc *desc, const st_program *program, const st_wor
            st_align_size(end, ST_RANGE_ALIGN, &set->bytes);
 }
 
-/* One operation runs at a time: the scratch is what the hungriest takes. */
-bool st_working_set_of(const st_desc *desc, const st_program *program, const st_binding *binding,
-                       const st_working_options *options, st_working_set *out)
+/* One operation runs at a time, so the scratch is as large as the largest statement. */
+bool st_working_set_of(const st_desc *desc, const st_program *program, const st_working_options *options,
+                       st_working_set *out)
 {
     st_working_set set = {0};
     bool runs = false;
     for (uint32_t i = 0; i < program->op_count; i++) {
         if (!op_counts(program, options, i)) continue;
         runs = true;
-        widen(&set, options->needs ? options->needs[i]
-                                   : st_scratch_need_of(program, binding, &program->ops[i], options->batch));
+        widen(&set.shared_bytes, options->scratch[i].shared_bytes);
+        widen(&set.worker_bytes, options->scratch[i].worker_bytes);
     }
     if (runs && !lay_out(desc, program, options, &set)) return false;
     *out = set;

@@ -3,25 +3,17 @@
 #ifndef ST_PLAN_WORKING_H
 #define ST_PLAN_WORKING_H
 
+#include "backend/backend.h"
 #include "model/desc.h"
-#include "model/program.h"
-
-/* What an operation wants of scratch, in multiples of the alignment. */
-typedef struct st_scratch_need {
-    size_t shared_bytes, worker_bytes;
-} st_scratch_need;
-
-st_scratch_need st_scratch_need_of(const st_program *program, const st_binding *binding, const st_op *op,
-                                   uint32_t batch);
 
 typedef struct st_working_options {
     const uint8_t *op_device; /* of every operation; NULL: all on `device` */
     uint8_t device;
     uint32_t batch, out_rows;
-    uint32_t workers;         /* scratch is wanted once per worker */
+    uint32_t workers;         /* each has worker_bytes of scratch */
     bool nextn;               /* operations of the NextN block count */
     bool expert_cache;        /* routed experts on the card are computed on the host too, where the card has them not */
-    const st_scratch_need *needs; /* [operations], of this batch, from who tries many placements; NULL: asked here */
+    const st_scratch *scratch; /* [operations]: stated by the device's backend for this batch */
 } st_working_options;
 
 typedef struct st_working_set {
@@ -34,7 +26,7 @@ typedef struct st_working_set {
 } st_working_set;
 
 /* False when it does not fit a size. */
-bool st_working_set_of(const st_desc *desc, const st_program *program, const st_binding *binding,
-                       const st_working_options *options, st_working_set *out);
+bool st_working_set_of(const st_desc *desc, const st_program *program, const st_working_options *options,
+                       st_working_set *out);
 
 #endif

@@ -36,10 +36,15 @@ typedef struct lab {
     strata_error *error;
 } lab;
 
+static size_t align_up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
 static void *take(lab *l, size_t bytes)
 {
     void *start = l->memory + l->used;
-    l->used += (bytes + 255) / 256 * 256;
+    l->used += align_up(bytes);
     return l->used <= l->bytes ? start : l->memory;
 }
 
@@ -66,10 +71,12 @@ static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *ro
 {
     st_device_info info;
     l->backend->info(l->device, &info);
-    size_t scratch = 64 << 20, worker = 4 << 20;
-    unsigned char *memory = take(l, scratch + worker * info.workers);
-    st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = l->step, .scratch = memory,
-                                .shared_bytes = scratch, .worker_bytes = worker};
+    st_scratch scratch = l->backend->scratch(bound, l->step->count);
+    scratch.shared_bytes = align_up(scratch.shared_bytes);
+    scratch.worker_bytes = align_up(scratch.worker_bytes);
+    st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = l->step,
+                                .scratch = take(l, scratch.shared_bytes + scratch.worker_bytes * info.workers),
+                                .shared_bytes = scratch.shared_bytes, .worker_bytes = scratch.worker_bytes};
     st_segment *segment = NULL;
     strata_status status = l->used > l->bytes ? st_error_memory(l->error, l->used, "the operations' laboratory")
                                               : l->backend->prepare(l->device, &source, &segment, l->error);

@@ -13,12 +13,10 @@ unsigned char *st_ready_value(const st_ready_device *device, const st_program *p
     return device->working + device->set->values[v->rows] + v->offset_bytes * rows;
 }
 
-static st_bound_value bind_value(const st_ready *ready, uint8_t device, int32_t value)
+static void bind_value(const st_ready *ready, uint8_t device, int32_t value, st_bound_value *out)
 {
-    if (value == ST_NO_VALUE) return (st_bound_value){0};
     const st_run_source *source = ready->source;
-    return (st_bound_value){.data = st_ready_value(&ready->devices[device], source->program, source->plan, value),
-                            .width = source->program->values[value].width};
+    if (value != ST_NO_VALUE) out->data = st_ready_value(&ready->devices[device], source->program, source->plan, value);
 }
 
 /* Which of a layer's experts an operation computes. */
@@ -59,9 +57,8 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, const st
     if (!data)
         return st_error_set(error, STRATA_RUNTIME, NULL, "tensor %.*s is not on the device that reads it",
                             ST_STR_ARG(w->tensor->name));
-    *out = (st_bound_weight){.data = data, .info = w->tensor->info, .type = w->tensor->type};
-    memcpy(out->ne, w->ne, sizeof out->ne);
-    if (!st_type_row_bytes(out->info, w->ne[0], &out->row_bytes))
+    out->data = data;
+    if (out->row_bytes == 0)
         return st_error_set(error, STRATA_FORMAT, NULL, "tensor %.*s: rows are no whole number of blocks",
                             ST_STR_ARG(w->tensor->name));
     if (shared) out->parts = shared_table(ready, experts, (uint32_t)op->layer, slot);
@@ -76,8 +73,10 @@ static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op 
                              strata_error *error)
 {
     const st_run_device *source = &ready->source->devices[device];
-    *out = (st_bound_op){.op = op, .out = bind_value(ready, device, op->out), .out2 = bind_value(ready, device, op->out2)};
-    for (int i = 0; i < ST_OP_INPUTS; i++) out->in[i] = bind_value(ready, device, op->in[i]);
+    *out = st_bound_shape(ready->source->program, ready->source->binding, op);
+    bind_value(ready, device, op->out, &out->out);
+    bind_value(ready, device, op->out2, &out->out2);
+    for (int i = 0; i < ST_OP_INPUTS; i++) bind_value(ready, device, op->in[i], &out->in[i]);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         strata_status status = bind_weight(ready, device, op, i, experts, &out->weight[i], error);
         if (status != STRATA_OK) return status;
@@ -141,9 +140,9 @@ static strata_status bind_add(const st_ready *ready, const st_op *experts, int w
                    .out2 = ST_NO_VALUE};
     for (int i = 0; i < ST_OP_INPUTS; i++) add->in[i] = i < 2 ? experts->out : ST_NO_VALUE;
     for (int i = 0; i < ST_OP_WEIGHTS; i++) add->weight[i] = ST_NO_WEIGHT;
-    st_bound_value value = bind_value(ready, ST_CARD, experts->out);
-    *out = (st_bound_op){.op = add, .in = {value, sum_at(ready, which, value.width)}, .out = value};
-    return STRATA_OK;
+    strata_status status = bind_op(ready, ST_CARD, add, (expert_source){0}, out, error);
+    out->in[1] = sum_at(ready, which, out->in[1].width);
+    return status;
 }
 
 static strata_status prepare_wave(const st_ready *ready, int part, const st_op *op, uint32_t wave, st_segment **out,
@@ -176,12 +175,11 @@ static strata_status prepare_ask(const st_ready *ready, int part, const st_op *e
     const st_op *router = next == UINT32_MAX ? NULL : router_of(ready->source->program, next);
     if (!router || !st_stream_scores(stream)) return STRATA_OK;
     const st_weight *w = &ready->source->binding->weights[router->weight[0]];
-    st_bound_op bound = {.op = router, .in = {bind_value(ready, ST_HOST, experts->in[0])},
-                         .out = {.data = st_stream_scores(stream), .width = (uint32_t)w->ne[1]}};
-    if (bound.in[0].width != w->ne[0]) return STRATA_OK;
-    bound.weight[0] = (st_bound_weight){.data = w->tensor->data, .info = w->tensor->info, .type = w->tensor->type};
-    memcpy(bound.weight[0].ne, w->ne, sizeof bound.weight[0].ne);
-    if (!st_type_row_bytes(w->tensor->info, w->ne[0], &bound.weight[0].row_bytes)) return STRATA_OK;
+    st_bound_op bound = st_bound_shape(ready->source->program, ready->source->binding, router);
+    if (bound.in[0].width != w->ne[0] || bound.weight[0].row_bytes == 0) return STRATA_OK;
+    bind_value(ready, ST_HOST, experts->in[0], &bound.in[0]);
+    bound.out.data = st_stream_scores(stream);
+    bound.weight[0].data = w->tensor->data;
     return prepare_bound(ready, part, ST_HOST, &bound, 1, ST_ROWS_ALL, out, error);
 }
 

@@ -8,12 +8,12 @@
 #include "backend/backend.h"
 #include "base/alloc.h"
 #include "gguf/gguf.h"
-#include "model/scratch.h"
+#include "backend/cpu/scratch.h"
 #include "quant/row.h"
 #include "support/kit.h"
 #include "support/random.h"
 
-enum { BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 22, WORKERS = 2 };
+enum { BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 23, FENCE_BYTES = 256, WORKERS = 2 };
 
 /* --- random numbers --------------------------------------------------------------------------------------------------------- */
 
@@ -80,8 +80,11 @@ static void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
     st_device *device = device_of(cpu);
     st_queue *queue = NULL;
     st_segment *segment = NULL;
+    st_scratch stated = backend->scratch(bound, step->count);
     st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = step, .scratch = scratch,
-                                .shared_bytes = SCRATCH_BYTES, .worker_bytes = SCRATCH_BYTES};
+                                .shared_bytes = (stated.shared_bytes + 63) / 64 * 64 + FENCE_BYTES,
+                                .worker_bytes = (stated.worker_bytes + 63) / 64 * 64 + FENCE_BYTES};
+    if (source.shared_bytes + WORKERS * source.worker_bytes > SCRATCH_BYTES) fail_msg("scratch for the tests is too small");
     if (backend->queue_new(device, ST_QUEUE_COMPUTE, &queue, &error) != STRATA_OK ||
         backend->prepare(device, &source, &segment, &error) != STRATA_OK ||
         backend->launch(segment, queue, &error) != STRATA_OK)
@@ -517,7 +520,7 @@ static int open_kit(void **state)
 {
     (void)state;
     rounds = kit_is_slow() ? 3 : 5;
-    scratch = st_alloc_aligned((1 + WORKERS) * (size_t)SCRATCH_BYTES, 64);
+    scratch = st_alloc_aligned(SCRATCH_BYTES, 64);
     if (!scratch) return -1;
     return st_gguf_open(kit_path("quant/rows.gguf"), &kit_rows, NULL) == STRATA_OK ? 0 : -1;
 }

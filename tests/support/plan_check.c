@@ -100,7 +100,13 @@ static void check_sequence(const plan_rig *rig, uint8_t d)
     st_working_options options = {.op_device = plan->op_device, .device = d, .batch = plan->batch,
                                   .out_rows = plan->out_rows, .workers = rig->options.workers[d], .nextn = plan->nextn,
                                   .expert_cache = plan->experts.mode == ST_MOE_CACHE};
-    assert_true(st_working_set_of(rig->source.desc, rig->source.program, rig->source.binding, &options, &working));
+    uint32_t ops = rig->source.program->op_count;
+    st_scratch *scratch = st_alloc_array(ops, sizeof *scratch);
+    assert_non_null(scratch);
+    plan_rig_scratch(rig, d, plan->batch, scratch, ops);
+    options.scratch = scratch;
+    assert_true(st_working_set_of(rig->source.desc, rig->source.program, &options, &working));
+    st_free(scratch);
     assert_memory_equal(&working, &s->working, sizeof working);
     assert_int_equal(owners[ST_OWNER_SCRATCH], working.bytes * plan->sequences);
     assert_int_equal(owners[ST_OWNER_KV], s->kv->exact.kv * plan->sequences);

@@ -290,6 +290,16 @@ void plan_rig_open(plan_rig *rig, const plan_shape *shape)
     rig->options.margin_bytes[ST_HOST] = rig->options.margin_bytes[ST_CARD] = 0;
 }
 
+void plan_rig_scratch(const plan_rig *rig, uint32_t device, uint32_t batch, st_scratch *out, uint32_t count)
+{
+    const st_program *program = rig->source.program;
+    assert_true(program->op_count <= count);
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        st_bound_op shape = st_bound_shape(program, rig->source.binding, &program->ops[i]);
+        out[i] = rig->devices[device].scratch(&shape, batch);
+    }
+}
+
 void plan_rig_close(plan_rig *rig)
 {
     st_arena_free(&rig->plan_arena);

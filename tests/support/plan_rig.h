@@ -45,6 +45,8 @@ void plan_rig_close(plan_rig *rig);
 strata_status plan_rig_plan(plan_rig *rig);
 /* The same; a refusal fails the test. */
 const st_plan *plan_rig_get(plan_rig *rig);
+/* What the device states as the scratch of every operation; there is room for `count`. */
+void plan_rig_scratch(const plan_rig *rig, uint32_t device, uint32_t batch, st_scratch *out, uint32_t count);
 
 /* Four dense layers of float32 whose every tensor is a multiple of 256 bytes: sums can be done by hand. */
 extern const plan_shape plan_small;

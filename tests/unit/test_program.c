@@ -327,7 +327,6 @@ static void cost_of_one(const golden *g, const st_op *op, uint32_t rows)
         assert_true(cost.flops == 2.0 * s.in[0] * s.out * rows);
         assert_true(cost.weight_bytes == 4.0 * s.in[0] * s.out + bias); /* once, however many rows */
         assert_true(cost.value_bytes == 4.0 * (s.in[0] + s.out) * rows);
-        assert_true(cost.worker_bytes >= s.in[0] * sizeof(float));
     } else if (op->kind == ST_OP_EMBED) {
         assert_true(cost.weight_bytes == 4.0 * s.out * rows); /* a row for each token */
     } else if (op->kind == ST_OP_EXPERTS) {
@@ -341,7 +340,6 @@ static void cost_of_one(const golden *g, const st_op *op, uint32_t rows)
         double head = (double)op->p.attention.key_length + op->p.attention.value_length;
         assert_true(cost.flops == 2 * op->p.attention.heads * head * seen * rows);
         assert_true(cost.state_bytes == 4 * op->p.attention.kv_heads * head * seen);
-        assert_true(cost.worker_bytes >= (100 + rows) * sizeof(float));
     } else if (op->kind == ST_OP_DELTANET) {
         double state = (double)op->p.deltanet.value_heads * op->p.deltanet.size * op->p.deltanet.size;
         assert_true(cost.state_bytes == 2 * 4 * state);

@@ -1,12 +1,16 @@
 /* src/plan/working.c: the working set of a sequence, piece by piece. */
 #include "support/plan_rig.h"
 
-#include "backend/backend.h"
+enum { OPS_MAX = 1024 };
 
 static st_working_set set_of(const plan_rig *rig, const st_working_options *options)
 {
+    st_scratch scratch[OPS_MAX];
+    st_working_options asked = *options;
     st_working_set set;
-    assert_true(st_working_set_of(rig->source.desc, rig->source.program, rig->source.binding, options, &set));
+    plan_rig_scratch(rig, options->device, options->batch, scratch, OPS_MAX);
+    asked.scratch = scratch;
+    assert_true(st_working_set_of(rig->source.desc, rig->source.program, &asked, &set));
     return set;
 }
 
@@ -15,14 +19,13 @@ static size_t up(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-static st_op_cost hungriest(const plan_rig *rig, uint32_t batch)
+static st_scratch largest(const plan_rig *rig, uint32_t device, uint32_t batch)
 {
-    st_op_cost most = {0};
-    const st_program *program = rig->source.program;
-    for (uint32_t i = 0; i < program->op_count; i++) {
-        st_op_cost cost = st_op_estimate(program, rig->source.binding, &program->ops[i], batch, 0);
-        if (most.shared_bytes < cost.shared_bytes) most.shared_bytes = cost.shared_bytes;
-        if (most.worker_bytes < cost.worker_bytes) most.worker_bytes = cost.worker_bytes;
+    st_scratch most = {0}, scratch[OPS_MAX];
+    plan_rig_scratch(rig, device, batch, scratch, OPS_MAX);
+    for (uint32_t i = 0; i < rig->source.program->op_count; i++) {
+        if (most.shared_bytes < scratch[i].shared_bytes) most.shared_bytes = scratch[i].shared_bytes;
+        if (most.worker_bytes < scratch[i].worker_bytes) most.worker_bytes = scratch[i].worker_bytes;
     }
     return most;
 }
@@ -33,7 +36,7 @@ static void pieces_follow_each_other(void **state)
     plan_rig rig;
     plan_rig_open(&rig, &plan_small);
     const st_program *program = rig.source.program;
-    st_op_cost most = hungriest(&rig, 7);
+    st_scratch most = largest(&rig, ST_HOST, 7);
     st_working_set set = set_of(&rig, &(st_working_options){.batch = 7, .out_rows = 3, .workers = 5});
     assert_int_equal(set.values[ST_ROWS_ALL], 0);
     assert_int_equal(set.values[ST_ROWS_OUT], up(program->row_bytes[ST_ROWS_ALL] * 7));
@@ -54,8 +57,8 @@ static void only_what_runs_counts(void **state)
     plan_rig rig;
     plan_rig_open(&rig, &plan_small_moe);
     const st_program *program = rig.source.program;
-    uint8_t op_device[1024] = {0};
-    assert_true(program->op_count < sizeof op_device);
+    uint8_t op_device[OPS_MAX] = {0};
+    assert_true(program->op_count < OPS_MAX);
     st_working_options host = {.op_device = op_device, .device = ST_HOST, .batch = 256, .out_rows = 1, .workers = 1};
     st_working_options card = host;
     card.device = ST_CARD;
@@ -64,17 +67,13 @@ static void only_what_runs_counts(void **state)
     for (uint32_t i = 0; i < program->op_count; i++)
         if (program->ops[i].kind == ST_OP_EXPERTS) op_device[i] = ST_CARD;
     st_working_set rest = set_of(&rig, &host), experts = set_of(&rig, &card);
-    assert_int_equal(experts.shared_bytes, all.shared_bytes); /* they are the hungriest */
-    assert_true(rest.shared_bytes < all.shared_bytes);
+    assert_true(rest.shared_bytes < all.shared_bytes); /* experts have the largest */
     assert_true(rest.bytes < all.bytes && experts.bytes <= all.bytes);
+    assert_int_equal(experts.shared_bytes, 0); /* the card states its own: the simulated one shares none */
+    assert_int_equal(experts.worker_bytes, up(largest(&rig, ST_CARD, 256).worker_bytes));
     assert_int_equal(experts.scratch, all.scratch); /* all values on both */
     host.expert_cache = true; /* what the card has not the host computes */
     assert_int_equal(set_of(&rig, &host).bytes, all.bytes);
-    st_scratch_need needs[1024];
-    for (uint32_t i = 0; i < program->op_count; i++)
-        needs[i] = st_scratch_need_of(program, rig.source.binding, &program->ops[i], 256);
-    card.needs = needs;
-    assert_int_equal(set_of(&rig, &card).bytes, experts.bytes);
     plan_rig_close(&rig);
 }
 
@@ -141,9 +140,9 @@ static void what_does_not_fit_a_size(void **state)
     plan_rig rig;
     plan_rig_open(&rig, &plan_small);
     st_working_set set = {.bytes = 1};
-    st_scratch_need needs[1024] = {{SIZE_MAX, SIZE_MAX}};
-    st_working_options options = {.batch = 8, .out_rows = 1, .workers = 1, .needs = needs};
-    assert_false(st_working_set_of(rig.source.desc, rig.source.program, rig.source.binding, &options, &set));
+    st_scratch scratch[OPS_MAX] = {{SIZE_MAX, SIZE_MAX}};
+    st_working_options options = {.batch = 8, .out_rows = 1, .workers = 1, .scratch = scratch};
+    assert_false(st_working_set_of(rig.source.desc, rig.source.program, &options, &set));
     assert_int_equal(set.bytes, 1);
     plan_rig_close(&rig);
 }

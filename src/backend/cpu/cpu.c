@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/poison.h"
 
 enum { CPU_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
@@ -18,6 +19,7 @@ struct st_device {
     st_pool *pool;
     const st_cpu_kernel *kernels; /* [ST_OP_COUNT] */
     const st_isa *isa;            /* NULL: the reference */
+    st_scratch_statement scratch;
     const char *name;
     bool profile;
     st_op_time times[ST_OP_COUNT];
@@ -41,13 +43,14 @@ struct st_segment {
 typedef struct cpu_level {
     const char *name;
     const st_cpu_kernel *kernels;
-    const st_isa *(*isa)(void); /* NULL in here or from it: not on this machine, or none needed */
+    st_scratch_statement scratch;
+    const st_isa *(*isa)(void); /* NULL: no instruction set needed; returns NULL where the CPU lacks it */
 } cpu_level;
 
 static const cpu_level levels[] = {
-    {"ref", st_cpu_ref_kernels, NULL},
-    {"avx2", st_cpu_fast_kernels, st_isa_avx2},
-    {"avx512", st_cpu_fast_kernels, st_isa_avx512},
+    {"ref", st_cpu_ref_kernels, st_cpu_ref_scratch, NULL},
+    {"avx2", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx2},
+    {"avx512", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx512},
 };
 
 enum { LEVELS = sizeof levels / sizeof *levels };
@@ -83,6 +86,7 @@ static strata_status cpu_open(const st_device_options *options, st_device **out,
     st_device *device = st_alloc_zero(1, sizeof *device);
     if (!device) return st_error_memory(error, sizeof *device, "the CPU device");
     device->kernels = level->kernels;
+    device->scratch = level->scratch;
     device->isa = level->isa ? level->isa() : NULL;
     device->name = level->name;
     device->profile = options->profile;
@@ -342,24 +346,29 @@ static void cpu_times(const st_device *device, st_op_time out[ST_OP_COUNT])
 static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_error *error)
 {
     (void)queue;
-    (void)error;
     const st_segment_source *source = &segment->source;
+    const st_device *device = segment->device;
+    strata_status status = STRATA_OK;
+    uint32_t workers = st_pool_threads(device->pool);
     st_cpu_call call = {
         .rows = source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count,
         .step = source->step,
-        .isa = segment->device->isa,
-        .pool = segment->device->pool,
+        .isa = device->isa,
+        .pool = device->pool,
         .shared = source->scratch,
         .scratch = (unsigned char *)source->scratch + source->shared_bytes,
         .worker_bytes = source->worker_bytes,
     };
-    for (uint32_t i = 0; i < source->count; i += call.group) {
+    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i += call.group) {
         call.bound = &segment->ops[i];
         call.op = call.bound->op;
         call.group = call.isa ? st_cpu_fast_group(call.isa, call.bound, source->count - i) : 1;
-        run_kernel(segment->device, &call);
+        if (ST_POISONS)
+            status = st_cpu_scratch_fence(source, workers, call.op, device->scratch(call.bound, call.rows), error);
+        if (status == STRATA_OK) run_kernel(segment->device, &call);
     }
-    return STRATA_OK;
+    if (ST_POISONS) st_cpu_scratch_unfence(source, workers);
+    return status;
 }
 
 static void cpu_segment_free(st_segment *segment)
@@ -374,6 +383,7 @@ static const st_backend cpu_backend = {
     .close = cpu_close,
     .info = cpu_info,
     .supports = cpu_supports,
+    .scratch = st_cpu_fast_scratch,
     .probe = cpu_probe,
     .times = cpu_times,
     .alloc = cpu_alloc,

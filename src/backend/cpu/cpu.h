@@ -26,6 +26,16 @@ typedef void (*st_cpu_kernel)(const st_cpu_call *call);
 /* The slow, obvious one; every other table is tested against it. */
 extern const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT];
 
+/* Scratch of the reference, and of the fast path (which leaves some operations to the reference). scratch.c */
+st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows);
+st_scratch st_cpu_fast_scratch(const st_bound_op *shape, uint32_t rows);
+
+/* Under the address sanitizer: leaves `op` the scratch that it stated and poisons the rest. STRATA_RUNTIME: the source
+ * has less than was stated. */
+strata_status st_cpu_scratch_fence(const st_segment_source *source, uint32_t workers, const st_op *op, st_scratch stated,
+                                   strata_error *error);
+void st_cpu_scratch_unfence(const st_segment_source *source, uint32_t workers);
+
 static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
 {
     return (float *)(void *)(call->scratch + call->worker_bytes * worker);

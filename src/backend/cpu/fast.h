@@ -14,6 +14,9 @@ void st_cpu_fast_attention(const st_cpu_call *call);
 void st_cpu_fast_conv(const st_cpu_call *call);
 void st_cpu_fast_deltanet(const st_cpu_call *call);
 
+st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows);
+st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows);
+
 /* How many of the matrices at `ops` (count ≥ 1) take the same input and may run as one. */
 uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t count);
 
@@ -27,6 +30,7 @@ typedef struct st_acts {
 } st_acts;
 
 size_t st_acts_bytes(size_t width, size_t rows);
+size_t st_strip_bytes(size_t width); /* of scratch that a worker needs for a strip, or for two rows of floats */
 st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side);
 st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* side by side */
 

@@ -217,6 +217,18 @@ static unsigned char *take(unsigned char **at, size_t bytes)
     return start;
 }
 
+/* The pairs (token, expert) sorted, their inputs and hidden rows, each expert's beginning at a tile. */
+st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    size_t experts = shape->op->p.experts.experts, pairs = (size_t)rows * shape->op->p.experts.used;
+    size_t places = places_max(pairs, experts), hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
+    size_t lists = (4 * (experts + 1) + pairs) * sizeof(uint32_t), widest = hidden > embedding ? hidden : embedding;
+    size_t columns = (size_t)rows * ST_STRIP_ROWS, few = (ST_FEW_ROWS - 1) * FEW_COLUMNS;
+    return (st_scratch){.shared_bytes = lists + places * hidden * sizeof(float) + st_acts_bytes(embedding, places) +
+                                        st_acts_bytes(hidden, places) + 8 * ALIGN,
+                        .worker_bytes = (columns > few ? columns : few) * sizeof(float) + st_strip_bytes(widest)};
+}
+
 static void set_up(experts_job *job, const st_cpu_call *call)
 {
     const st_bound_op *bound = call->bound;

@@ -78,6 +78,24 @@ void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t 
     }
 }
 
+size_t st_strip_bytes(size_t width)
+{
+    size_t strip = ST_STRIP_ROWS * (width + (width + 15) / 16 * 2 * sizeof(float)), rows = 2 * width * sizeof(float);
+    return (strip > rows ? strip : rows) + 3 * ALIGN;
+}
+
+/* Activations in int8, and what rounding left of the refined blocks; for each worker a strip, or a piece of a matrix of
+ * floats. */
+st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
+    size_t width = shape->weight[0].ne[0], tiles = ((size_t)rows + ST_ACT_TILE - 1) / ST_ACT_TILE;
+    size_t refined = (width / ST_ACT_BLOCK + ST_REFINE - 1) / ST_REFINE, strip = st_strip_bytes(width);
+    return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + st_acts_bytes(refined * ST_ACT_BLOCK, rows) +
+                                        tiles * align_up(refined * sizeof(uint32_t)),
+                        .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
+}
+
 /* --- int8 --------------------------------------------------------------------------------------------------------------------------- */
 
 static const st_isa_type *int8_type(const st_isa *isa, const st_bound_op *bound)

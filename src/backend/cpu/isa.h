@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/cpu/scratch.h"
 #include "model/arch.h"
-#include "model/scratch.h"
 
 enum { ST_ISA_TYPES = 41 }; /* tensor type numbers are below it */
 

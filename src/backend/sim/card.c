@@ -1,6 +1,7 @@
 /* The simulated card as a backend: memory, queues and events on the virtual clock, copies and counters. */
 #include <string.h>
 
+#include "backend/cpu/cpu.h"
 #include "backend/sim/world.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -287,6 +288,7 @@ static const st_backend card_backend = {
     .close = card_close,
     .info = card_info,
     .supports = card_supports,
+    .scratch = st_cpu_ref_scratch,
     .probe = card_probe,
     .times = card_times,
     .alloc = card_alloc,

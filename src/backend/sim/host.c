@@ -1,5 +1,6 @@
 /* The host beside the simulated card: the ordinary CPU backend, each of whose operations also takes virtual time, during
  * which the card's queues go on. An operation is computed when its time is over, as on the card. */
+#include "backend/cpu/cpu.h"
 #include "backend/sim/world.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -278,6 +279,7 @@ static const st_backend host_backend = {
     .close = host_close,
     .info = host_info,
     .supports = host_supports,
+    .scratch = st_cpu_fast_scratch,
     .probe = host_probe,
     .times = host_times,
     .alloc = host_alloc,

@@ -1,6 +1,6 @@
-/* The sizes that scratch is cut by: cost.c counts with them, and a backend that wants other ones changes them here. */
-#ifndef ST_MODEL_SCRATCH_H
-#define ST_MODEL_SCRATCH_H
+/* The tile sizes of the CPU's kernels, by which its scratch is laid out. */
+#ifndef ST_BACKEND_CPU_SCRATCH_H
+#define ST_BACKEND_CPU_SCRATCH_H
 
 enum {
     ST_SCRATCH_ALIGN = 64,

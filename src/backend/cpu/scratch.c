@@ -1,0 +1,134 @@
+/* The CPU's statements of scratch, and the fence that enforces them under the address sanitizer. */
+#include "backend/cpu/fast.h"
+#include "base/error.h"
+#include "base/poison.h"
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static st_scratch most(st_scratch a, st_scratch b)
+{
+    return (st_scratch){larger(a.shared_bytes, b.shared_bytes), larger(a.worker_bytes, b.worker_bytes)};
+}
+
+static size_t up_to(size_t count, size_t multiple)
+{
+    return (count + multiple - 1) / multiple * multiple;
+}
+
+/* --- the reference: floats for each worker -------------------------------------------------------------------------- */
+
+static size_t ref_matmul(const st_bound_op *shape)
+{
+    return shape->weight[0].ne[0];
+}
+
+static size_t ref_attention(const st_bound_op *shape)
+{
+    return (size_t)shape->op->p.attention.key_length + shape->op->p.attention.value_length;
+}
+
+static size_t ref_experts(const st_bound_op *shape)
+{
+    size_t embedding = shape->in[0].width, hidden = shape->op->p.experts.width;
+    return embedding + 2 * hidden + larger(embedding, hidden);
+}
+
+static size_t ref_deltanet(const st_bound_op *shape)
+{
+    return 3 * (size_t)shape->op->p.deltanet.size;
+}
+
+st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    static size_t (*const floats[ST_OP_COUNT])(const st_bound_op *shape) = {
+        [ST_OP_MATMUL] = ref_matmul,
+        [ST_OP_ATTENTION] = ref_attention,
+        [ST_OP_EXPERTS] = ref_experts,
+        [ST_OP_DELTANET] = ref_deltanet,
+    };
+    (void)rows;
+    if (!floats[shape->op->kind]) return (st_scratch){0};
+    return (st_scratch){.worker_bytes = floats[shape->op->kind](shape) * sizeof(float)};
+}
+
+/* --- the fast path: the largest of the ways to compute an operation ------------------------------------------------- */
+
+/* Attention in bytes: queries with their sums, a tile, and what both are packed from. */
+static size_t byte_attention_bytes(const st_op *op)
+{
+    size_t key = up_to(op->p.attention.key_length, 4), value = up_to(op->p.attention.value_length, ST_BYTE_VALUES);
+    size_t shared = op->p.attention.heads / op->p.attention.kv_heads;
+    size_t queries = up_to(larger(ST_BYTE_STATE / value, shared), ST_BYTE_GROUP), pieces = 13;
+    size_t floats = queries * (value + 16 + 2) + ST_BYTE_KEYS * (larger(key, value) + 2) + value;
+    size_t bytes = queries * (key + 2) + ST_BYTE_KEYS * (2 * key + value);
+    return floats * sizeof(float) + bytes + pieces * ST_SCRATCH_ALIGN;
+}
+
+/* For each worker a block of queries against a tile of keys and values, or a few rows; for all together the stretches of
+ * a few rows, or what keys and queries are balanced by, in bytes. */
+static st_scratch fast_attention(const st_bound_op *shape, uint32_t rows)
+{
+    (void)rows;
+    const st_op *op = shape->op;
+    size_t key = op->p.attention.key_length, value = up_to(op->p.attention.value_length, 16);
+    size_t heads = op->p.attention.heads, kv_heads = op->p.attention.kv_heads, shared = heads / kv_heads;
+    size_t queries = larger(ST_QUERY_BLOCK, shared);
+    size_t block = queries * (key + ST_KEY_TILE + value + 2) + ST_KEY_TILE * (larger(key, value) + key);
+    size_t few = heads * (key + ST_FEW_KEYS) + ST_KEY_RUN * heads / shared * larger(key, value);
+    size_t worker = larger(block, few) * sizeof(float);
+    size_t stretches = (ST_FEW_ROWS - 1) * ST_STRETCHES * heads * (op->p.attention.value_length + 2);
+    return (st_scratch){.shared_bytes = larger(stretches, 3 * kv_heads * up_to(key, 4)) * sizeof(float),
+                        .worker_bytes = op->p.attention.narrow ? larger(worker, byte_attention_bytes(op)) : worker};
+}
+
+static st_scratch fast_conv(const st_bound_op *shape, uint32_t rows)
+{
+    (void)rows;
+    return (st_scratch){.worker_bytes = (2 * (size_t)shape->op->p.conv.width + 1) * ST_CONV_CHANNELS * sizeof(float)};
+}
+
+static st_scratch fast_deltanet(const st_bound_op *shape, uint32_t rows)
+{
+    (void)rows;
+    size_t size = shape->op->p.deltanet.size;
+    return (st_scratch){.worker_bytes = ST_DELTA_CHUNK * (5 * size + 2 * ST_DELTA_CHUNK + 2) * sizeof(float)};
+}
+
+st_scratch st_cpu_fast_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    static const st_scratch_statement statements[ST_OP_COUNT] = {
+        [ST_OP_MATMUL] = st_cpu_fast_matmul_scratch, [ST_OP_ATTENTION] = fast_attention,
+        [ST_OP_EXPERTS] = st_cpu_fast_experts_scratch, [ST_OP_CONV] = fast_conv, [ST_OP_DELTANET] = fast_deltanet,
+    };
+    st_scratch reference = st_cpu_ref_scratch(shape, rows); /* computes what has no fast kernel */
+    st_scratch_statement statement = statements[shape->op->kind];
+    return statement ? most(reference, statement(shape, rows)) : reference;
+}
+
+/* --- the fence ------------------------------------------------------------------------------------------------------- */
+
+strata_status st_cpu_scratch_fence(const st_segment_source *source, uint32_t workers, const st_op *op, st_scratch stated,
+                                   strata_error *error)
+{
+    if (stated.shared_bytes > source->shared_bytes || stated.worker_bytes > source->worker_bytes)
+        return st_error_set(error, STRATA_RUNTIME, NULL,
+                            "%s: expected %zu bytes of scratch and %zu for each worker, found %zu and %zu", st_op_name(op->kind),
+                            stated.shared_bytes, stated.worker_bytes, source->shared_bytes, source->worker_bytes);
+    unsigned char *at = source->scratch;
+    st_unpoison(at, stated.shared_bytes);
+    st_poison(at + stated.shared_bytes, source->shared_bytes - stated.shared_bytes);
+    at += source->shared_bytes;
+    for (uint32_t i = 0; i < workers; i++, at += source->worker_bytes) {
+        st_unpoison(at, stated.worker_bytes);
+        st_poison(at + stated.worker_bytes, source->worker_bytes - stated.worker_bytes);
+    }
+    return STRATA_OK;
+}
+
+void st_cpu_scratch_unfence(const st_segment_source *source, uint32_t workers)
+{
+    st_unpoison(source->scratch, source->shared_bytes + workers * source->worker_bytes);
+}
