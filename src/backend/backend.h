@@ -142,7 +142,6 @@ typedef struct st_backend {
     strata_status (*open)(const st_device_options *options, st_device **out, strata_error *error);
     void (*close)(st_device *device);
     void (*info)(const st_device *device, st_device_info *out);
-    bool (*supports)(const st_device *device, st_op_kind kind, uint32_t weight_type);
     st_scratch_statement scratch;
     strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about half a second */
     void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* of a device opened to profile; else zero */

@@ -31,7 +31,7 @@ typedef struct st_profile {
     uint64_t granularity;      /* of an allocation */
     uint64_t overhead_bytes;   /* a driver's context and modules */
     st_scratch_statement scratch; /* of the backend that runs it */
-    uint64_t types[ST_OP_COUNT]; /* bit t: runs the operation with weights of type t; bit 0 where it has none */
+    uint64_t types[ST_OP_COUNT]; /* what it can run. Bit t: the operation with weights of type t; bit 0: without any */
 } st_profile;
 
 /* The work of one operation for rows that see `depth` earlier positions, in bytes of the device's memory and in
@@ -47,9 +47,12 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 /* How long the device takes for it when nothing else runs: the slower of memory and arithmetic. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
+/* Whether the device can run an operation, with weights or without. The planner asks this for every operation on every
+ * device, and nobody else decides it: what is placed on a device, it runs. */
 bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op);
 
-/* A card and a host with nothing known but what every device has: the rest is filled in by whoever has it. */
+/* A card and a host that run every operation with every type of weights, without sizes and rates: the caller fills
+ * those in. */
 st_profile st_profile_default(st_device_kind kind);
 
 #endif

@@ -45,12 +45,21 @@ static void survey_layers(st_planner *p)
     }
 }
 
+/* Experts in slots are added to those that the host computes: an addition that the program does not list. */
+static bool card_runs(const st_planner *p, const st_op *op)
+{
+    static const st_op add = {.kind = ST_OP_ADD, .weight = {ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}};
+    const st_profile *card = &p->source->devices[ST_CARD];
+    return p->card && st_profile_runs(card, p->source->binding, op) &&
+           (op->kind != ST_OP_EXPERTS || st_profile_runs(card, p->source->binding, &add));
+}
+
 static void survey_ops(st_planner *p)
 {
     const st_plan_source *source = p->source;
     for (uint32_t i = 0; i < source->program->op_count; i++) {
         const st_op *op = &source->program->ops[i];
-        p->card_runs[i] = p->card && st_profile_runs(&source->devices[ST_CARD], source->binding, op);
+        p->card_runs[i] = card_runs(p, op);
         uint32_t kv_layer = kv_layer_of(op);
         if (kv_layer != UINT32_MAX && !p->card_runs[i]) p->layers[kv_layer].state_on_card = false;
         if (op->kind != ST_OP_EXPERTS) continue;

@@ -117,6 +117,21 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
     return STRATA_OK;
 }
 
+/* The host runs whatever the card does not, so it must be able to run every operation. */
+static strata_status check_host(const st_planner *p, strata_error *error)
+{
+    const st_plan_source *source = p->source;
+    const st_profile *host = &source->devices[ST_HOST];
+    for (uint32_t i = 0; i < source->program->op_count; i++) {
+        const st_op *op = &source->program->ops[i];
+        const st_type_info *info = op->weight[0] == ST_NO_WEIGHT ? NULL : source->binding->weights[op->weight[0]].tensor->info;
+        if (st_profile_runs(host, source->binding, op)) continue;
+        return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s cannot run %s (layer %" PRId32 ") with %s weights",
+                            host->name, st_op_name(op->kind), op->layer, info ? info->name : "no");
+    }
+    return STRATA_OK;
+}
+
 static void fill_in(st_planner *p)
 {
     st_plan_options *o = &p->options;
@@ -201,7 +216,8 @@ static strata_status build(st_planner *p, st_plan *plan, strata_error *error)
 {
     if (!st_planner_survey(p))
         return st_error_memory(error, p->source->program->op_count * sizeof *p->scratch[0], "the plan");
-    strata_status status = check_moe(p, error);
+    strata_status status = check_host(p, error);
+    if (status == STRATA_OK) status = check_moe(p, error);
     st_draft draft;
     if (status == STRATA_OK) status = st_draft_choose(p, &draft, error);
     if (status != STRATA_OK) return status;

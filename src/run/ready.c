@@ -72,7 +72,6 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, const st
 static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, expert_source experts, st_bound_op *out,
                              strata_error *error)
 {
-    const st_run_device *source = &ready->source->devices[device];
     *out = st_bound_shape(ready->source->program, ready->source->binding, op);
     bind_value(ready, device, op->out, &out->out);
     bind_value(ready, device, op->out2, &out->out2);
@@ -80,9 +79,6 @@ static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op 
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         strata_status status = bind_weight(ready, device, op, i, experts, &out->weight[i], error);
         if (status != STRATA_OK) return status;
-        if (out->weight[i].data && !source->backend->supports(source->device, op->kind, out->weight[i].type))
-            return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s with %s weights: the device %s cannot run it",
-                                st_op_name(op->kind), out->weight[i].info->name, source->backend->name);
     }
     if (op->kind == ST_OP_KV_STORE) out->kv = st_kv_view_of(ready->kv, op->p.kv.kv_layer);
     if (op->kind == ST_OP_ATTENTION) out->kv = st_kv_view_of(ready->kv, op->p.attention.kv_layer);

@@ -280,6 +280,41 @@ static void what_the_card_cannot_run(void **state)
     plan_rig_close(&rig);
 }
 
+/* A cache adds the host's experts to the card's, so a card that cannot add has no experts. */
+static void a_card_that_cannot_add(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small_moe);
+    rig.options.context = 256;
+    rig.options.moe = ST_MOE_CACHE;
+    plan_rig_get(&rig);
+    assert_int_equal(device_of(&rig, ST_OP_EXPERTS, 2, 0), ST_CARD);
+    rig.devices[ST_CARD].types[ST_OP_ADD] = 0;
+    plan_rig_get(&rig);
+    assert_int_equal(device_of(&rig, ST_OP_EXPERTS, 2, 0), ST_HOST);
+    assert_int_equal(device_of(&rig, ST_OP_MATMUL, 2, 0), ST_CARD);
+    plan_rig_close(&rig);
+}
+
+/* With weights or without: the plan says so, before anything is loaded. */
+static void what_the_host_cannot_run(void **state)
+{
+    (void)state;
+    static const struct { st_op_kind kind; const char *message; } rows[] = {
+        {ST_OP_EXPERTS, "cannot run experts (layer 0) with F32 weights"},
+        {ST_OP_ROUTE, "cannot run route (layer 0) with no weights"},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        plan_rig rig;
+        plan_rig_open(&rig, &plan_small_moe);
+        rig.devices[ST_HOST].types[rows[i].kind] = 0;
+        assert_int_equal(plan_rig_plan(&rig), STRATA_UNSUPPORTED);
+        if (!strstr(rig.error.message, rows[i].message)) fail_msg("%s", rig.error.message);
+        plan_rig_close(&rig);
+    }
+}
+
 /* --- keys, values and state -------------------------------------------------------------------------------------- */
 
 static void three_kv_types(void **state)
@@ -560,6 +595,8 @@ int main(void)
         cmocka_unit_test(per_layer_tables_stay_in_ram),
         cmocka_unit_test(a_head_begins_where_its_body_ended),
         cmocka_unit_test(what_the_card_cannot_run),
+        cmocka_unit_test(a_card_that_cannot_add),
+        cmocka_unit_test(what_the_host_cannot_run),
         cmocka_unit_test(three_kv_types),
         cmocka_unit_test(rings_and_full_layers),
         cmocka_unit_test(shared_keys_and_values),

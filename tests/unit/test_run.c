@@ -10,7 +10,6 @@
 static struct {
     uint64_t launches, fail_at; /* the fail_at-th launch does its work and then fails; 0: none does */
     size_t alloc_bytes;
-    int unsupported;            /* an operation it cannot run; −1: none */
 } fake;
 
 static strata_status fake_launch(st_segment *segment, st_queue *queue, strata_error *error)
@@ -27,19 +26,12 @@ static strata_status fake_host_alloc(st_device *device, size_t bytes, void **out
     return st_backend_cpu()->host_alloc(device, bytes, out, pinned, error);
 }
 
-static bool fake_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
-{
-    return (int)kind != fake.unsupported && st_backend_cpu()->supports(device, kind, weight_type);
-}
-
 static st_backend fake_backend(void)
 {
     st_backend backend = *st_backend_cpu();
     memset(&fake, 0, sizeof fake);
-    fake.unsupported = -1;
     backend.launch = fake_launch;
     backend.host_alloc = fake_host_alloc;
-    backend.supports = fake_supports;
     return backend;
 }
 
@@ -190,19 +182,6 @@ static void batches_that_do_not_fit(void **state)
 
 /* ---- other devices ----------------------------------------------------------------------------------------------- */
 
-static void an_operation_it_cannot_run(void **state)
-{
-    (void)state;
-    rig r;
-    strata_error error;
-    st_backend backend = fake_backend();
-    fake.unsupported = ST_OP_EXPERTS;
-    open_rig(&r, "mixtral", &backend);
-    assert_int_equal(start(&r, (run_options){.batch = 16, .out_rows = 4}, &error), STRATA_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "experts with F32 weights"));
-    close_rig(&r);
-}
-
 static void every_byte_is_known(void **state)
 {
     (void)state;
@@ -283,7 +262,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_those_asked_for),      cmocka_unit_test(rows_that_are_not_there),
         cmocka_unit_test(batches_that_do_not_fit),
-        cmocka_unit_test(an_operation_it_cannot_run),
         cmocka_unit_test(every_byte_is_known),           cmocka_unit_test(the_token_path_allocates_nothing),
         cmocka_unit_test(after_a_launch_that_failed),
     };

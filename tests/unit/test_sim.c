@@ -68,8 +68,6 @@ static void what_it_says_of_itself(void **state)
     assert_int_equal(info.workers, 1);
     assert_int_equal(info.alignment, 256);
     assert_false(info.reads_host_memory);
-    assert_true(card->supports(r.device, ST_OP_MATMUL, ST_TYPE_F32));
-    assert_false(card->supports(r.device, ST_OP_MATMUL, 5)); /* no such type */
     st_device_rates rates;
     assert_int_equal(card->probe(r.device, &rates, NULL), STRATA_OK);
     assert_true(rates.read_bytes == 1000 && rates.int8_ops == 10000);
@@ -80,14 +78,6 @@ static void what_it_says_of_itself(void **state)
     expect(card->open(&(st_device_options){.world = NULL}, &device, &error), STRATA_USAGE, &error, "world");
     expect(st_backend_sim_host()->open(&(st_device_options){.world = NULL}, &device, &error), STRATA_USAGE, &error,
            "world");
-    st_sim_options options = sim_options();
-    options.card.types[ST_OP_MATMUL] = (uint64_t)1 << ST_TYPE_Q8_0;
-    st_sim_world *world = sim_world_open(&options);
-    assert_int_equal(card->open(&(st_device_options){.world = world}, &device, NULL), STRATA_OK);
-    assert_true(card->supports(device, ST_OP_MATMUL, ST_TYPE_Q8_0));
-    assert_false(card->supports(device, ST_OP_MATMUL, ST_TYPE_F32));
-    card->close(device);
-    st_sim_world_free(world);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */

@@ -119,11 +119,6 @@ static void cpu_info(const st_device *device, st_device_info *out)
     };
 }
 
-static bool cpu_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
-{
-    return device->kernels[kind] && st_type_find(weight_type);
-}
-
 static strata_status cpu_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
 {
     (void)device;
@@ -382,7 +377,6 @@ static const st_backend cpu_backend = {
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
-    .supports = cpu_supports,
     .scratch = st_cpu_fast_scratch,
     .probe = cpu_probe,
     .times = cpu_times,

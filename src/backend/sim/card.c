@@ -63,12 +63,6 @@ static void card_info(const st_device *device, st_device_info *out)
     };
 }
 
-static bool card_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
-{
-    return weight_type < ST_PROFILE_TYPES && (device->card.world->card.types[kind] >> weight_type & 1) &&
-           st_backend_cpu()->supports(device->card.cpu, kind, weight_type);
-}
-
 static strata_status card_probe(st_device *device, st_device_rates *out, strata_error *error)
 {
     const st_profile *profile = &device->card.world->card;
@@ -287,7 +281,6 @@ static const st_backend card_backend = {
     .open = card_open,
     .close = card_close,
     .info = card_info,
-    .supports = card_supports,
     .scratch = st_cpu_ref_scratch,
     .probe = card_probe,
     .times = card_times,

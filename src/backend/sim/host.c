@@ -63,11 +63,6 @@ static void host_info(const st_device *device, st_device_info *out)
     out->free_bytes = (size_t)device->world->host.free_bytes;
 }
 
-static bool host_supports(const st_device *device, st_op_kind kind, uint32_t weight_type)
-{
-    return cpu()->supports(device->cpu, kind, weight_type);
-}
-
 static strata_status host_probe(st_device *device, st_device_rates *out, strata_error *error)
 {
     (void)error;
@@ -278,7 +273,6 @@ static const st_backend host_backend = {
     .open = host_open,
     .close = host_close,
     .info = host_info,
-    .supports = host_supports,
     .scratch = st_cpu_fast_scratch,
     .probe = host_probe,
     .times = host_times,
