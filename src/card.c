@@ -1,11 +1,10 @@
 #include "card.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/utf8.h"
+#include "json.h"
 
 /* Longer arrays are not one value per layer, and no news for a card. */
 enum { CARD_ITEMS_MAX = 1024 };
@@ -78,17 +77,6 @@ static void append_item(card *made, json_t *array, json_t *value)
     if (json_array_append_new(array, value) != 0) made->failed = true;
 }
 
-/* Text of the file as JSON, repaired where it is not UTF-8. */
-static json_t *text_value(st_str text)
-{
-    st_buf repaired = {0};
-    json_t *value = NULL;
-    if (st_utf8_repair(&repaired, text.data, text.length))
-        value = json_stringn_nocheck(repaired.data ? repaired.data : "", repaired.length);
-    st_buf_free(&repaired);
-    return value;
-}
-
 static void set_size(card *made, json_t *object, const char *field, uint64_t value)
 {
     if (value <= INT64_MAX) set_field(made, object, field, json_integer((json_int_t)value));
@@ -111,7 +99,7 @@ static void set_row(card *made, const card_row *row, const char *key)
     const st_gguf_key *array = NULL;
     if (row->kind == CARD_TEXT) {
         if (st_gguf_get_str(gguf, key, &text, &found, NULL) == STRATA_OK && found)
-            set_field(made, made->object, row->field, text_value(text));
+            set_field(made, made->object, row->field, st_json_text(text));
     } else if (st_gguf_get_u64(gguf, key, &number, &found, NULL) == STRATA_OK) {
         if (found) set_size(made, made->object, row->field, number);
     } else if (st_gguf_get_array(gguf, key, ST_GGUF_I64, &array, NULL) == STRATA_OK && array) {
@@ -201,7 +189,7 @@ static void set_token(card *made, json_t *object, const char *field, strata_toke
     }
     json_t *item = json_object();
     set_field(made, item, "id", json_integer(token));
-    set_field(made, item, "text", text_value(st_tokenizer_text(made->subject->tokenizer, token)));
+    set_field(made, item, "text", st_json_text(st_tokenizer_text(made->subject->tokenizer, token)));
     set_field(made, object, field, item);
 }
 
@@ -219,7 +207,7 @@ static void set_tokenizer(card *made)
     st_str text;
     bool found = false;
     if (st_gguf_get_str(gguf, "tokenizer.ggml.model", &text, &found, NULL) == STRATA_OK && found)
-        set_field(made, object, "model", text_value(text));
+        set_field(made, object, "model", st_json_text(text));
     if (tokenizer) {
         set_field(made, object, "kind", json_string(st_tokenizer_kind(tokenizer)));
         set_field(made, object, "pre", json_string(st_tokenizer_pre(tokenizer)));
@@ -229,7 +217,7 @@ static void set_tokenizer(card *made)
         set_field(made, object, "adds_bos", json_boolean(st_tokenizer_adds_bos(tokenizer)));
     } else {
         if (st_gguf_get_str(gguf, "tokenizer.ggml.pre", &text, &found, NULL) == STRATA_OK && found)
-            set_field(made, object, "pre", text_value(text));
+            set_field(made, object, "pre", st_json_text(text));
         const st_gguf_key *tokens = NULL;
         if (st_gguf_get_array(gguf, "tokenizer.ggml.tokens", ST_GGUF_STRING, &tokens, NULL) == STRATA_OK && tokens)
             set_size(made, object, "vocabulary_size", tokens->count);
@@ -261,7 +249,7 @@ static void set_tensors(card *made)
         json_t *item = json_object(), *shape = json_array();
         for (uint32_t d = 0; d < tensor->dim_count; d++)
             append_item(made, shape, json_integer((json_int_t)tensor->ne[d]));
-        set_field(made, item, "name", text_value(tensor->name));
+        set_field(made, item, "name", st_json_text(tensor->name));
         set_field(made, item, "type", json_string(tensor->info->name));
         set_field(made, item, "shape", shape);
         set_size(made, item, "bytes", tensor->bytes);
@@ -285,7 +273,7 @@ static void set_program(card *made)
         st_str text = {line.data, line.length - 1}; /* without its newline */
         set_field(made, item, "operation", json_string(st_op_name(op->kind)));
         set_field(made, item, "layer", op->layer < 0 ? json_null() : json_integer(op->layer));
-        set_field(made, item, "text", text_value(text));
+        set_field(made, item, "text", st_json_text(text));
         append_item(made, operations, item);
     }
     if (line.failed) made->failed = true;
@@ -305,7 +293,7 @@ strata_status st_card_write(const st_card_subject *subject, st_buf *out, strata_
     size_t before = out->length;
     made.failed = !made.object || !sum_types(&made);
     if (!made.failed) {
-        set_field(&made, made.object, "path", text_value(st_str_from(st_gguf_path(gguf))));
+        set_field(&made, made.object, "path", st_json_text(st_str_from(st_gguf_path(gguf))));
         set_rows(&made);
         set_size(&made, made.object, "gguf_version", st_gguf_version(gguf));
         set_size(&made, made.object, "files", st_gguf_file_count(gguf));

@@ -1,12 +1,11 @@
 /* strata_devices: what is here, or what a placement describes, as JSON (docs/json.md). */
 #include "devices.h"
 
-#include <jansson.h>
-
 #include "backend/profiles.h"
 #include "base/alloc.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "json.h"
 #include "placement.h"
 
 static bool set_number(json_t *object, const char *field, double value, double unit)
@@ -96,10 +95,7 @@ strata_status strata_devices(const strata_placement *placement, bool probe, char
         /* The file may hold a measurement of another machine only; then this one has none. */
         bool here = !devices.devices[ST_HOST].estimate && !(placement && placement->profile);
         json_t *root = devices_json(&devices, here ? path : NULL);
-        char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
-        json_decref(root);
-        if (text) *json = text;
-        else status = st_error_memory(error, 4096, "the list of devices");
+        status = st_json_give(root, JSON_REAL_PRECISION(6), "the list of devices", json, error);
     }
     st_free(path);
     return status;

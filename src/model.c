@@ -106,15 +106,6 @@ static strata_status check_flags(unsigned flags, unsigned known, const char *cal
     return st_error_set(error, STRATA_USAGE, NULL, "%s: expected flags within 0x%x, found 0x%x", call, known, flags);
 }
 
-static strata_status build_program(const st_gguf *gguf, st_arena *arena, st_card_subject *subject, strata_error *error)
-{
-    const st_desc *desc = NULL;
-    strata_status status = st_desc_build(gguf, arena, &desc, error);
-    if (status == STRATA_OK) status = st_binding_build(desc, gguf, arena, &subject->binding, error);
-    if (status == STRATA_OK) status = st_program_build(desc, subject->binding, arena, &subject->program, error);
-    return status;
-}
-
 strata_status strata_model_describe(const strata_model *model, unsigned flags, char **json, strata_error *error)
 {
     strata_status status =
@@ -134,7 +125,9 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
         if (status != STRATA_OK) subject.tokenizer_problem = &problem;
         status = STRATA_OK;
     }
-    if (flags & STRATA_DESCRIBE_PROGRAM) status = build_program(model->gguf, &arena, &subject, error);
+    const st_desc *desc;
+    if (flags & STRATA_DESCRIBE_PROGRAM)
+        status = st_program_of_file(model->gguf, &arena, &desc, &subject.binding, &subject.program, error);
     if (status == STRATA_OK) status = st_card_write(&subject, &text, error);
     if (status == STRATA_OK) {
         char *taken = st_buf_take(&text, NULL);

@@ -46,20 +46,22 @@ static st_profile card_of(const strata_placement *placement, const st_profile_se
     return card;
 }
 
-static strata_status check_device(const strata_placement *placement, bool card_given, strata_error *error)
+/* A device that is named decides whether a GPU takes part. */
+static strata_status check_device(const strata_placement *placement, const st_backend_row *row, bool card_given,
+                                  strata_error *error)
 {
     const char *device = placement->device;
+    char names[64];
     if (!device) return STRATA_OK;
-    if (strcmp(device, "cpu") == 0) {
-        if (placement->vram_bytes == 0) return STRATA_OK;
+    if (!row)
+        return st_error_set(error, STRATA_USAGE, NULL, "--device: expected %s, found %s",
+                            st_backend_names(names, sizeof names), device);
+    if (!row->card && placement->vram_bytes > 0)
         return st_error_set(error, STRATA_USAGE, "leave one of them out",
-                            "--device cpu: expected no card, found --vram %" PRIu64, placement->vram_bytes);
-    }
-    if (strcmp(device, "sim") != 0)
-        return st_error_set(error, STRATA_USAGE, NULL, "--device: expected cpu or sim, found %s", device);
-    if (card_given) return STRATA_OK;
+                            "--device %s: expected no card, found --vram %" PRIu64, device, placement->vram_bytes);
+    if (!row->card || card_given) return STRATA_OK;
     return st_error_set(error, STRATA_USAGE, "give its memory (--vram 12GiB), or a card (--device-profile rtx-4070-ti)",
-                        "--device sim: expected a card to simulate, found none");
+                        "--device %s: expected a card to simulate, found none", device);
 }
 
 strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
@@ -70,11 +72,11 @@ strata_status st_placement_devices(const strata_placement *placement, uint32_t t
     if (!placement) placement = &defaults;
     if (placement->profile) status = st_profile_set_of(placement->profile, &set, error);
     bool card_given = set.has_card || placement->vram_bytes > 0;
-    if (status == STRATA_OK) status = check_device(placement, card_given, error);
+    const st_backend_row *row = st_backend_find(placement->device);
+    if (status == STRATA_OK) status = check_device(placement, row, card_given, error);
     if (status != STRATA_OK) return status;
-    bool cpu_alone = placement->device && strcmp(placement->device, "cpu") == 0;
-    out->sim = placement->device && strcmp(placement->device, "sim") == 0;
-    out->device_count = card_given && !cpu_alone ? 2 : 1;
+    out->backend = row;
+    out->device_count = card_given && (row->card || !placement->device) ? 2 : 1;
     out->devices[ST_HOST] = host_of(placement, &set, threads);
     out->devices[ST_CARD] = (st_profile){0};
     if (out->device_count == 2) out->devices[ST_CARD] = card_of(placement, &set);

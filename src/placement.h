@@ -3,7 +3,7 @@
 #ifndef ST_PLACEMENT_H
 #define ST_PLACEMENT_H
 
-#include "plan/plan.h"
+#include "backends.h"
 #include "strata.h"
 
 enum { ST_SNAPSHOTS = 4 }; /* kept of a model whose state cannot be rewound */
@@ -11,7 +11,7 @@ enum { ST_SNAPSHOTS = 4 }; /* kept of a model whose state cannot be rewound */
 typedef struct st_placement {
     st_profile devices[ST_DEVICES_MAX]; /* the host, then the card */
     uint32_t device_count;
-    bool sim;                           /* runs on the simulated devices */
+    const st_backend_row *backend;      /* what opens them; a card of a row without one can only be planned for */
     st_plan_options options;
 } st_placement;
 

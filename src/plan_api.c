@@ -1,33 +1,16 @@
 /* strata_plan: from an opened file to its plan as JSON. Reads the directory alone. */
-#include <jansson.h>
-
 #include "base/cores.h"
-#include "base/error.h"
-#include "base/utf8.h"
+#include "json.h"
 #include "model.h"
 #include "placement.h"
 #include "plan/explain.h"
 
-static strata_status describe(const st_gguf *gguf, st_arena *arena, st_plan_source *source, strata_error *error)
-{
-    strata_status status = st_desc_build(gguf, arena, &source->desc, error);
-    if (status == STRATA_OK) status = st_binding_build(source->desc, gguf, arena, &source->binding, error);
-    if (status == STRATA_OK) status = st_program_build(source->desc, source->binding, arena, &source->program, error);
-    return status;
-}
-
-/* A text of the file's directory, repaired where it is not UTF-8; null if it is not there. NULL: no memory. */
+/* A text of the file's directory; null where the file has none. NULL: out of memory. */
 static json_t *text_key(const st_gguf *gguf, const char *key)
 {
     st_str text;
     bool found = false;
-    st_buf repaired = {0};
-    json_t *value = NULL;
-    if (st_gguf_get_str(gguf, key, &text, &found, NULL) != STRATA_OK || !found) return json_null();
-    if (st_utf8_repair(&repaired, text.data, text.length))
-        value = json_stringn_nocheck(repaired.data ? repaired.data : "", repaired.length);
-    st_buf_free(&repaired);
-    return value;
+    return st_gguf_get_str(gguf, key, &text, &found, NULL) == STRATA_OK && found ? st_json_text(text) : json_null();
 }
 
 static json_t *model_facts(const st_gguf *gguf, const st_desc *desc)
@@ -48,11 +31,11 @@ static strata_status write_plan(const st_gguf *gguf, const st_plan_source *sourc
 {
     json_t *root = st_plan_json(source, plan);
     bool whole = json_object_set_new(root, "model", model_facts(gguf, source->desc)) == 0;
-    char *text = whole ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(8)) : NULL;
-    json_decref(root);
-    if (!text) return st_error_memory(error, 1 << 16, "the plan as JSON");
-    *json = text;
-    return STRATA_OK;
+    if (!whole) {
+        json_decref(root);
+        root = NULL;
+    }
+    return st_json_give(root, JSON_REAL_PRECISION(8), "the plan as JSON", json, error);
 }
 
 strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error)
@@ -65,7 +48,8 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
     const st_plan *plan = NULL;
     if (!options) options = &defaults;
     strata_status status = st_placement_of(options, options->threads ? options->threads : st_cores_here(), &placement, error);
-    if (status == STRATA_OK) status = describe(gguf, &arena, &source, error);
+    if (status == STRATA_OK)
+        status = st_program_of_file(gguf, &arena, &source.desc, &source.binding, &source.program, error);
     if (status == STRATA_OK) {
         source.device_count = placement.device_count;
         status = st_plan_build(&source, &placement.options, &arena, &plan, error);

@@ -1,6 +1,6 @@
 /* strata_replay: a recorded routing against every policy and the optimum, as JSON. */
 #include <inttypes.h>
-#include <jansson.h>
+#include "json.h"
 #include <string.h>
 
 #include "base/alloc.h"
@@ -184,11 +184,7 @@ static strata_status write_json(const job *j, json_t *rows, double cpu_tps, char
                              "decode_tokens", (json_int_t)j->trace->decode_tokens, "card",
                              device_json(&j->devices.devices[ST_CARD]), "host", device_json(&j->devices.devices[ST_HOST]),
                              "cpu_tps", cpu_tps, "rows", rows);
-    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(8)) : NULL;
-    json_decref(root);
-    if (!text) return st_error_memory(error, 1 << 16, "the replay as JSON");
-    *out = text;
-    return STRATA_OK;
+    return st_json_give(root, JSON_REAL_PRECISION(8), "the replay as JSON", out, error);
 }
 
 strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error)

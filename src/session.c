@@ -25,13 +25,13 @@ static strata_status take_sequence(strata_session *session, strata_error *error)
 {
     strata_engine *engine = session->engine;
     uint32_t i = 0;
-    pthread_mutex_lock(&engine->turn);
+    st_engine_lock(engine);
     while (i < engine->plan->sequences && engine->taken[i]) i++;
     if (i < engine->plan->sequences) {
         engine->taken[i] = true;
         session->sequence = i;
     }
-    pthread_mutex_unlock(&engine->turn);
+    st_engine_unlock(engine);
     if (session->sequence != ST_SEQUENCES_MAX) return STRATA_OK;
     return st_error_set(error, STRATA_LIMIT, "free one, or load the engine for more (options.sessions)",
                         "the engine has memory for %u sessions at a time, and as many are open", engine->plan->sequences);
@@ -44,9 +44,9 @@ static strata_status open_session(strata_session *session, strata_error *error)
     session->tokens = st_alloc_array(strata_engine_context(session->engine), sizeof *session->tokens);
     if (!session->tokens) return st_error_memory(error, sizeof *session->tokens, "the session");
     st_run_source source = st_load_sequence(session->engine->load, session->sequence);
-    pthread_mutex_lock(&session->engine->turn);
+    st_engine_lock(session->engine);
     status = st_run_new(&source, &session->run, error);
-    pthread_mutex_unlock(&session->engine->turn);
+    st_engine_unlock(session->engine);
     return status;
 }
 
@@ -69,10 +69,10 @@ void strata_session_free(strata_session *session)
 {
     if (!session) return;
     strata_engine *engine = session->engine;
-    pthread_mutex_lock(&engine->turn);
+    st_engine_lock(engine);
     st_run_free(session->run);
     if (session->sequence != ST_SEQUENCES_MAX) engine->taken[session->sequence] = false;
-    pthread_mutex_unlock(&engine->turn);
+    st_engine_unlock(engine);
     st_free(session->tokens);
     st_free(session);
 }
@@ -100,12 +100,12 @@ static strata_status run_batch(strata_session *session, uint32_t end, strata_err
     strata_engine *engine = session->engine;
     uint32_t count = end - session->done;
     if (count > engine->plan->batch) count = engine->plan->batch;
-    pthread_mutex_lock(&engine->turn);
+    st_engine_lock(engine);
     strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
     uint32_t reached;
     /* A batch that broke off may have left a state that is neither here nor there: the sequence starts again. */
     if (status != STRATA_OK && st_run_rewind(session->run, 0, &reached, NULL) == STRATA_OK) session->done = reached;
-    pthread_mutex_unlock(&engine->turn);
+    st_engine_unlock(engine);
     if (status != STRATA_OK) return status;
     session->done += count;
     session->last_row = count - 1;
@@ -127,9 +127,9 @@ static strata_status run_until(strata_session *session, uint32_t end, uint32_t f
 
 static strata_status take_snapshot(strata_session *session, strata_error *error)
 {
-    pthread_mutex_lock(&session->engine->turn);
+    st_engine_lock(session->engine);
     strata_status status = st_kv_snapshot(st_run_kv(session->run), error);
-    pthread_mutex_unlock(&session->engine->turn);
+    st_engine_unlock(session->engine);
     return status;
 }
 
@@ -152,9 +152,9 @@ static strata_status rewind_to(strata_session *session, uint32_t count, strata_e
 {
     uint32_t reached;
     if (count < session->done) {
-        pthread_mutex_lock(&session->engine->turn);
+        st_engine_lock(session->engine);
         strata_status status = st_run_rewind(session->run, count, &reached, error);
-        pthread_mutex_unlock(&session->engine->turn);
+        st_engine_unlock(session->engine);
         if (status != STRATA_OK) return status;
         session->done = reached;
     }
@@ -182,9 +182,9 @@ strata_status strata_session_logits(strata_session *session, const float **logit
     if (session->count == 0) return st_error_set(error, STRATA_INPUT, NULL, "the sequence is empty: it has no logits");
     strata_status status = run_until(session, session->count, session->done, NULL, NULL, error);
     if (status != STRATA_OK) return status;
-    pthread_mutex_lock(&session->engine->turn);
+    st_engine_lock(session->engine);
     status = st_run_logits(session->run, &session->last_row, 1, logits, error);
-    pthread_mutex_unlock(&session->engine->turn);
+    st_engine_unlock(session->engine);
     if (status == STRATA_OK) *count = session->engine->desc->vocab;
     return status;
 }
@@ -207,10 +207,10 @@ static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *
         uint32_t count = batch_rows - first < ST_SESSION_OUT_ROWS ? batch_rows - first : ST_SESSION_OUT_ROWS;
         for (uint32_t i = 0; i < count; i++) rows[i] = first + i;
         const float *logits;
-        pthread_mutex_lock(&s->session->engine->turn);
+        st_engine_lock(s->session->engine);
         strata_status status = s->nextn ? st_run_nextn_logits(s->session->run, rows, count, &logits, error)
                                         : st_run_logits(s->session->run, rows, count, &logits, error);
-        pthread_mutex_unlock(&s->session->engine->turn);
+        st_engine_unlock(s->session->engine);
         if (status != STRATA_OK) return status;
         for (uint32_t i = 0; i < count; i++)
             if (!s->on_row(s->context, s->row++, logits + (size_t)i * vocab, vocab))

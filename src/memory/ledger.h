@@ -6,7 +6,6 @@
 #define ST_MEMORY_LEDGER_H
 
 #include "backend/backend.h"
-#include "base/buf.h"
 #include "plan/plan.h"
 
 typedef struct st_ledger st_ledger;
@@ -51,8 +50,5 @@ st_ledger_line st_ledger_at(const st_ledger *ledger, uint32_t device, st_owner o
  * something was committed after the lock, or if the device's free bytes have not shrunk by what was reserved. Runtime is
  * the driver's and not compared. */
 strata_status st_ledger_check(const st_ledger *ledger, strata_error *error);
-
-/* The table for people: a line per owner with bytes, and the sums. */
-bool st_ledger_print(const st_ledger *ledger, st_buf *out);
 
 #endif

@@ -586,3 +586,11 @@ strata_status st_program_build(const st_desc *desc, const st_binding *binding, s
     *out = program;
     return STRATA_OK;
 }
+
+strata_status st_program_of_file(const st_gguf *gguf, st_arena *arena, const st_desc **desc, const st_binding **binding,
+                                 const st_program **program, strata_error *error)
+{
+    strata_status status = st_desc_build(gguf, arena, desc, error);
+    if (status == STRATA_OK) status = st_binding_build(*desc, gguf, arena, binding, error);
+    return status == STRATA_OK ? st_program_build(*desc, *binding, arena, program, error) : status;
+}

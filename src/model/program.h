@@ -98,6 +98,10 @@ typedef struct st_program {
 strata_status st_program_build(const st_desc *desc, const st_binding *binding, st_arena *arena, const st_program **out,
                                strata_error *error);
 
+/* From an opened file to its program in one step: description, binding, program, all in `arena`. */
+strata_status st_program_of_file(const st_gguf *gguf, st_arena *arena, const st_desc **desc, const st_binding **binding,
+                                 const st_program **program, strata_error *error);
+
 const char *st_op_name(st_op_kind kind);
 
 /* Prints an operation as one line, like EXPLAIN. */

@@ -3,6 +3,7 @@
 #ifndef ST_PLAN_DRAFT_H
 #define ST_PLAN_DRAFT_H
 
+#include "base/number.h"
 #include "plan/plan.h"
 
 /* What of a layer decides where it can be. */
@@ -139,12 +140,6 @@ strata_status st_draft_refuse(st_planner *planner, const st_draft *draft, strata
 void st_draft_tell(st_planner *planner, const st_draft *draft, const st_plan *plan);
 /* What did not fit, and what would change it. Places other drafts. */
 void st_draft_tell_lacking(st_planner *planner, const st_draft *draft);
-
-enum { ST_NUMBER_TEXT = 32 };
-/* 1,234,567 */
-const char *st_number_text(uint64_t number, char text[ST_NUMBER_TEXT]);
-/* 12.00 GiB, 1.50 MiB */
-const char *st_size_text(uint64_t bytes, char text[ST_NUMBER_TEXT]);
 
 enum { ST_DEVICE_TEXT = 80 };
 /* "card rtx-4070-ti", "RAM of ddr5-5600"; the name is left out where it says nothing */

@@ -86,9 +86,7 @@ static void check_model(const st_gguf *gguf, st_arena *arena)
     host.total_bytes = host.free_bytes = (uint64_t)1 << 40;
     st_plan_source source = {.devices = &host, .device_count = 1};
     const st_plan *plan = NULL;
-    strata_status status = st_desc_build(gguf, arena, &source.desc, &error);
-    if (status == STRATA_OK) status = st_binding_build(source.desc, gguf, arena, &source.binding, &error);
-    if (status == STRATA_OK) status = st_program_build(source.desc, source.binding, arena, &source.program, &error);
+    strata_status status = st_program_of_file(gguf, arena, &source.desc, &source.binding, &source.program, &error);
     if (status == STRATA_OK) {
         check_program(source.program, source.binding);
         st_plan_options options = plan_options(source.desc);

@@ -43,9 +43,7 @@ static void read_expectations(golden *g)
 static void build_program(golden *g)
 {
     strata_error error;
-    if (st_desc_build(g->model, &g->arena, &g->desc, &error) != STRATA_OK ||
-        st_binding_build(g->desc, g->model, &g->arena, &g->binding, &error) != STRATA_OK ||
-        st_program_build(g->desc, g->binding, &g->arena, &g->program, &error) != STRATA_OK)
+    if (st_program_of_file(g->model, &g->arena, &g->desc, &g->binding, &g->program, &error) != STRATA_OK)
         fail_msg("%s", error.message);
 }
 

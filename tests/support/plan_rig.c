@@ -279,9 +279,7 @@ void plan_rig_open(plan_rig *rig, const plan_shape *shape)
     gguf_writer_free(&b.writer);
     st_plan_source *s = &rig->source;
     if (st_gguf_open_memory("plan.gguf", rig->file, rig->file_bytes, &rig->gguf, &rig->error) != STRATA_OK ||
-        st_desc_build(rig->gguf, &rig->arena, &s->desc, &rig->error) != STRATA_OK ||
-        st_binding_build(s->desc, rig->gguf, &rig->arena, &s->binding, &rig->error) != STRATA_OK ||
-        st_program_build(s->desc, s->binding, &rig->arena, &s->program, &rig->error) != STRATA_OK)
+        st_program_of_file(rig->gguf, &rig->arena, &s->desc, &s->binding, &s->program, &rig->error) != STRATA_OK)
         fail_msg("%s: %s", shape->arch, rig->error.message);
     set_devices(rig);
     s->devices = rig->devices;

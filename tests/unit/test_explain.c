@@ -29,9 +29,7 @@ static void open_rig(rig *r, const char *model)
     strata_error error;
     memset(r, 0, sizeof *r);
     check(st_gguf_open(kit_path(model), &r->gguf, &error), &error);
-    check(st_desc_build(r->gguf, &r->arena, &r->source.desc, &error), &error);
-    check(st_binding_build(r->source.desc, r->gguf, &r->arena, &r->source.binding, &error), &error);
-    check(st_program_build(r->source.desc, r->source.binding, &r->arena, &r->source.program, &error), &error);
+    check(st_program_of_file(r->gguf, &r->arena, &r->source.desc, &r->source.binding, &r->source.program, &error), &error);
     r->devices[0] = st_profile_default(ST_DEVICE_HOST);
     r->devices[1] = st_profile_default(ST_DEVICE_CARD);
     r->source.devices = r->devices;

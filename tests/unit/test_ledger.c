@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/fault.h"
 #include "memory/ledger.h"
 
@@ -218,34 +219,6 @@ static void moments_are_traced(void **state)
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
-static void the_table_for_people(void **state)
-{
-    (void)state;
-    st_buf out = {0};
-    st_ledger *ledger = new_ledger(NULL, NULL);
-    st_ledger_reserve(ledger, CARD, ST_OWNER_WEIGHTS, 1234567);
-    st_ledger_commit(ledger, CARD, ST_OWNER_WEIGHTS, 1234567);
-    st_ledger_reserve(ledger, CARD, ST_OWNER_STATE, 999);
-    st_ledger_commit(ledger, CARD, ST_OWNER_GRANULARITY, 1000);
-    assert_true(st_ledger_print(ledger, &out));
-    st_buf_append_char(&out, '\0');
-    assert_string_equal(out.data, "host, 64,000,000 bytes\n"
-                                  "  owner                          planned             allocated\n"
-                                  "  sum                                  0                     0\n"
-                                  "card, 12,884,901,888 bytes\n"
-                                  "  owner                          planned             allocated\n"
-                                  "  weights                      1,234,567             1,234,567\n"
-                                  "  recurrent state                    999                     0\n"
-                                  "  granularity                          0                 1,000\n"
-                                  "  sum                          1,235,566             1,235,567\n");
-    st_buf_free(&out);
-    st_fault_arm(ST_FAULT_ALLOC, 1, false);
-    assert_false(st_ledger_print(ledger, &out));
-    st_fault_arm(ST_FAULT_ALLOC, 0, false);
-    st_buf_free(&out);
-    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
-}
-
 static void what_cannot_be(void **state)
 {
     (void)state;
@@ -268,7 +241,6 @@ int main(void)
         cmocka_unit_test(one_block_per_device),
         cmocka_unit_test(the_device_is_asked),
         cmocka_unit_test(moments_are_traced),
-        cmocka_unit_test(the_table_for_people),
         cmocka_unit_test(what_cannot_be),
     };
     return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);

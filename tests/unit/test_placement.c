@@ -94,7 +94,7 @@ static void nothing_said_is_this_host(void **state)
     st_placement p = place_options(&(strata_engine_options){0});
     const st_profile *host = &p.devices[ST_HOST];
     assert_int_equal(p.device_count, 1);
-    assert_false(p.sim);
+    assert_null(p.backend->card);
     assert_int_equal(host->kind, ST_DEVICE_HOST);
     assert_true(host->estimate); /* nothing was measured in this folder */
     assert_true(host->name[0] && host->memory_rate > 0 && host->op_rate > 0 && host->disk_rate > 0);
@@ -114,7 +114,7 @@ static void a_card_of_so_many_bytes(void **state)
     st_placement p = place(PLACEMENT(.vram_bytes = 12 * GIB, .ram_bytes = 64 * GIB));
     const st_profile *card = &p.devices[ST_CARD];
     assert_int_equal(p.device_count, 2);
-    assert_false(p.sim);
+    assert_null(p.backend->card);
     assert_int_equal(card->kind, ST_DEVICE_CARD);
     assert_string_equal(card->name, "card");
     assert_int_equal(card->total_bytes, 12 * GIB);
@@ -125,7 +125,7 @@ static void a_card_of_so_many_bytes(void **state)
     assert_true(card->memory_rate == 0.75 * 504e9 && card->link_up == 25e9);
     assert_int_equal(p.devices[ST_HOST].free_bytes, 64 * GIB);
     p = place(PLACEMENT(.profile = "RTX 5090", .vram_bytes = 12 * GIB, .overhead_bytes = 0, .device = "sim"));
-    assert_true(p.sim);
+    assert_string_equal(p.backend->name, "sim");
     assert_string_equal(p.devices[ST_CARD].name, "rtx-5090");
     assert_int_equal(p.devices[ST_CARD].free_bytes, 12 * GIB);
     assert_int_equal(p.devices[ST_CARD].overhead_bytes, 0);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/sim/sim.h"
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/fault.h"
@@ -332,7 +333,7 @@ static void after_an_error_it_is_as_new(void **state)
             placement.device = "sim";
             placement.vram_bytes = (uint64_t)1 << 30;
             open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .placement = &placement});
-            st_sim_fail_at(r.engine->world, ST_SIM_LAUNCH, nth);
+            st_sim_fail_at(r.engine->backends.world, ST_SIM_LAUNCH, nth);
             assert_int_equal(strata_session_prompt(r.session, ids, 24, NULL, NULL, &error), STRATA_DEVICE);
             assert_int_equal(error.status, STRATA_DEVICE);
             assert_int_equal(prompt(r.session, ids, 24), 24);
@@ -753,6 +754,26 @@ static void sessions_do_not_disturb_each_other(void **state)
     }
 }
 
+/* Counters are read while another thread counts: the thread sanitizer is told of it. */
+static void an_engine_describes_itself_beside_a_session(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "qwen3moe", (strata_engine_options){.threads = 2, .batch = 8, .expert_stats = true, .profile = true});
+    talker other = {.engine = r.engine, .number = 1};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, talk, &other), 0);
+    for (int i = 0; i < 20; i++) {
+        char *text = NULL;
+        assert_int_equal(strata_engine_describe(r.engine, &text, NULL), STRATA_OK);
+        strata_free(text);
+    }
+    pthread_join(thread, NULL);
+    assert_false(other.failed);
+    for (int k = 0; k < 3; k++) strata_free(other.texts[k]);
+    close_rig(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -779,6 +800,7 @@ int main(void)
         cmocka_unit_test(generations_that_are_refused),
         cmocka_unit_test(tokens_allocate_nothing),
         cmocka_unit_test(sessions_do_not_disturb_each_other),
+        cmocka_unit_test(an_engine_describes_itself_beside_a_session),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

@@ -1,0 +1,70 @@
+#include "backends.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/sim/sim.h"
+
+static strata_status sim_world_new(const st_plan_source *source, void **out, strata_error *error)
+{
+    st_sim_options options = {.host = source->devices[ST_HOST], .card = source->devices[ST_CARD],
+                              .program = source->program, .binding = source->binding};
+    st_sim_world *world;
+    strata_status status = st_sim_world_new(&options, &world, error);
+    if (status == STRATA_OK) *out = world;
+    return status;
+}
+
+static void sim_world_free(void *world)
+{
+    st_sim_world_free(world);
+}
+
+static double sim_seconds(const void *world)
+{
+    return st_sim_world_seconds(world);
+}
+
+/* The first row is the default. */
+static const st_backend_row rows[] = {
+    {.name = "cpu", .host = st_backend_cpu},
+    {.name = "sim", .host = st_backend_sim_host, .card = st_backend_sim_card, .world_new = sim_world_new,
+     .world_free = sim_world_free, .seconds = sim_seconds},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+const st_backend_row *st_backend_find(const char *name)
+{
+    if (!name) return &rows[0];
+    for (size_t i = 0; i < ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+const char *st_backend_names(char *text, size_t size)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < ROWS && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i == 0 ? "" : i + 1 == ROWS ? " or " : ", ", rows[i].name);
+    return text;
+}
+
+strata_status st_backends_open(st_backends *backends, const st_backend_row *row, const st_plan_source *source,
+                               st_device_options options, uint32_t count, strata_error *error)
+{
+    *backends = (st_backends){.row = row};
+    backends->devices[ST_HOST].backend = row->host();
+    if (row->card) backends->devices[ST_CARD].backend = row->card();
+    strata_status status = row->world_new ? row->world_new(source, &backends->world, error) : STRATA_OK;
+    options.world = backends->world;
+    for (uint32_t d = 0; d < count && status == STRATA_OK; d++)
+        status = backends->devices[d].backend->open(&options, &backends->devices[d].device, error);
+    return status;
+}
+
+void st_backends_close(st_backends *backends)
+{
+    for (uint32_t d = ST_DEVICES_MAX; d-- > 0;)
+        if (backends->devices[d].device) backends->devices[d].backend->close(backends->devices[d].device);
+    if (backends->world) backends->row->world_free(backends->world);
+}

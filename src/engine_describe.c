@@ -1,0 +1,132 @@
+/* strata_engine_describe: what an engine runs, what it takes and what it has counted, as JSON (docs/json.md). */
+#include "engine.h"
+#include "json.h"
+#include "plan/explain.h"
+
+/* What a range of operations costs one token: the weights it reads, and its multiplications and additions. */
+static st_op_cost cost_per_token(const strata_engine *engine, st_op_range range)
+{
+    st_op_cost sum = {0};
+    for (uint32_t i = 0; i < range.count; i++) {
+        const st_op *op = &engine->program->ops[range.first + i];
+        st_op_cost cost = st_op_estimate(engine->program, engine->binding, op, 1, 0);
+        sum.weight_bytes += cost.weight_bytes;
+        sum.flops += cost.flops;
+    }
+    return sum;
+}
+
+static uint32_t attention_span(const st_op *op)
+{
+    return op->p.attention.window ? op->p.attention.window : op->p.attention.chunk;
+}
+
+/* The row of that reach; a new one if there is none yet. */
+static json_t *kv_read_row(json_t *rows, json_int_t span)
+{
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        json_t *row = json_array_get(rows, i);
+        if (json_integer_value(json_object_get(row, "span")) == span) return row;
+    }
+    json_t *row = json_pack("{s:I, s:I}", "span", span, "bytes_per_position", (json_int_t)0);
+    return json_array_append_new(rows, row) == 0 ? row : NULL;
+}
+
+/* What a token reads of keys and values for each position that it looks back at, by how far back that is at most. */
+static json_t *kv_read_rows(const strata_engine *engine)
+{
+    const st_program *program = engine->program;
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < program->main.body.count; i++) {
+        const st_op *op = &program->ops[program->main.body.first + i];
+        if (op->kind != ST_OP_ATTENTION) continue;
+        uint32_t kv_layer = op->p.attention.kv_layer;
+        const st_kv_layer *layer = &engine->plan->sequence[engine->plan->kv_device[kv_layer]].kv->layers[kv_layer];
+        json_t *sum = json_object_get(kv_read_row(rows, attention_span(op)), "bytes_per_position");
+        size_t bytes = layer->key_row_bytes + layer->value_row_bytes;
+        if (json_integer_set(sum, json_integer_value(sum) + (json_int_t)bytes) != 0) {
+            json_decref(rows);
+            return NULL;
+        }
+    }
+    return rows;
+}
+
+/* The kinds of operation that took time, with how often and how long; empty unless the engine was made to profile. */
+static json_t *profile_rows(const strata_engine *engine)
+{
+    st_op_time times[ST_OP_COUNT];
+    engine->backends.devices[ST_HOST].backend->times(engine->backends.devices[ST_HOST].device, times);
+    json_t *rows = json_array();
+    for (int i = 0; i < ST_OP_COUNT; i++)
+        if (times[i].calls && json_array_append_new(rows, json_pack("{s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "calls",
+                                                                    (json_int_t)times[i].calls, "seconds", times[i].seconds)))
+            break;
+    return rows;
+}
+
+static json_t *cost_facts(const strata_engine *engine)
+{
+    const st_part *part = &engine->program->main;
+    st_op_cost body = cost_per_token(engine, part->body), head = cost_per_token(engine, part->head);
+    return json_pack("{s:f, s:f, s:f, s:o}", "bytes_per_token", body.weight_bytes + head.weight_bytes, "ops_per_token",
+                     body.flops + head.flops, "prompt_ops_per_token", body.flops, "kv_reads", kv_read_rows(engine));
+}
+
+static json_int_t owned(const strata_engine *engine, st_owner owner)
+{
+    uint64_t bytes = 0;
+    for (uint32_t d = 0; d < engine->plan->device_count; d++) bytes += engine->plan->devices[d].owners[owner];
+    return (json_int_t)bytes;
+}
+
+static json_t *memory_facts(const strata_engine *engine)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
+                     (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes", owned(engine, ST_OWNER_KV),
+                     "state_bytes", owned(engine, ST_OWNER_STATE), "snapshot_bytes", owned(engine, ST_OWNER_SNAPSHOTS),
+                     "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
+}
+
+/* As numbers, and as a table for people. */
+static bool add_expert_stats(const strata_engine *engine, json_t *root)
+{
+    st_buf table = {0};
+    bool whole = st_stats_print(engine->watch.stats, &table) &&
+                 json_object_set_new(root, "expert_stats", st_stats_json(engine->watch.stats)) == 0 &&
+                 json_object_set_new(root, "expert_table", json_stringn(table.data, table.length)) == 0;
+    st_buf_free(&table);
+    return whole;
+}
+
+/* What a running session changes: read under the lock. */
+static bool add_counters(const strata_engine *engine, json_t *root)
+{
+    st_engine_lock(engine);
+    bool whole = json_object_set_new(root, "profile", profile_rows(engine)) == 0 &&
+                 (!engine->watch.stats || add_expert_stats(engine, root));
+    st_engine_unlock(engine);
+    return whole;
+}
+
+strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error)
+{
+    const st_load_device *host = &engine->backends.devices[ST_HOST];
+    const st_plan *plan = engine->plan;
+    st_device_info info;
+    host->backend->info(host->device, &info);
+    json_t *memory = memory_facts(engine), *cost = cost_facts(engine);
+    json_t *root = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s}", "backend", host->backend->name, "kernels", info.name,
+                             "threads", (int)info.workers, "context", (json_int_t)plan->context, "batch",
+                             (json_int_t)plan->batch, "kv_type", st_type_find(plan->kv_type)->name);
+    bool whole = json_object_update(root, memory) == 0 && json_object_update(root, cost) == 0 &&
+                 add_counters(engine, root) &&
+                 json_object_set_new(root, "plan", st_plan_json(&engine->source, plan)) == 0;
+    json_decref(memory);
+    json_decref(cost);
+    if (!whole) {
+        json_decref(root);
+        root = NULL;
+    }
+    return st_json_give(root, 0, "the engine's description", json, error);
+}
