@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/cores.h"
+#include "base/memory.h"
 #include "devices.h"
 #include "placement.h"
 
@@ -27,30 +28,6 @@ static bool read_start(const char *path, char *out, size_t size)
     return used > 0;
 }
 
-/* A line like "MemAvailable:   24043636 kB". */
-static bool find_kib(const char *text, const char *name, uint64_t *bytes)
-{
-    const char *line = strstr(text, name);
-    if (!line) return false;
-    const char *digits = line + strlen(name);
-    char *end = NULL;
-    unsigned long long kib = strtoull(digits, &end, 10);
-    if (end == digits || kib > UINT64_MAX / 1024) return false;
-    *bytes = (uint64_t)kib * 1024;
-    return true;
-}
-
-bool st_host_memory_read(const char *path, st_host_memory *out)
-{
-    char text[4096];
-    st_host_memory memory;
-    if (!read_start(path, text, sizeof text) || !find_kib(text, "MemTotal:", &memory.total_bytes) ||
-        !find_kib(text, "MemAvailable:", &memory.available_bytes))
-        return false;
-    *out = memory;
-    return true;
-}
-
 void st_host_cpu_name(const char *path, char *out, size_t size)
 {
     static const char key[] = "model name";
@@ -64,20 +41,9 @@ void st_host_cpu_name(const char *path, char *out, size_t size)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
 }
 
-static st_host_memory host_memory(void)
-{
-    st_host_memory memory;
-    if (!st_host_memory_read("/proc/meminfo", &memory)) {
-        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        memory = (st_host_memory){(uint64_t)sysconf(_SC_PHYS_PAGES) * page, (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page};
-    }
-    st_cgroup_limit_memory("", &memory);
-    return memory;
-}
-
 uint64_t st_host_available_bytes(void)
 {
-    return host_memory().available_bytes;
+    return st_memory_now().available_bytes;
 }
 
 static void set_measured(st_profile *p, const st_measurement *m)
@@ -91,7 +57,7 @@ static void set_measured(st_profile *p, const st_measurement *m)
 st_profile st_host_profile(void)
 {
     st_profile p = st_profile_default(ST_DEVICE_HOST);
-    st_host_memory memory = host_memory();
+    st_memory memory = st_memory_now();
     st_measurement kept;
     st_host_cpu_name("/proc/cpuinfo", p.name, sizeof p.name);
     p.total_bytes = memory.total_bytes;

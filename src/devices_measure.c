@@ -1,4 +1,4 @@
-/* The measurement of a host: taken through the backend, kept in a file as JSON. */
+/* The measurement of a host: taken through the CPU backend, stored in a JSON file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -20,10 +20,10 @@
 
 enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
 
-/* Of the memory's rate: who reaches less with weights from the cache is limited by arithmetic. */
+/* A type that reads less than this share of the memory's rate from the cache is limited by arithmetic. */
 #define MEMORY_LIMITED 0.5
 
-/* ---- taking it --------------------------------------------------------------------------------------------------- */
+/* ---- measuring ----------------------------------------------------------------------------------------------------- */
 
 typedef struct taking {
     st_measurement *m;
@@ -42,9 +42,9 @@ static bool type_of(const char *name, uint32_t *out)
     return false;
 }
 
-/* Matrices of a few rows are read: their kernels reach some share of the memory's rate. Here they were timed with weights
- * in the cache; read_types has the last word on those that could read more than memory gives. Batches are arithmetic: of
- * matrices and of experts, with what most files are made of. */
+/* Products of one row are limited by reading: a type's kernels reach a share of the memory's rate. These operations ran with
+ * weights in the cache, so read_types measures again where the cache made them faster than memory. Batches are limited by
+ * arithmetic: the rate is the mean over matrices and experts of the most common types. */
 static bool take_row(void *context, const st_op_measure *row)
 {
     taking *t = context;
@@ -59,20 +59,16 @@ static bool take_row(void *context, const st_op_measure *row)
     return true;
 }
 
-/* The shares with weights from memory. What a matrix is read at, memory can do: the rate is at least that. */
+/* The shares with weights from memory. */
 static strata_status read_types(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
 {
-    double probed = m->read_rate;
-    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) {
-        if (m->type_share[type] < MEMORY_LIMITED) continue;
-        double rate = 0;
-        strata_status status = st_measure_reading(backend, device, type, &rate, error);
-        if (status != STRATA_OK) return status;
-        m->type_share[type] = rate / probed;
-        if (m->read_rate < rate) m->read_rate = rate;
-    }
+    double rates[ST_PROFILE_TYPES] = {0};
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
-        m->type_share[type] = fmin(1.0, m->type_share[type] * probed / m->read_rate);
+        if (m->type_share[type] >= MEMORY_LIMITED) rates[type] = m->type_share[type] * m->read_rate;
+    strata_status status = st_measure_reading(backend, device, rates, error);
+    if (status != STRATA_OK) return status;
+    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
+        if (rates[type] > 0.0) m->type_share[type] = fmin(1.0, rates[type] / m->read_rate);
     return STRATA_OK;
 }
 
@@ -87,7 +83,7 @@ static strata_status measure_device(const st_backend *backend, st_device *device
     status = st_measure_ops(backend, device, take_row, &t, error);
     if (status != STRATA_OK) return status;
     if (t.batch_rows == 0 || !(m->read_rate > 0.0))
-        return st_error_set(error, STRATA_DEVICE, NULL, "%s: expected rates above zero, found none", m->cpu);
+        return st_error_set(error, STRATA_DEVICE, "free some memory and try again", "%s: the measurement found no rates", m->cpu);
     m->op_rate = t.batch_rows / t.batch_seconds_per_op;
     return read_types(backend, device, m, error);
 }
@@ -106,7 +102,7 @@ strata_status st_measurement_take(st_measurement *out, strata_error *error)
     return status;
 }
 
-/* ---- keeping it -------------------------------------------------------------------------------------------------- */
+/* ---- storing ------------------------------------------------------------------------------------------------------ */
 
 char *st_measurement_path(void)
 {
@@ -119,7 +115,7 @@ char *st_measurement_path(void)
     return NULL;
 }
 
-/* The list of machines; empty if the file is absent or damaged. NULL: no memory. */
+/* The stored machines; empty if the file is missing or damaged. NULL: no memory. */
 static json_t *load_machines(const char *path)
 {
     st_buf text = {0};
@@ -187,7 +183,7 @@ static json_t *write_entry(const st_measurement *m)
                      m->op_rate / 1e9, "type_share", shares);
 }
 
-/* The machine's entry first; the oldest of very many go. */
+/* Puts the machine's entry first and drops the oldest beyond MACHINES_MAX. */
 static json_t *put_entry(json_t *machines, const st_measurement *m)
 {
     json_t *entry = write_entry(m);
@@ -199,7 +195,7 @@ static json_t *put_entry(json_t *machines, const st_measurement *m)
     return root;
 }
 
-/* Makes the folders of a path, all but its last part. */
+/* Creates the folders of a path; its last part is a file. */
 static bool make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -211,7 +207,7 @@ static bool make_folders(char *path)
     return true;
 }
 
-/* Under another name beside it, then renamed: nobody ever reads half of it. */
+/* Writes the file atomically: a temporary file in the same folder is renamed. */
 static bool replace_file(const char *path, const json_t *root)
 {
     st_buf fresh = {0};
@@ -240,5 +236,5 @@ strata_status st_measurement_save(const char *path, const st_measurement *measur
     json_decref(root);
     if (kept) return STRATA_OK;
     return st_error_set(error, STRATA_RUNTIME, "set XDG_CACHE_HOME to a folder that can be written",
-                        "%s: cannot keep the measurement: %s", path, cause ? strerror(cause) : "no memory");
+                        "%s: cannot write the measurement: %s", path, cause ? strerror(cause) : "no memory");
 }

@@ -20,8 +20,10 @@ enum {
     VALUE_HEADS = 32,
     TAPS = 4,
     BATCH = 256,
-    TRIES = 3,
+    TRIES = 3, /* at least */
 };
+
+#define OP_SECONDS 0.02 /* of each operation: wakes the workers, and leaves out launches that were disturbed */
 
 typedef struct lab {
     const st_backend *backend;
@@ -66,7 +68,7 @@ static st_bound_weight matrix(lab *l, uint32_t type, size_t in, size_t out, size
     return w;
 }
 
-/* The shortest of a few launches of the operation. */
+/* The shortest of several launches of the operation. */
 static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *row)
 {
     st_device_info info;
@@ -81,7 +83,8 @@ static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *ro
     strata_status status = l->used > l->bytes ? st_error_memory(l->error, l->used, "the operations' laboratory")
                                               : l->backend->prepare(l->device, &source, &segment, l->error);
     row->seconds = 1e9;
-    for (int i = 0; i < TRIES && status == STRATA_OK; i++) {
+    double end = st_clock_seconds() + OP_SECONDS;
+    for (int i = 0; (i < TRIES || st_clock_seconds() < end) && status == STRATA_OK; i++) {
         double start = st_clock_seconds();
         status = l->backend->launch(segment, l->queue, l->error);
         double seconds = st_clock_seconds() - start;

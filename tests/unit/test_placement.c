@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/cores.h"
 #include "base/fault.h"
+#include "base/memory.h"
 #include "devices.h"
 #include "placement.h"
 
@@ -345,16 +346,16 @@ static void sizes(void **state)
 static void what_the_system_tells(void **state)
 {
     (void)state;
-    st_host_memory memory = {0};
+    st_memory memory = {0};
     const char *path = write_file("meminfo", "MemTotal:       24684100 kB\nMemFree:  5 kB\nMemAvailable:   24043636 kB\n");
-    assert_true(st_host_memory_read(path, &memory));
+    assert_true(st_memory_read(path, &memory));
     assert_int_equal(memory.total_bytes, (uint64_t)24684100 * 1024);
     assert_int_equal(memory.available_bytes, (uint64_t)24043636 * 1024);
-    assert_false(st_host_memory_read(write_file("meminfo", "MemTotal: 1 kB\n"), &memory));
-    assert_false(st_host_memory_read(write_file("meminfo", "MemTotal: x\nMemAvailable: 1 kB\n"), &memory));
-    assert_false(st_host_memory_read(write_file("meminfo", "MemTotal: 99999999999999999999 kB\nMemAvailable: 1 kB\n"), &memory));
-    assert_false(st_host_memory_read(write_file("meminfo", ""), &memory));
-    assert_false(st_host_memory_read("/nowhere", &memory));
+    assert_false(st_memory_read(write_file("meminfo", "MemTotal: 1 kB\n"), &memory));
+    assert_false(st_memory_read(write_file("meminfo", "MemTotal: x\nMemAvailable: 1 kB\n"), &memory));
+    assert_false(st_memory_read(write_file("meminfo", "MemTotal: 99999999999999999999 kB\nMemAvailable: 1 kB\n"), &memory));
+    assert_false(st_memory_read(write_file("meminfo", ""), &memory));
+    assert_false(st_memory_read("/nowhere", &memory));
     assert_int_equal(memory.total_bytes, (uint64_t)24684100 * 1024);
     char name[64];
     st_host_cpu_name(write_file("cpuinfo", "processor\t: 0\nmodel name\t: Some CPU  \nflags: x\n"), name, sizeof name);
@@ -438,7 +439,7 @@ static void a_damaged_measurement_is_none(void **state)
     st_free(path);
 }
 
-static void where_a_measurement_cannot_be_kept(void **state)
+static void a_measurement_that_cannot_be_written(void **state)
 {
     (void)state;
     strata_error error;
@@ -447,7 +448,7 @@ static void where_a_measurement_cannot_be_kept(void **state)
     snprintf(path, sizeof path, "%s/file/devices.json", folder);
     write_file("file", "");
     assert_int_equal(st_measurement_save(path, &m, &error), STRATA_RUNTIME);
-    assert_non_null(strstr(error.message, "cannot keep the measurement"));
+    assert_non_null(strstr(error.message, "cannot write the measurement"));
     setenv("XDG_CACHE_HOME", "relative", 1);
     char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
     setenv("HOME", folder, 1);
@@ -542,7 +543,7 @@ int main(void)
         IN_FOLDER(what_the_system_tells),
         IN_FOLDER(a_measurement_is_kept),
         IN_FOLDER(a_damaged_measurement_is_none),
-        IN_FOLDER(where_a_measurement_cannot_be_kept),
+        IN_FOLDER(a_measurement_that_cannot_be_written),
         IN_FOLDER(the_kept_measurement_is_used),
         IN_FOLDER(failures_while_planning),
     };

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/poison.h"
 
 enum { CPU_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
@@ -108,11 +109,11 @@ static void cpu_close(st_device *device)
 
 static void cpu_info(const st_device *device, st_device_info *out)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    st_memory memory = st_memory_now();
     *out = (st_device_info){
         .name = device->name,
-        .total_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * page,
-        .free_bytes = (size_t)sysconf(_SC_AVPHYS_PAGES) * page,
+        .total_bytes = (size_t)memory.total_bytes,
+        .free_bytes = (size_t)memory.available_bytes,
         .alignment = CPU_ALIGNMENT,
         .workers = st_pool_threads(device->pool),
         .reads_host_memory = true,
@@ -142,66 +143,9 @@ static strata_status cpu_host_alloc(st_device *device, size_t bytes, void **out,
     return status;
 }
 
-/* --- what the machine can do: the largest rate of a few tries ---------------------------------------------------------- */
-
-enum { PROBE_BYTES = 256 << 20, PROBE_PART = 1 << 20, PROBE_TRIES = 5, PROBE_ROUNDS = 1 << 19, PROBE_PARTS = 64 };
-
-typedef struct probe_job {
-    const float *buffer; /* zeros, in large pages as weights and KV are: with small ones looking pages up is measured too */
-    const st_isa *isa;
-    uint64_t sums[PROBE_BYTES / PROBE_PART]; /* so that no reading is left out */
-} probe_job;
-
-static void read_part(void *context, uint32_t worker, size_t part)
-{
-    (void)worker;
-    probe_job *job = context;
-    const float *zeros = job->buffer + part * (PROBE_PART / sizeof *zeros);
-    float sum = 0;
-    if (job->isa) sum = job->isa->sum_squares(zeros, PROBE_PART / sizeof *zeros);
-    else
-        for (size_t i = 0; i < PROBE_PART / sizeof *zeros; i++) sum += zeros[i];
-    job->sums[part] += (uint64_t)sum;
-}
-
-static void int8_part(void *context, uint32_t worker, size_t part)
-{
-    (void)worker;
-    probe_job *job = context;
-    job->sums[part] += job->isa->int8_work(PROBE_ROUNDS / PROBE_PARTS);
-}
-
-static double best_seconds(st_pool *pool, st_pool_job part, probe_job *job, size_t parts)
-{
-    double best = 1e9;
-    for (int i = 0; i < PROBE_TRIES; i++) {
-        double start = st_clock_seconds();
-        st_pool_run(pool, part, job, parts);
-        double seconds = st_clock_seconds() - start;
-        if (seconds < best) best = seconds;
-    }
-    return best;
-}
-
 static strata_status cpu_probe(st_device *device, st_device_rates *out, strata_error *error)
 {
-    void *buffer = NULL;
-    probe_job *job = st_alloc_zero(1, sizeof *job);
-    strata_status status = job ? cpu_alloc(device, PROBE_BYTES, &buffer, error)
-                               : st_error_memory(error, sizeof *job, "the memory probe");
-    if (status == STRATA_OK) {
-        memset(buffer, 0, PROBE_BYTES);
-        *job = (probe_job){.buffer = buffer, .isa = device->isa};
-        out->read_bytes = PROBE_BYTES / best_seconds(device->pool, read_part, job, PROBE_BYTES / PROBE_PART);
-        out->int8_ops = 0;
-        if (device->isa) {
-            double seconds = best_seconds(device->pool, int8_part, job, PROBE_PARTS);
-            out->int8_ops = (double)device->isa->int8_ops_per_round * PROBE_ROUNDS / seconds;
-        }
-    }
-    cpu_free(device, buffer);
-    st_free(job);
-    return status;
+    return st_cpu_probe(device, device->pool, device->isa, out, error);
 }
 
 /* --- queues and events -------------------------------------------------------------------------------------------------- */

@@ -36,6 +36,9 @@ strata_status st_cpu_scratch_fence(const st_segment_source *source, uint32_t wor
                                    strata_error *error);
 void st_cpu_scratch_unfence(const st_segment_source *source, uint32_t workers);
 
+/* probe.c: the machine's rates with the threads of `pool`; `isa` is NULL on the reference path. */
+strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, st_device_rates *out, strata_error *error);
+
 static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
 {
     return (float *)(void *)(call->scratch + call->worker_bytes * worker);

@@ -1,4 +1,4 @@
-/* src/devices_cgroup.c: made-up trees of both versions, as containers and hosts have them. */
+/* src/base/memory.c: /proc/meminfo, and control groups in made-up trees of both versions, as containers and hosts have them. */
 #include "support/kit.h"
 
 #include <ftw.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "devices.h"
+#include "base/memory.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define V2_MOUNT "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -41,8 +41,8 @@ static void write_bytes(const char *path, uint64_t value)
 /* A host of 64 GiB with 60 available is seen as one of `total` with `available`. */
 static void expect(uint64_t total, uint64_t available)
 {
-    st_host_memory memory = {64 * GIB, 60 * GIB};
-    st_cgroup_limit_memory(root, &memory);
+    st_memory memory = {64 * GIB, 60 * GIB};
+    st_memory_limit(root, &memory);
     assert_int_equal(memory.total_bytes, total);
     assert_int_equal(memory.available_bytes, available);
 }
@@ -50,7 +50,7 @@ static void expect(uint64_t total, uint64_t available)
 static int make_root(void **state)
 {
     (void)state;
-    snprintf(root, sizeof root, "/tmp/strata-cgroup-XXXXXX");
+    snprintf(root, sizeof root, "/tmp/strata-memory-XXXXXX");
     return mkdtemp(root) ? 0 : -1;
 }
 
@@ -193,6 +193,20 @@ static void malformed_files(void **state)
         }
 }
 
+/* A measurement that fits in the cache measures the cache: some machines have 300 MiB of it. */
+static void probes_read_past_the_cache(void **state)
+{
+    (void)state;
+    const uint64_t mib = (uint64_t)1 << 20;
+    assert_int_equal(st_memory_probe_bytes(300 * mib, 64 * GIB), 900 * mib);
+    assert_int_equal(st_memory_probe_bytes(32 * mib, 64 * GIB), 256 * mib);
+    assert_int_equal(st_memory_probe_bytes(0, 64 * GIB), 256 * mib);
+    assert_int_equal(st_memory_probe_bytes(UINT64_MAX, 64 * GIB), 4 * GIB);
+    assert_int_equal(st_memory_probe_bytes(300 * mib, 2 * GIB), 512 * mib);
+    assert_int_equal(st_memory_probe_bytes(300 * mib, 0), 0);
+    assert_in_range(st_memory_probe_bytes_now(), 1, st_memory_now().total_bytes / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +218,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(v1_container, make_root, remove_root),
         cmocka_unit_test_setup_teardown(hybrid, make_root, remove_root),
         cmocka_unit_test_setup_teardown(malformed_files, make_root, remove_root),
+        cmocka_unit_test(probes_read_past_the_cache),
     };
-    return cmocka_run_group_tests_name("cgroup", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

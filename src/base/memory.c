@@ -1,11 +1,14 @@
-/* Memory limits of control groups, versions 1 and 2: a container's share of the host's memory. */
+#include "base/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "devices.h"
+
+/* --- control groups: versions 1 and 2 -------------------------------------------------------------------------------- */
 
 enum { TEXT_BYTES_MAX = 1 << 20, PATH_BYTES_MAX = 4096 };
 
@@ -106,7 +109,7 @@ static bool find_mount(const char *text, const cgroup_version *v, char top[PATH_
     return false;
 }
 
-static void apply_group(const char *root, const char *folder, const cgroup_version *v, st_buf *text, st_host_memory *memory)
+static void apply_group(const char *root, const char *folder, const cgroup_version *v, st_buf *text, st_memory *memory)
 {
     uint64_t limit = UINT64_MAX, used = 0;
     parse_bytes(read_text(text, root, folder, v->limit), &limit);
@@ -121,7 +124,7 @@ static void apply_group(const char *root, const char *folder, const cgroup_versi
     if (left < memory->available_bytes) memory->available_bytes = left;
 }
 
-static void apply_version(const char *root, const cgroup_version *v, st_buf *text, st_host_memory *memory)
+static void apply_version(const char *root, const cgroup_version *v, st_buf *text, st_memory *memory)
 {
     char path[PATH_BYTES_MAX], top[PATH_BYTES_MAX], folder[2 * PATH_BYTES_MAX];
     const char *read = read_text(text, root, "/proc/self", "cgroup");
@@ -143,9 +146,60 @@ static void apply_version(const char *root, const cgroup_version *v, st_buf *tex
     }
 }
 
-void st_cgroup_limit_memory(const char *root, st_host_memory *memory)
+void st_memory_limit(const char *root, st_memory *memory)
 {
     st_buf text = {0};
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) apply_version(root, &versions[i], &text, memory);
     st_buf_free(&text);
+}
+
+/* --- the host ---------------------------------------------------------------------------------------------------------- */
+
+/* A line such as "MemAvailable:   24043636 kB". */
+static bool find_kib(const char *text, const char *name, uint64_t *bytes)
+{
+    const char *line = strstr(text, name);
+    if (!line) return false;
+    const char *digits = line + strlen(name);
+    char *end = NULL;
+    unsigned long long kib = strtoull(digits, &end, 10);
+    if (end == digits || kib > UINT64_MAX / 1024) return false;
+    *bytes = (uint64_t)kib * 1024;
+    return true;
+}
+
+bool st_memory_read(const char *path, st_memory *out)
+{
+    st_buf buffer = {0};
+    st_memory memory;
+    const char *text = read_text(&buffer, "", "", path);
+    bool found = text && find_kib(text, "MemTotal:", &memory.total_bytes) && find_kib(text, "MemAvailable:", &memory.available_bytes);
+    st_buf_free(&buffer);
+    if (found) *out = memory;
+    return found;
+}
+
+st_memory st_memory_now(void)
+{
+    st_memory memory;
+    if (!st_memory_read("/proc/meminfo", &memory)) {
+        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+        memory = (st_memory){(uint64_t)sysconf(_SC_PHYS_PAGES) * page, (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page};
+    }
+    st_memory_limit("", &memory);
+    return memory;
+}
+
+uint64_t st_memory_probe_bytes(uint64_t cache_bytes, uint64_t available_bytes)
+{
+    const uint64_t least = (uint64_t)256 << 20, most = (uint64_t)4 << 30;
+    uint64_t bytes = cache_bytes > most / 3 ? most : 3 * cache_bytes;
+    if (bytes < least) bytes = least;
+    return available_bytes / 4 < bytes ? available_bytes / 4 : bytes;
+}
+
+uint64_t st_memory_probe_bytes_now(void)
+{
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return st_memory_probe_bytes(cache > 0 ? (uint64_t)cache : 0, st_memory_now().available_bytes);
 }
