@@ -54,7 +54,7 @@ const char *strata_status_text(strata_status status);
 int strata_status_exit_code(strata_status status);
 
 /* An error for people. `message` names the file, key or tensor, what was expected and what was found; `hint` says
- * what to do and may be empty. */
+ * what to do and may be empty. Fields are named as options.context or placement.layers. */
 typedef struct strata_error {
     strata_status status;
     char message[768];

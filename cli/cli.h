@@ -148,6 +148,8 @@ strata_status cli_fail(strata_error *error, strata_status status, const char *hi
     __attribute__((format(printf, 4, 5)));
 /* Room for `count` things of `size` bytes, zeroed (free); STRATA_MEMORY. */
 strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error);
+/* Replaces the fields of strata.h that the library names by the options that set them. */
+void cli_name_options(char *text);
 /* `strata: error: …` and `strata: hint: …` on standard error. */
 void cli_report(const strata_error *error);
 /* A line for people on standard error. */

@@ -305,6 +305,7 @@ strata_status cli_cmd_plan(const cli_arguments *arguments, strata_error *error)
     if (!path) return cli_fail(error, STRATA_USAGE, NULL, "plan: expected FILE, found none");
     strata_status status = strata_model_open(path, NULL, &model, error);
     if (status == STRATA_OK) status = strata_plan(model, &options, &text, error);
+    if (status == STRATA_OK) cli_name_options(text);
     if (status == STRATA_OK && arguments->values[OPTION_JSON].set) puts(text);
     else if (status == STRATA_OK) {
         status = cli_parse_json("the plan", text, strlen(text), &plan, error);

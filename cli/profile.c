@@ -9,6 +9,7 @@ strata_status cli_engine_facts(const cli_engine *engine, json_t **out, strata_er
     char *text = NULL;
     strata_status status = strata_engine_describe(engine->engine, &text, error);
     if (status != STRATA_OK) return status;
+    cli_name_options(text);
     status = cli_parse_json("the engine", text, strlen(text), out, error);
     strata_free(text);
     return status;

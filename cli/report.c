@@ -1,4 +1,5 @@
 /* What the program says: errors and notes on standard error, checked output on standard output. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -17,11 +18,50 @@ strata_status cli_fail(strata_error *error, strata_status status, const char *hi
     return status;
 }
 
+/* Every field of the table is one of strata.h. */
+#define FIELD(option, type, prefix, field) _Static_assert(sizeof(((type *)0)->field) > 0, #field);
+#include "options.def"
+
+static const struct { const char *field; cli_option_id option; } fields[] = {
+#define FIELD(option, type, prefix, field) {#prefix "." #field, OPTION_##option},
+#include "options.def"
+};
+
+/* The option of the field that the text begins with; *length is the field's. NULL: none. */
+static const cli_option *option_at(const char *text, size_t *length)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        *length = strlen(fields[i].field);
+        if (strncmp(text, fields[i].field, *length) != 0) continue;
+        const char *end = text + *length;
+        bool longer = isalnum((unsigned char)*end) || *end == '_' || (*end == '.' && isalnum((unsigned char)end[1]));
+        if (!longer) return &cli_options[fields[i].option];
+    }
+    return NULL;
+}
+
+void cli_name_options(char *text)
+{
+    for (char *at = text; *at; at++) {
+        size_t field;
+        bool inside = at > text && (isalnum((unsigned char)at[-1]) || strchr("_-./", at[-1]));
+        const cli_option *option = inside ? NULL : option_at(at, &field);
+        char name[32];
+        if (!option) continue;
+        if (option->short_name) snprintf(name, sizeof name, "-%c", option->short_name);
+        else snprintf(name, sizeof name, "--%s", option->name);
+        if (strlen(name) > field) continue; /* no room: the text does not grow */
+        memcpy(at, name, strlen(name));
+        memmove(at + strlen(name), at + field, strlen(at + field) + 1);
+    }
+}
+
 /* One call per line, so that lines do not interleave; words of the command line cannot drive the terminal. */
 static void print_line(const char *kind, const char *text)
 {
     char line[sizeof((strata_error *)0)->message];
     snprintf(line, sizeof line, "%s", text);
+    cli_name_options(line);
     for (char *c = line; *c; c++) {
         unsigned char byte = (unsigned char)*c, next = (unsigned char)c[1];
         bool control = byte < 0x20 || byte == 0x7F || (byte == 0xC2 && next >= 0x80 && next < 0xA0);

@@ -13,8 +13,8 @@
 static strata_status refuse_absent_card(const strata_engine *engine, strata_error *error)
 {
     if (engine->placement.device_count < 2 || engine->placement.backend->card) return STRATA_OK;
-    return st_error_set(error, STRATA_UNSUPPORTED, "use strata plan to see what it would do, --device sim to simulate it, or "
-                        "--device cpu", "GPU %s not found", engine->placement.devices[ST_CARD].name);
+    return st_error_set(error, STRATA_UNSUPPORTED, "use placement.device sim to simulate it, or placement.device cpu to "
+                        "run without it", "GPU %s not found", engine->placement.devices[ST_CARD].name);
 }
 
 static strata_status make_plan(strata_engine *engine, const strata_engine_options *options, strata_error *error)
@@ -88,7 +88,7 @@ static strata_status parse_prefetch(const char *text, unsigned *out, strata_erro
             *out = rows[i].flags;
             return STRATA_OK;
         }
-    return text ? st_error_set(error, STRATA_USAGE, NULL, "--prefetch: expected off, same, next or both, found %s", text) : STRATA_OK;
+    return text ? st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text) : STRATA_OK;
 }
 
 static strata_status land(strata_engine *engine, const strata_engine_options *options, strata_error *error)

@@ -8,8 +8,6 @@
 #include "devices.h"
 #include "engine.h"
 
-enum { BATCH_MAX = 1 << 16 };
-
 static const strata_placement defaults = STRATA_PLACEMENT_DEFAULT;
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
@@ -54,14 +52,15 @@ static strata_status check_device(const strata_placement *placement, const st_ba
     char names[64];
     if (!device) return STRATA_OK;
     if (!row)
-        return st_error_set(error, STRATA_USAGE, NULL, "--device: expected %s, found %s",
+        return st_error_set(error, STRATA_USAGE, NULL, "placement.device: expected %s, found %s",
                             st_backend_names(names, sizeof names), device);
     if (!row->card && placement->vram_bytes > 0)
         return st_error_set(error, STRATA_USAGE, "leave one of them out",
-                            "--device %s: expected no card, found --vram %" PRIu64, device, placement->vram_bytes);
+                            "placement.device %s: expected no GPU, found placement.vram_bytes %" PRIu64, device,
+                            placement->vram_bytes);
     if (!row->card || card_given) return STRATA_OK;
-    return st_error_set(error, STRATA_USAGE, "give its memory (--vram 12GiB), or a card (--device-profile rtx-4070-ti)",
-                        "--device %s: expected a card to simulate, found none", device);
+    return st_error_set(error, STRATA_USAGE, "give its memory (placement.vram_bytes) or its name (placement.profile)",
+                        "placement.device %s: expected a GPU to simulate, found none", device);
 }
 
 strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
@@ -108,29 +107,11 @@ static strata_status set_words(const strata_engine_options *options, const strat
 {
     const word_row *kv = find_word(kv_words, options->kv_type), *moe = find_word(moe_words, placement->moe);
     if (!kv)
-        return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0, found %s", options->kv_type);
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected f32, bf16 or q8_0, found %s", options->kv_type);
     if (!moe)
-        return st_error_set(error, STRATA_USAGE, NULL, "--moe: expected resident, cache or cpu, found %s", placement->moe);
+        return st_error_set(error, STRATA_USAGE, NULL, "placement.moe: expected resident, cache or cpu, found %s", placement->moe);
     out->kv_type = kv->value;
     out->moe = (st_moe_mode)moe->value;
-    return STRATA_OK;
-}
-
-static strata_status check_numbers(const strata_engine_options *options, const strata_placement *placement,
-                                   strata_error *error)
-{
-    if (options->batch > BATCH_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "batch: expected at most %d, found %" PRIu32, BATCH_MAX,
-                            options->batch);
-    if (options->sessions > ST_SEQUENCES_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "sessions: expected at most %d, found %" PRIu32, ST_SEQUENCES_MAX,
-                            options->sessions);
-    if (placement->layers < ST_LAYERS_AUTO)
-        return st_error_set(error, STRATA_USAGE, NULL, "-g: expected a number of layers or -1 for all, found %" PRId32,
-                            placement->layers);
-    if (placement->expert_slots < -1)
-        return st_error_set(error, STRATA_USAGE, NULL, "--expert-slots: expected a number of slots, found %" PRId32,
-                            placement->expert_slots);
     return STRATA_OK;
 }
 
@@ -138,8 +119,7 @@ strata_status st_placement_of(const strata_engine_options *options, uint32_t thr
 {
     const strata_placement *placement = options->placement ? options->placement : &defaults;
     st_placement made = {.options = st_plan_options_default()};
-    strata_status status = check_numbers(options, placement, error);
-    if (status == STRATA_OK) status = set_words(options, placement, &made.options, error);
+    strata_status status = set_words(options, placement, &made.options, error);
     if (status == STRATA_OK) status = st_placement_devices(placement, threads, &made, error);
     if (status != STRATA_OK) return status;
     st_plan_options *o = &made.options;

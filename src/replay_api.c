@@ -55,7 +55,7 @@ static bool parse_slots(const char *text, uint32_t maximum, uint32_t *out)
 static strata_status refuse_slots(uint32_t experts, const char *list, strata_error *error)
 {
     return st_error_set(error, STRATA_USAGE, NULL,
-                        "--slots: expected up to %d numbers from 1 to %" PRIu32 ", found %.64s", LIST_MAX, experts, list);
+                        "options.slots: expected up to %d numbers from 1 to %" PRIu32 ", found %.64s", LIST_MAX, experts, list);
 }
 
 static strata_status set_slots(job *j, const char *list, strata_error *error)
@@ -90,7 +90,7 @@ static strata_status refuse_policy(const char *list, strata_error *error)
         strncat(known, st_cache_policy_name(i), sizeof known - strlen(known) - 1);
         strncat(known, ", ", sizeof known - strlen(known) - 1);
     }
-    return st_error_set(error, STRATA_USAGE, NULL, "--policy: expected %s%s, found %.64s", known, ST_REPLAY_OPTIMUM, list);
+    return st_error_set(error, STRATA_USAGE, NULL, "options.policies: expected %s%s, found %.64s", known, ST_REPLAY_OPTIMUM, list);
 }
 
 static strata_status set_policies(job *j, const char *list, strata_error *error)

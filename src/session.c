@@ -33,8 +33,8 @@ static strata_status take_sequence(strata_session *session, strata_error *error)
     }
     st_engine_unlock(engine);
     if (session->sequence != ST_SEQUENCES_MAX) return STRATA_OK;
-    return st_error_set(error, STRATA_LIMIT, "free one, or load the engine for more (options.sessions)",
-                        "the engine has memory for %u sessions at a time, and as many are open", engine->plan->sequences);
+    return st_error_set(error, STRATA_LIMIT, "free one, or load the engine with more options.sessions",
+                        "all %u sessions are in use", engine->plan->sequences);
 }
 
 static strata_status open_session(strata_session *session, strata_error *error)
@@ -85,7 +85,7 @@ static strata_status check_tokens(const strata_session *session, const strata_to
     uint32_t context = strata_engine_context(session->engine), vocab = session->engine->desc->vocab;
     if (count == 0) return st_error_set(error, STRATA_INPUT, NULL, "expected at least one token, found none");
     if (count > context)
-        return st_error_set(error, STRATA_LIMIT, "use a longer context (-c) or a shorter prompt",
+        return st_error_set(error, STRATA_LIMIT, "use a larger options.context or a shorter prompt",
                             "the prompt has %zu tokens, the context holds %u", count, context);
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocab)

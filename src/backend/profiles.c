@@ -116,7 +116,7 @@ static strata_status refuse_name(st_str name, strata_error *error)
     for (size_t i = 0; i < st_profile_row_count() && used < sizeof known; i++)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", row_name(i));
     return st_error_set(error, STRATA_USAGE, "give a name, a card and a host as CARD+HOST, or a JSON file (docs/json.md)",
-                        "--device-profile: expected one of %s, found %.*s", known,
+                        "placement.profile: expected one of %s, found %.*s", known,
                         (int)(name.length < 64 ? name.length : 64), name.data);
 }
 
@@ -127,7 +127,7 @@ static strata_status take_name(st_str name, st_profile_set *set, strata_error *e
     bool card = found.kind == ST_DEVICE_CARD;
     if (card ? set->has_card : set->has_host)
         return st_error_set(error, STRATA_USAGE, "strata uses one card and one host",
-                            "--device-profile: expected a card and a host, found two %s, %s and %s",
+                            "placement.profile: expected a card and a host, found two %s, %s and %s",
                             card ? "cards" : "hosts", card ? set->card.name : set->host.name, found.name);
     if (card) set->card = found;
     else set->host = found;

@@ -103,7 +103,7 @@ strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *optio
                                  const st_kv_layout **out, strata_error *error)
 {
     if (!st_row_supported(options->type))
-        return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0");
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected f32, bf16 or q8_0");
     if (options->context == 0 || options->batch == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "context %" PRIu32 ", batch %" PRIu32 ": expected at least 1",
                             options->context, options->batch);
@@ -113,7 +113,7 @@ strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *optio
     if (!layout || !layers) return st_error_memory(error, count * sizeof *layers, "the layout of the KV cache");
     *layout = (st_kv_layout){.options = *options, .layer_count = count, .layers = layers};
     if (!lay_out(desc, layers, layout))
-        return st_error_set(error, STRATA_MEMORY, "use a shorter context (-c)",
+        return st_error_set(error, STRATA_MEMORY, "use a smaller options.context",
                             "the KV cache of %" PRIu32 " positions is larger than the address space", options->context);
     *out = layout;
     return STRATA_OK;

@@ -34,7 +34,7 @@ static strata_status refuse(const reader *r, uint32_t line, const char *expected
 {
     enum { SHOWN = 80 };
     int length = found.length < SHOWN ? (int)found.length : SHOWN;
-    return st_error_set(r->error, STRATA_INPUT, "a trace is what --record-routing writes (docs/experts.md)",
+    return st_error_set(r->error, STRATA_INPUT, "a trace is what options.record_routing writes (docs/experts.md)",
                         "%s: line %" PRIu32 ": expected %s, found \"%.*s\"", r->where, line, expected, length,
                         found.data ? found.data : "");
 }

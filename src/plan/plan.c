@@ -57,13 +57,16 @@ static strata_status check_devices(const st_plan_source *source, strata_error *e
 static strata_status check_numbers(const st_plan_source *source, const st_plan_options *o, strata_error *error)
 {
     if (o->batch > BATCH_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "batch: expected at most %d, found %" PRIu32, BATCH_MAX,
+        return st_error_set(error, STRATA_USAGE, NULL, "options.batch: expected at most %d, found %" PRIu32, BATCH_MAX,
                             o->batch);
     if (o->sequences > ST_SEQUENCES_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "sequences: expected at most %d, found %" PRIu32,
+        return st_error_set(error, STRATA_USAGE, NULL, "options.sessions: expected at most %d, found %" PRIu32,
                             ST_SEQUENCES_MAX, o->sequences);
+    if (o->expert_slots < -1)
+        return st_error_set(error, STRATA_USAGE, NULL, "placement.expert_slots: expected a number of slots, found %" PRId32,
+                            o->expert_slots);
     if (o->kv_type >= 0 && !st_row_supported((st_type)o->kv_type))
-        return st_error_set(error, STRATA_USAGE, NULL, "--kv-type: expected f32, bf16 or q8_0");
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected f32, bf16 or q8_0");
     if (o->nextn && source->program->nextn.body.count == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "the model has no NextN block");
     return STRATA_OK;
@@ -75,7 +78,7 @@ static strata_status check_margins(const st_plan_source *source, const st_plan_o
     for (uint32_t i = 0; i < source->device_count; i++) {
         uint64_t asked = o->margin_bytes[i], available = source->devices[i].free_bytes;
         if (asked == ST_BYTES_AUTO || asked <= available) continue;
-        return st_error_set(error, STRATA_MEMORY, "use a smaller margin",
+        return st_error_set(error, STRATA_MEMORY, i == ST_HOST ? "use a smaller placement.ram_margin_bytes" : "use a smaller placement.vram_margin_bytes",
                             "%s: a margin of %s bytes, %s are there: %s bytes are missing",
                             source->devices[i].name, st_number_text(asked, margin), st_number_text(available, there),
                             st_number_text(asked - available, missing));
@@ -87,11 +90,12 @@ static strata_status check_layers(const st_plan_source *source, const st_plan_op
 {
     uint32_t count = source->desc->layer_count;
     if (o->layers < ST_LAYERS_AUTO || (o->layers > 0 && (uint32_t)o->layers > count))
-        return st_error_set(error, STRATA_USAGE, "-g -1 is all of them",
-                            "-g: expected at most the model's %" PRIu32 " layers, found %" PRId32, count, o->layers);
+        return st_error_set(error, STRATA_USAGE, "-1 means all layers",
+                            "placement.layers: expected at most the model's %" PRIu32 " layers, found %" PRId32, count,
+                            o->layers);
     if (source->device_count == 1 && o->layers != ST_LAYERS_AUTO && o->layers != 0)
-        return st_error_set(error, STRATA_USAGE, "--vram describes a card",
-                            "-g %" PRId32 ": expected a card, found none", o->layers);
+        return st_error_set(error, STRATA_USAGE, "placement.vram_bytes describes a GPU",
+                            "placement.layers %" PRId32 ": expected a GPU, found none", o->layers);
     return STRATA_OK;
 }
 
@@ -107,13 +111,14 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
     bool slots = o->expert_slots > 0, cache = o->moe == ST_MOE_CACHE || slots;
     if (p->moe_count == 0) return STRATA_OK;
     if (slots && (o->moe == ST_MOE_RESIDENT || o->moe == ST_MOE_CPU))
-        return contradiction(error, "--expert-slots", "only a cache has slots (--moe cache)");
+        return contradiction(error, "placement.expert_slots", "only a cache has slots (placement.moe cache)");
     if (o->moe == ST_MOE_CACHE && o->expert_slots == 0)
-        return contradiction(error, "--expert-slots 0", "a cache needs slots; --moe cpu has none");
+        return contradiction(error, "placement.expert_slots 0", "a cache needs slots; placement.moe cpu has none");
     if ((cache || o->moe == ST_MOE_RESIDENT) && !p->card)
-        return contradiction(error, slots ? "--expert-slots" : "--moe", "expected a card that takes part, found none");
+        return contradiction(error, slots ? "placement.expert_slots" : "placement.moe",
+                             "expected a GPU that takes part, found none");
     if ((cache || o->moe == ST_MOE_RESIDENT) && o->cpu_moe_layers >= p->moe_count)
-        return contradiction(error, "--n-cpu-moe", "it leaves no layer whose experts could be on the card");
+        return contradiction(error, "placement.cpu_moe_layers", "it leaves no layer whose experts could be on the GPU");
     return STRATA_OK;
 }
 

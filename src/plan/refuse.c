@@ -47,7 +47,7 @@ static uint32_t largest(refusal *r, uint32_t low, uint32_t high, bool (*fits)(re
 static void suggest_context(refusal *r)
 {
     uint32_t context = largest(r, 1, r->context - 1, fits_now);
-    if (context) suggest(r, "-c", context, true);
+    if (context) suggest(r, "options.context", context, true);
 }
 
 static void suggest_kv_type(refusal *r)
@@ -55,7 +55,7 @@ static void suggest_kv_type(refusal *r)
     int32_t before = r->p->options.kv_type;
     if (before == ST_TYPE_Q8_0) return;
     r->p->options.kv_type = ST_TYPE_Q8_0;
-    if (fits_now(r, r->context)) suggest(r, "--kv-type q8_0", 0, false);
+    if (fits_now(r, r->context)) suggest(r, "options.kv_type q8_0", 0, false);
     r->p->options.kv_type = before;
 }
 
@@ -71,7 +71,7 @@ static void suggest_layers(refusal *r)
     if (before == ST_LAYERS_AUTO || r->device != ST_CARD) return;
     uint32_t asked = before == ST_LAYERS_ALL ? r->p->layer_count : (uint32_t)before;
     uint32_t layers = largest(r, 1, asked - 1, fits_with_layers);
-    if (layers) suggest(r, "-g", layers, true);
+    if (layers) suggest(r, "placement.layers", layers, true);
     r->p->options.layers = before;
 }
 
@@ -82,7 +82,7 @@ static void suggest_mode(refusal *r)
     if (before == ST_MOE_AUTO || !r->p->card) return;
     r->mode = r->device == ST_CARD ? ST_MOE_CPU : ST_MOE_RESIDENT;
     if (r->mode != before && fits_now(r, r->context))
-        suggest(r, r->mode == ST_MOE_CPU ? "--moe cpu" : "--moe resident", 0, false);
+        suggest(r, r->mode == ST_MOE_CPU ? "placement.moe cpu" : "placement.moe resident", 0, false);
     r->mode = before;
 }
 
@@ -90,7 +90,7 @@ static void suggest_disk(refusal *r)
 {
     if (r->p->options.disk || r->device != ST_HOST) return;
     r->p->options.disk = true;
-    if (fits_now(r, r->context)) suggest(r, "--disk (weights stay in the file)", 0, false);
+    if (fits_now(r, r->context)) suggest(r, "placement.disk (weights stay in the file)", 0, false);
     r->p->options.disk = false;
 }
 

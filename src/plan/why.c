@@ -47,7 +47,7 @@ static void tell_devices(st_planner *p, const st_plan *plan)
             d == ST_CARD ? " and what the driver takes" : "");
     }
     if (p->source->device_count > plan->device_count)
-        WHY("no card takes part: %s", p->options.layers == 0 ? "-g 0" : "not one layer fits");
+        WHY("no card takes part: %s", p->options.layers == 0 ? "placement.layers 0" : "not one layer fits");
 }
 
 static void tell_layers(st_planner *p, const st_draft *draft)
@@ -56,7 +56,7 @@ static void tell_layers(st_planner *p, const st_draft *draft)
     bool fixed = p->options.layers != ST_LAYERS_AUTO;
     uint32_t most = p->dense_count > p->options.cpu_ffn_layers ? p->dense_count - p->options.cpu_ffn_layers : 0;
     WHY("layers: %u of %u attention parts with their KV on the card (%s)", draft->trunk, p->layer_count,
-        fixed                            ? "-g"
+        fixed                            ? "placement.layers"
         : draft->trunk == p->layer_count ? "all fit"
                                          : "as many as fit; whole layers go to RAM, last first");
     if (p->dense_count && draft->ffn < most)
@@ -257,7 +257,7 @@ static void lack_kv_type(st_planner *p, const st_draft *draft)
     p->options.kv_type = before;
     char text[ST_NUMBER_TEXT];
     if (context > draft->context)
-        LACKING("--kv-type q8_0 would hold a context of %s with the rest as it is", st_number_text(context, text));
+        LACKING("options.kv_type q8_0 would hold a context of %s with the rest as it is", st_number_text(context, text));
 }
 
 /* What a shorter context would bring to the card. */
@@ -268,10 +268,10 @@ static void lack_shorter(st_planner *p, const st_draft *draft)
     char text[ST_NUMBER_TEXT];
     if (half < 256 || !st_draft_at(p, draft->mode, false, half, &trial)) return;
     st_number_text(half, text);
-    if (trial.trunk > draft->trunk) LACKING("-c %s: %u of %u layers on the card", text, trial.trunk, p->layer_count);
-    else if (trial.ffn > draft->ffn) LACKING("-c %s: %u dense feed-forward parts on the card", text, trial.ffn);
-    else if (trial.output > draft->output) LACKING("-c %s: the output matrix on the card", text);
-    else if (trial.slots > draft->slots) LACKING("-c %s: at least %u expert slots a layer", text, trial.slots);
+    if (trial.trunk > draft->trunk) LACKING("options.context %s: %u of %u layers on the card", text, trial.trunk, p->layer_count);
+    else if (trial.ffn > draft->ffn) LACKING("options.context %s: %u dense feed-forward parts on the card", text, trial.ffn);
+    else if (trial.output > draft->output) LACKING("options.context %s: the output matrix on the card", text);
+    else if (trial.slots > draft->slots) LACKING("options.context %s: at least %u expert slots a layer", text, trial.slots);
 }
 
 void st_draft_tell_lacking(st_planner *p, const st_draft *draft)

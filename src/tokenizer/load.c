@@ -48,7 +48,7 @@ static strata_status choose_pre(st_tokenizer *tokenizer, const char *pre_tokeniz
         st_pre_list(known, sizeof known);
         if (name.length > 64) name.length = 64;
         return st_error_set(error, STRATA_UNSUPPORTED,
-                            "the option --pre-tokenizer NAME takes one of these instead of the file's",
+                            "options.pre_tokenizer takes one of these instead of the file's",
                             "%s: %s: expected one of %s, found '%.*s'", path,
                             pre_tokenizer ? "the pre-tokeniser asked for" : "key " KEY_PRE, known, ST_STR_ARG(name));
     }

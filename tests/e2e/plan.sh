@@ -89,13 +89,13 @@ check "a file that is given wins over STRATA_MODEL" test "$code" = 0
 fails "RAM too small is exit code 4, with the bytes" 4 "bytes are missing" plan "$kit/qwen3.gguf" --ram 100KiB
 fails "a card too small for all layers" 4 "bytes are missing" plan "$kit/qwen3.gguf" --vram 520MiB --ram 8GiB -g -1
 fails "more layers than the model has" 2 "expected at most the model's" plan "$kit/qwen3.gguf" $card -g 99
-fails "layers on a card that is not there" 2 "expected a card" plan "$kit/qwen3.gguf" -g 1
+fails "layers on a card that is not there" 2 "-g 1: expected a GPU, found none" plan "$kit/qwen3.gguf" -g 1
 fails "a NextN block that is not there" 2 "NextN" plan "$kit/qwen3.gguf" --nextn
 fails "no file" 2 "plan: expected FILE" plan --vram 1GiB
 fails "a file that is none" 3 "" plan "$kit/README.md"
 fails "a vocabulary alone" 3 "found a file without tensors" plan "$kit/tokenizer/gpt-2.vocab.gguf"
-fails "a simulated card of no size" 2 "expected a card to simulate" plan "$kit/qwen3.gguf" --device sim
-fails "no card, and a card" 2 "--device cpu: expected no card" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
+fails "a simulated card of no size" 2 "--device sim: expected a GPU to simulate" plan "$kit/qwen3.gguf" --device sim
+fails "no card, and a card" 2 "--device cpu: expected no GPU, found --vram 1073741824" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
 fails "an unknown device" 2 '--device: expected NAME, found "cuda"' plan "$kit/qwen3.gguf" --device cuda
 fails "an unknown mode" 2 '--moe: expected MODE, found "gpu"' plan "$kit/qwen3.gguf" --moe gpu
 fails "an unknown profile lists the known" 2 "rtx-4070-ti, " plan "$kit/qwen3.gguf" --device-profile gtx-1
@@ -103,6 +103,17 @@ for size in 0 -1 12G 1e9 "" GiB 1.2.3GiB 99999999TiB "12 GiB x"; do
     fails "--vram '$size'" 2 "--vram: expected SIZE, found \"$size\"" plan "$kit/qwen3.gguf" --vram "$size"
 done
 fails "-c too long" 2 "--ctx-size: expected" plan "$kit/qwen3.gguf" -c 2147483648
+
+# --- the library names its fields, the program its options
+run plan "$kit/qwen3.gguf" --vram 2MiB --overhead 0 --margin 0 -g -1 -c 512
+check "a hint names options" eval 'grep -qE "hint: would fit: -c [0-9]+, or -g 3$" "$work/err" && ! grep -qE "(options|placement)\.[a-z]" "$work/err"'
+run plan "$kit/qwen3.gguf" --json $card -g 0
+check "so do the reasons of a plan" json 'any("-g 0" in line for line in d["why"]) and not any("placement." in line for line in d["why"])'
+cp "$kit/README.md" "$work/options.context"
+fails "a file's name is no field" 3 "$work/options.context" plan "$work/options.context"
+fails "nor is a part of one" 3 "options.context.gguf" plan options.context.gguf
+check "no text of the library names an option" eval \
+    '! grep -rnE "\"([^\"]*[ (])?--[a-z]|\"([^\"]*[ (])?-[cgtbnm][ :)]" src --include=*.c --include=*.h | grep -v "^src/chat/"'
 
 # --- profiles
 run plan "$kit/qwen3.gguf" --json --device-profile rtx-4060+ddr4-3200 --ram 8GiB

@@ -160,9 +160,9 @@ static void devices_that_make_no_sense(void **state)
 {
     (void)state;
     refuse(PLACEMENT(.device = "cuda"), "expected cpu or sim, found cuda");
-    refuse(PLACEMENT(.device = "sim"), "expected a card to simulate");
-    refuse(PLACEMENT(.device = "sim", .profile = "ddr4-3200"), "expected a card to simulate");
-    refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "found --vram 1073741824");
+    refuse(PLACEMENT(.device = "sim"), "expected a GPU to simulate");
+    refuse(PLACEMENT(.device = "sim", .profile = "ddr4-3200"), "expected a GPU to simulate");
+    refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "found placement.vram_bytes 1073741824");
     refuse(PLACEMENT(.profile = "rtx-4080"), "expected one of rtx-3060, ");
     refuse(PLACEMENT(.profile = "rtx-4070-ti+rtx-3060"), "found two cards, rtx-4070-ti and rtx-3060");
     refuse(PLACEMENT(.profile = "ddr4-3200+ddr5-5600"), "found two hosts");
@@ -210,12 +210,8 @@ static void options_become_the_planners(void **state)
 static void options_that_make_no_sense(void **state)
 {
     (void)state;
-    refuse(PLACEMENT(.moe = "gpu"), "--moe: expected resident, cache or cpu, found gpu");
-    refuse(PLACEMENT(.layers = -3), "-g: expected");
-    refuse(PLACEMENT(.expert_slots = -2), "--expert-slots: expected");
-    refuse_options(&(strata_engine_options){.kv_type = "q4_0"}, "--kv-type: expected f32, bf16 or q8_0, found q4_0");
-    refuse_options(&(strata_engine_options){.batch = 65537}, "batch: expected at most 65536, found 65537");
-    refuse_options(&(strata_engine_options){.sessions = 65}, "sessions: expected at most 64, found 65");
+    refuse(PLACEMENT(.moe = "gpu"), "placement.moe: expected resident, cache or cpu, found gpu");
+    refuse_options(&(strata_engine_options){.kv_type = "q4_0"}, "options.kv_type: expected f32, bf16 or q8_0, found q4_0");
 }
 
 /* ---- profiles in files ----------------------------------------------------------------------------------------------- */

@@ -119,7 +119,7 @@ static void nothing_on_a_card(void **state)
                          LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * 2 * ROW_BF16);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 0);
-        if (i > 0) check_why(&rig, i == 1 ? "no card takes part: -g 0" : "not one layer fits");
+        if (i > 0) check_why(&rig, i == 1 ? "no card takes part: placement.layers 0" : "not one layer fits");
     }
     plan_rig_close(&rig);
 }
@@ -500,14 +500,14 @@ static void refused_to_the_byte(void **state)
     rig.devices[ST_CARD].free_bytes--;
     char needed[ST_NUMBER_TEXT], message[128];
     snprintf(message, sizeof message, "(%s bytes)", st_number_text(need + 1000, needed));
-    check_refused(&rig, STRATA_MEMORY, message, "would fit: -c 4092, or --kv-type q8_0, or -g 3");
+    check_refused(&rig, STRATA_MEMORY, message, "would fit: options.context 4092, or options.kv_type q8_0, or placement.layers 3");
     assert_non_null(strstr(rig.error.message, "card: 4 of 4 layers, a context of 4,096 and the margin need"));
     assert_non_null(strstr(rig.error.message, " 1 bytes are missing"));
     assert_null(rig.plan);
     rig.options.layers = 0;
     plan_rig_get(&rig);
     rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 500000; /* of weights alone */
-    check_refused(&rig, STRATA_MEMORY, "RAM: the weights, a context of 4,096", "--disk");
+    check_refused(&rig, STRATA_MEMORY, "RAM: the weights, a context of 4,096", "placement.disk");
     plan_rig_close(&rig);
 }
 
@@ -517,12 +517,12 @@ static void contradictions(void **state)
     plan_rig rig;
     plan_rig_open(&rig, &plan_small);
     rig.options.layers = 5;
-    check_refused(&rig, STRATA_USAGE, "-g: expected at most the model's 4 layers, found 5", "-g -1");
+    check_refused(&rig, STRATA_USAGE, "placement.layers: expected at most the model's 4 layers, found 5", "-1 means all");
     rig.options.layers = -3;
     check_refused(&rig, STRATA_USAGE, "found -3", "");
     rig.options.layers = 2;
     rig.source.device_count = 1;
-    check_refused(&rig, STRATA_USAGE, "-g 2: expected a card, found none", "--vram");
+    check_refused(&rig, STRATA_USAGE, "placement.layers 2: expected a GPU, found none", "placement.vram_bytes");
     rig.source.device_count = 3;
     check_refused(&rig, STRATA_USAGE, "expected the host and at most one card, found 3 devices", "");
     rig.source.device_count = 2;
@@ -530,13 +530,16 @@ static void contradictions(void **state)
     check_refused(&rig, STRATA_USAGE, "no NextN block", "");
     rig.options.nextn = false;
     rig.options.kv_type = ST_TYPE_Q4_0;
-    check_refused(&rig, STRATA_USAGE, "--kv-type: expected f32, bf16 or q8_0", "");
+    check_refused(&rig, STRATA_USAGE, "options.kv_type: expected f32, bf16 or q8_0", "");
     rig.options.kv_type = -1;
     rig.options.sequences = 65;
-    check_refused(&rig, STRATA_USAGE, "sequences: expected at most 64, found 65", "");
+    check_refused(&rig, STRATA_USAGE, "options.sessions: expected at most 64, found 65", "");
     rig.options.sequences = 1;
     rig.options.batch = 65537;
-    check_refused(&rig, STRATA_USAGE, "batch: expected at most 65536, found 65537", "");
+    check_refused(&rig, STRATA_USAGE, "options.batch: expected at most 65536, found 65537", "");
+    rig.options.batch = 16;
+    rig.options.expert_slots = -2;
+    check_refused(&rig, STRATA_USAGE, "placement.expert_slots: expected a number of slots, found -2", "");
     plan_rig_close(&rig);
 }
 
@@ -551,7 +554,7 @@ static void weights_in_the_file(void **state)
     plan_rig_get(&rig);
     double in_ram = rig.plan->speed.decode_tps;
     rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 100000;
-    check_refused(&rig, STRATA_MEMORY, ": 100,000 bytes are missing", "--disk");
+    check_refused(&rig, STRATA_MEMORY, ": 100,000 bytes are missing", "placement.disk");
     rig.options.disk = true;
     plan_rig_get(&rig);
     assert_true(rig.plan->on_disk);

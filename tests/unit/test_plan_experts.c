@@ -146,7 +146,7 @@ static void experts_kept_on_the_cpu(void **state)
     static const uint32_t slots[LAYERS] = {0, 0, 0, 5};
     assert_memory_equal(rig.plan->experts.slots, slots, sizeof slots);
     rig.options.cpu_moe_layers = 4;
-    check_refused(&rig, STRATA_USAGE, "--n-cpu-moe: it leaves no layer");
+    check_refused(&rig, STRATA_USAGE, "placement.cpu_moe_layers: it leaves no layer");
     rig.options.moe = ST_MOE_AUTO;
     assert_int_equal(plan_rig_get(&rig)->experts.mode, ST_MOE_CPU);
     plan_rig_close(&rig);
@@ -225,17 +225,17 @@ static void modes_as_asked(void **state)
     assert_int_equal(plan_rig_get(&rig)->batch, 512); /* no card takes part */
     assert_int_equal(rig.plan->experts.mode, ST_MOE_CPU);
     rig.options.moe = ST_MOE_RESIDENT;
-    check_refused(&rig, STRATA_USAGE, "--moe: expected a card that takes part, found none");
+    check_refused(&rig, STRATA_USAGE, "placement.moe: expected a GPU that takes part, found none");
     rig.options.layers = 2; /* experts of two layers go with them */
     rig.options.moe = ST_MOE_RESIDENT;
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_EXPERTS], 2 * EXPERTS * EXPERT);
     assert_int_equal(rig.plan->devices[ST_HOST].owners[ST_OWNER_EXPERTS], 2 * EXPERTS * EXPERT);
     rig.options.expert_slots = 2;
-    check_refused(&rig, STRATA_USAGE, "--expert-slots: only a cache has slots");
+    check_refused(&rig, STRATA_USAGE, "placement.expert_slots: only a cache has slots");
     rig.options.moe = ST_MOE_CACHE;
     rig.options.expert_slots = 0;
-    check_refused(&rig, STRATA_USAGE, "--expert-slots 0: a cache needs slots");
+    check_refused(&rig, STRATA_USAGE, "placement.expert_slots 0: a cache needs slots");
     plan_rig_close(&rig);
 }
 
@@ -290,7 +290,7 @@ static void a_context_that_pushes_layers_out(void **state)
     assert_int_equal(rig.plan->context, 8192);
     rig.options.layers = ST_LAYERS_ALL;
     check_refused(&rig, STRATA_MEMORY, "4 of 4 layers, a context of 8,192");
-    assert_non_null(strstr(rig.error.hint, "-g 3"));
+    assert_non_null(strstr(rig.error.hint, "placement.layers 3"));
     plan_rig_close(&rig);
 }
 

@@ -171,7 +171,7 @@ static void llama4_scout_in_ram(void **state)
     assert_int_equal(plan_rig_plan(&rig), STRATA_MEMORY);
     assert_non_null(strstr(rig.error.message, "RAM: the weights beside the card's"));
     assert_non_null(strstr(rig.error.message, "bytes are missing"));
-    assert_non_null(strstr(rig.error.hint, "--disk"));
+    assert_non_null(strstr(rig.error.hint, "placement.disk"));
     rig.options.disk = true;
     plan_rig_get(&rig);
     assert_true(rig.plan->on_disk);

@@ -253,9 +253,9 @@ static void wrong_options(void **state)
 {
     (void)state;
     const struct { strata_replay_options options; const char *words; } rows[] = {
-        {{.slots = "0"}, "--slots"}, {{.slots = "129"}, "1 to 128"}, {{.slots = "8,"}, "--slots"}, {{.slots = ""}, "--slots"},
-        {{.slots = "8, 9"}, "--slots"}, {{.slots = "99999999999999999999999999999999999999"}, "--slots"},
-        {{.policies = "mru"}, "blend, lru, slru, lfu, optimum"}, {{.policies = ""}, "--policy"},
+        {{.slots = "0"}, "options.slots"}, {{.slots = "129"}, "1 to 128"}, {{.slots = "8,"}, "options.slots"}, {{.slots = ""}, "options.slots"},
+        {{.slots = "8, 9"}, "options.slots"}, {{.slots = "99999999999999999999999999999999999999"}, "options.slots"},
+        {{.policies = "mru"}, "blend, lru, slru, lfu, optimum"}, {{.policies = ""}, "options.policies"},
         {{.profile = "abacus"}, "abacus"}, {{.admission = 3}, "touch"}, {{.budget = -1.0}, "budget"},
         {{.upload_cost = NAN}, "cost"},
     };

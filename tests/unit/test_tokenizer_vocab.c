@@ -188,10 +188,10 @@ static void test_pre_option(void **state)
     assert_int_equal(vocab_make(&spec, "nothing", &made, &error), STRATA_UNSUPPORTED);
     assert_non_null(strstr(error.message, "'nothing'"));
     assert_non_null(strstr(error.message, "smollm"));
-    assert_non_null(strstr(error.hint, "--pre-tokenizer"));
+    assert_non_null(strstr(error.hint, "options.pre_tokenizer"));
     spec.pre = "no-such-row";
     assert_int_equal(vocab_make(&spec, NULL, &made, &error), STRATA_UNSUPPORTED);
-    assert_non_null(strstr(error.hint, "--pre-tokenizer"));
+    assert_non_null(strstr(error.hint, "options.pre_tokenizer"));
     assert_int_equal(vocab_make(&spec, "llama-v3", &made, &error), STRATA_OK);
     assert_string_equal(st_tokenizer_pre(made.tokenizer), "llama-bpe");
     vocab_made_free(&made);

@@ -77,7 +77,7 @@ static strata_status refuse_level(const char *name, strata_error *error)
     for (size_t i = 0; i < LEVELS && used < sizeof here; i++)
         if (level_is_here(&levels[i]))
             used += (size_t)snprintf(here + used, sizeof here - used, "%s%s", used ? ", " : "", levels[i].name);
-    return st_error_set(error, STRATA_USAGE, NULL, "--cpu: expected one that this machine has (%s), found %s", here, name);
+    return st_error_set(error, STRATA_USAGE, NULL, "options.cpu %s is not supported on this CPU (supported: %s)", name, here);
 }
 
 static strata_status cpu_open(const st_device_options *options, st_device **out, strata_error *error)
