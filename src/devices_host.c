@@ -41,11 +41,6 @@ void st_host_cpu_name(const char *path, char *out, size_t size)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
 }
 
-uint64_t st_host_available_bytes(void)
-{
-    return st_memory_now().available_bytes;
-}
-
 static void set_measured(st_profile *p, const st_measurement *m)
 {
     p->estimate = false;

@@ -23,7 +23,4 @@ strata_status st_placement_of(const strata_engine_options *options, uint32_t thr
 strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
                                    strata_error *error);
 
-/* Bytes of RAM that are available now (not what is installed). */
-uint64_t st_host_available_bytes(void);
-
 #endif

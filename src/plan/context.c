@@ -25,6 +25,7 @@ uint32_t st_context_fixed(const st_planner *p)
     return smaller(p->options.context, context_max(p));
 }
 
+/* The planner chooses no shorter context. */
 static uint32_t context_least(const st_planner *p)
 {
     return smaller(CONTEXT_STEP, context_max(p));

@@ -1,6 +1,6 @@
 /* Prices the plan's stages as events; timeline.c walks them. sim/ keeps time by the same rates and rules, so that a
  * prediction can be compared with it. */
-#include "plan/cost.h"
+#include "plan/plan.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "plan/timeline.h"
 
-enum { PREFILL_DEFAULT = 512, HIT_TABLE_EXPERTS = 64, EVENTS_BESIDE_STAGES = 5 };
+enum { PREFILL_DEFAULT = 512, EVENTS_BESIDE_STAGES = 5 };
 
 static const char *const spent_names[ST_SPENT_COUNT] = {
     [ST_SPENT_CARD_MEMORY] = "the card's memory", [ST_SPENT_RAM] = "RAM",
@@ -16,7 +16,7 @@ static const char *const spent_names[ST_SPENT_COUNT] = {
     [ST_SPENT_ARITHMETIC] = "arithmetic",         [ST_SPENT_DISK] = "the disk",
 };
 
-struct st_predictor {
+typedef struct predictor {
     st_plan_source source;
     const st_plan *plan;
     const st_plan_part *main;
@@ -25,7 +25,7 @@ struct st_predictor {
     st_priced *token, *step;  /* a decoded token's events; those of the batch looked at */
     uint32_t token_count;
     double *marks, *marks_streamed; /* by stage of a range; one more for what no stage is */
-};
+} predictor;
 
 /* --- hit rates ---------------------------------------------------------------------------------------------------- */
 
@@ -37,7 +37,7 @@ double st_hit_rate_assumed(uint32_t experts, double share)
 {
     if (share <= 0) return 0;
     if (share >= 1) return 1;
-    if (experts < HIT_TABLE_EXPERTS) return share;
+    if (experts < ST_HIT_TABLE_EXPERTS) return share;
     size_t i = 1;
     while (hit_table[i].share < share) i++;
     double from = hit_table[i - 1].share, along = (share - from) / (hit_table[i].share - from);
@@ -48,7 +48,7 @@ double st_hit_rate_assumed(uint32_t experts, double share)
 
 /* The events of one step, being written. */
 typedef struct pricing {
-    const st_predictor *p;
+    const predictor *p;
     st_priced *events;
     uint32_t count;
     uint32_t rows[2]; /* by st_rows */
@@ -142,7 +142,7 @@ static void price_head(pricing *w)
     push(w, ST_EVENT_HOST, (int32_t)end);
 }
 
-static uint32_t price_step(const st_predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
+static uint32_t price_step(const predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
 {
     pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth};
     price_range(&w, &p->main->body, rows);
@@ -154,14 +154,14 @@ static uint32_t price_step(const st_predictor *p, uint32_t rows, uint32_t depth,
 
 /* --- a predictor -------------------------------------------------------------------------------------------------- */
 
-static bool is_cached(const st_predictor *p, uint32_t op)
+static bool is_cached(const predictor *p, uint32_t op)
 {
     return p->plan->experts.mode == ST_MOE_CACHE && p->plan->op_device[op] == ST_CARD &&
            p->source.program->ops[op].kind == ST_OP_EXPERTS;
 }
 
 /* Of the main part alone: what a NextN block reads is little. Cached experts have their copy on the host. */
-static bool add_host_weights(st_predictor *p)
+static bool add_host_weights(predictor *p)
 {
     const st_program *program = p->source.program;
     const st_binding *binding = p->source.binding;
@@ -182,7 +182,7 @@ static bool add_host_weights(st_predictor *p)
     return ok;
 }
 
-static strata_status build(st_predictor *p, st_arena *arena, strata_error *error)
+static strata_status build(predictor *p, st_arena *arena, strata_error *error)
 {
     size_t most = (size_t)p->main->body.count + p->main->head.count + EVENTS_BESIDE_STAGES;
     p->token = st_arena_alloc(arena, most, sizeof *p->token);
@@ -195,13 +195,13 @@ static strata_status build(st_predictor *p, st_arena *arena, strata_error *error
     return STRATA_OK;
 }
 
-strata_status st_predictor_build(const st_plan_source *source, const st_plan *plan, uint32_t depth, st_arena *arena,
-                                 st_predictor **out, strata_error *error)
+static strata_status predictor_new(const st_plan_source *source, const st_plan *plan, uint32_t depth, st_arena *arena,
+                                   predictor **out, strata_error *error)
 {
-    st_predictor *p = st_arena_alloc(arena, 1, sizeof *p);
+    predictor *p = st_arena_alloc(arena, 1, sizeof *p);
     if (!p) return st_error_memory(error, sizeof *p, "a prediction");
-    *p = (st_predictor){.source = *source, .plan = plan, .main = &plan->parts[ST_PART_MAIN],
-                        .batch = plan->batch ? plan->batch : 1};
+    *p = (predictor){.source = *source, .plan = plan, .main = &plan->parts[ST_PART_MAIN],
+                     .batch = plan->batch ? plan->batch : 1};
     p->depth = depth < plan->context ? depth : plan->context - (plan->context > 0);
     strata_status status = build(p, arena, error);
     if (status == STRATA_OK) *out = p;
@@ -211,7 +211,7 @@ strata_status st_predictor_build(const st_plan_source *source, const st_plan *pl
 /* --- asking it ---------------------------------------------------------------------------------------------------- */
 
 /* A rate over all layers, told as one of those where it is not certain: without slots it is 0, with all of them 1. */
-static double rate_of_uncertain(const st_predictor *p, const uint32_t *slots, double rate)
+static double rate_of_uncertain(const predictor *p, const uint32_t *slots, double rate)
 {
     const st_op_range body = p->source.program->main.body;
     double all = 0, certain = 0, uncertain = 0;
@@ -227,7 +227,7 @@ static double rate_of_uncertain(const st_predictor *p, const uint32_t *slots, do
     return left < 0 ? 0 : left > 1 ? 1 : left;
 }
 
-static double hit_rate_of(const st_predictor *p, double hit_rate)
+static double hit_rate_of(const predictor *p, double hit_rate)
 {
     const st_plan *plan = p->plan;
     bool recorded = plan->experts.hit_source && strcmp(plan->experts.hit_source, "recorded") == 0;
@@ -236,7 +236,7 @@ static double hit_rate_of(const st_predictor *p, double hit_rate)
 }
 
 /* What is left of RAM beside everything that must be there holds a part of the weights. */
-static double disk_share_of(const st_predictor *p)
+static double disk_share_of(const predictor *p)
 {
     const st_plan *plan = p->plan;
     if (!plan->on_disk || p->host_weight_bytes <= 0) return 0;
@@ -248,7 +248,7 @@ static double disk_share_of(const st_predictor *p)
     return room < p->host_weight_bytes ? 1 - room / p->host_weight_bytes : 0;
 }
 
-static st_timeline begin(const st_predictor *p, double hit_rate)
+static st_timeline begin(const predictor *p, double hit_rate)
 {
     return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = p->plan->experts.slots,
                          .hit_rate = hit_rate_of(p, hit_rate), .disk_share = disk_share_of(p),
@@ -260,19 +260,19 @@ static double end_of(const st_timeline *line)
     return line->host > line->card ? line->host : line->card;
 }
 
-double st_predictor_decode(const st_predictor *p, double hit_rate, const char **limit)
+static double decode_seconds(const predictor *p, double hit_rate, const char **limit)
 {
     st_timeline line = begin(p, hit_rate);
     st_timeline_walk(&line, p->token, p->token_count);
-    int most = 0; /* of all that is done, though some of it at the same time */
+    int most = 0; /* of all work, though some of it overlaps */
     for (int i = 1; i < ST_SPENT_COUNT; i++)
         if (line.spent[i] > line.spent[most]) most = i;
-    if (limit) *limit = spent_names[most];
+    *limit = spent_names[most];
     return end_of(&line);
 }
 
 /* Experts without a slot are computed by the host or streamed, whichever is faster. */
-double st_predictor_prefill(const st_predictor *p, uint32_t tokens)
+static double prefill_seconds(const predictor *p, uint32_t tokens)
 {
     st_timeline shared = begin(p, -1), streamed = shared;
     streamed.marks = p->marks_streamed;
@@ -293,16 +293,29 @@ static uint32_t prefill_of(const st_plan *plan, uint32_t prefill)
     return prefill < plan->context ? prefill : plan->context;
 }
 
+strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double hit_rate,
+                                 double *tps, strata_error *error)
+{
+    st_arena arena = {0};
+    predictor *p;
+    const char *limit;
+    strata_status status = predictor_new(source, plan, depth, &arena, &p, error);
+    double seconds = status == STRATA_OK ? decode_seconds(p, hit_rate, &limit) : 0;
+    if (status == STRATA_OK) *tps = seconds > 0 ? 1 / seconds : 0;
+    st_arena_free(&arena);
+    return status;
+}
+
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate)
 {
     st_arena arena = {0};
-    st_predictor *p = NULL;
+    predictor *p;
     st_plan_speed speed = {.limit = "unknown", .prefill = prefill_of(plan, prefill)};
     for (uint32_t i = 0; i < plan->device_count; i++) speed.estimate |= source->devices[i].estimate;
-    if (st_predictor_build(source, plan, depth, &arena, &p, NULL) == STRATA_OK) {
-        double decode = st_predictor_decode(p, hit_rate, &speed.limit);
-        double whole = st_predictor_prefill(p, speed.prefill);
+    if (predictor_new(source, plan, depth, &arena, &p, NULL) == STRATA_OK) {
+        double decode = decode_seconds(p, hit_rate, &speed.limit);
+        double whole = prefill_seconds(p, speed.prefill);
         speed.depth = p->depth;
         speed.decode_tps = decode > 0 ? 1 / decode : 0;
         speed.prefill_tps = whole > 0 ? speed.prefill / whole : 0;

@@ -37,7 +37,7 @@ typedef struct st_draft {
     uint64_t disk_bytes;    /* of the host's weights: what stays in the file */
 } st_draft;
 
-enum { ST_PLAN_LINES_MAX = 48 };
+enum { ST_PLAN_LINES_MAX = 48, ST_DEPTH_DEFAULT = 4096 };
 
 typedef struct st_lines {
     const char *lines[ST_PLAN_LINES_MAX];
@@ -126,7 +126,7 @@ strata_status st_draft_choose(st_planner *planner, st_draft *out, strata_error *
 /* A draft as far as a prediction looks at it; good until the next one is placed. */
 st_plan st_draft_view(const st_planner *planner, const st_draft *draft);
 
-/* Tokens per second of decoding at a depth of 4096, or as deep as the context goes. */
+/* Tokens per second of decoding at ST_DEPTH_DEFAULT, or as deep as the context goes. */
 strata_status st_draft_decode_tps(const st_planner *planner, const st_draft *draft, double *tps, strata_error *error);
 
 /* --- refuse.c ---------------------------------------------------------------------------------------------------- */

@@ -2,9 +2,6 @@
 #include "plan/draft.h"
 
 #include "base/error.h"
-#include "plan/cost.h"
-
-enum { DEPTH_DEFAULT = 4096, HIT_TABLE_EXPERTS = 64 };
 
 /* A mode must win by more than this over a simpler one. */
 #define MODE_GAIN 1.15
@@ -48,7 +45,7 @@ static st_plan_experts view_experts(const st_planner *p, const st_draft *draft)
     if (draft->mode != ST_MOE_CACHE) return e;
     bool recorded = p->options.hit_rate >= 0;
     e.hit_rate = recorded ? p->options.hit_rate : s.cached_layers ? s.hits / s.cached_layers : 0;
-    e.hit_source = recorded ? "recorded" : s.widest >= HIT_TABLE_EXPERTS ? "table" : "slots / experts";
+    e.hit_source = recorded ? "recorded" : s.widest >= ST_HIT_TABLE_EXPERTS ? "table" : "slots / experts";
     return e;
 }
 
@@ -85,14 +82,9 @@ strata_status st_draft_decode_tps(const st_planner *p, const st_draft *draft, do
 {
     st_plan plan = st_draft_view(p, draft);
     st_arena arena = {0};
-    st_predictor *predictor;
-    uint32_t depth = draft->context - 1 < DEPTH_DEFAULT ? draft->context - 1 : DEPTH_DEFAULT;
     strata_status status = st_plan_schedule(p->source, &plan, &arena, error);
-    if (status == STRATA_OK) status = st_predictor_build(p->source, &plan, depth, &arena, &predictor, error);
-    if (status == STRATA_OK) {
-        double seconds = st_predictor_decode(predictor, p->options.hit_rate, NULL);
-        *tps = seconds > 0 ? 1 / seconds : 0;
-    }
+    if (status == STRATA_OK)
+        status = st_plan_decode_tps(p->source, &plan, ST_DEPTH_DEFAULT, p->options.hit_rate, tps, error);
     st_arena_free(&arena);
     return status;
 }

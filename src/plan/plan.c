@@ -7,7 +7,7 @@
 #include "plan/draft.h"
 #include "quant/row.h"
 
-enum { BATCH_MAX = 1 << 16, DEPTH_DEFAULT = 4096, SMALL_BATCH = 32, BATCHES_OF_PROMPT = 16 };
+enum { BATCH_MAX = 1 << 16, SMALL_BATCH = 32, BATCHES_OF_PROMPT = 16 };
 
 #define MIB ((uint64_t)1 << 20)
 #define CARD_MARGIN (256 * MIB)
@@ -182,8 +182,7 @@ static uint32_t dense_on_card(const st_planner *p, const st_draft *draft)
 
 static void predict(const st_planner *p, st_plan *plan)
 {
-    uint32_t depth = p->options.depth ? p->options.depth : DEPTH_DEFAULT;
-    if (depth > plan->context - 1) depth = plan->context - 1;
+    uint32_t depth = p->options.depth ? p->options.depth : ST_DEPTH_DEFAULT;
     /* A prompt of 512 tokens in very small batches is many steps to walk through; a shorter one says as much. */
     uint32_t prefill = plan->batch < SMALL_BATCH ? BATCHES_OF_PROMPT * plan->batch : 0;
     plan->speed = st_plan_predict(p->source, plan, depth, prefill, p->options.hit_rate);

@@ -177,7 +177,12 @@ strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_a
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate);
 
-/* The hit rate assumed when `share` of `experts` experts are resident. */
+/* Decoding alone, with the error. */
+strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double hit_rate,
+                                 double *tps, strata_error *error);
+
+/* The hit rate assumed when `share` of `experts` experts are resident: of so many experts a layer, a table's. */
+enum { ST_HIT_TABLE_EXPERTS = 64 };
 double st_hit_rate_assumed(uint32_t experts, double share);
 
 #endif

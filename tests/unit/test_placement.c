@@ -101,7 +101,6 @@ static void nothing_said_is_this_host(void **state)
     assert_true(host->name[0] && host->memory_rate > 0 && host->op_rate > 0 && host->disk_rate > 0);
     assert_int_equal(host->cores, st_cores_here());
     assert_true(host->free_bytes > 0 && host->free_bytes <= host->total_bytes);
-    assert_in_range(st_host_available_bytes(), 1, host->total_bytes);
     p = place(PLACEMENT(.device = "cpu", .profile = "rtx-4090+ddr5-5600", .ram_bytes = 5 * GIB));
     assert_int_equal(p.device_count, 1);
     assert_string_equal(p.devices[ST_HOST].name, "ddr5-5600");
