@@ -214,31 +214,20 @@ static strata_status card_zero(st_queue *queue, void *memory, size_t bytes, stra
 
 /* --- counters ----------------------------------------------------------------------------------------------------- */
 
-typedef struct counting {
-    uint64_t *counter;
-    uint64_t value;
-} counting;
-
-static bool has_come(void *context)
-{
-    const counting *c = context;
-    return __atomic_load_n(c->counter, __ATOMIC_ACQUIRE) >= c->value;
-}
-
 static strata_status count_up(void *context, strata_error *error)
 {
     (void)error;
-    const counting *c = context;
+    const st_sim_count *c = context;
     __atomic_store_n(c->counter, c->value, __ATOMIC_RELEASE);
     return STRATA_OK;
 }
 
-static strata_status push_counting(st_queue *queue, const counting *source, const st_command *like, strata_error *error)
+static strata_status push_counting(st_queue *queue, const st_sim_count *source, const st_command *like, strata_error *error)
 {
     st_sim_world *world = queue->device->card.world;
     strata_status status = st_sim_enter(world, ST_SIM_CALLS, error);
     if (status != STRATA_OK) return status;
-    counting *c = st_alloc(sizeof *c);
+    st_sim_count *c = st_alloc(sizeof *c);
     if (!c) return st_error_memory(error, sizeof *c, "a counter of the simulated card");
     *c = *source;
     st_command command = *like;
@@ -251,13 +240,13 @@ static strata_status push_counting(st_queue *queue, const counting *source, cons
 
 static strata_status card_signal(st_queue *queue, uint64_t *counter, uint64_t value, strata_error *error)
 {
-    return push_counting(queue, &(counting){counter, value}, &(st_command){.end = count_up}, error);
+    return push_counting(queue, &(st_sim_count){counter, value}, &(st_command){.end = count_up}, error);
 }
 
 static strata_status card_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
 {
-    st_command command = {.ready = has_come, .patience = 1e-6 * (double)limit_us};
-    return push_counting(queue, &(counting){counter, value}, &command, error);
+    st_command command = {.ready = st_sim_count_reached, .patience = 1e-6 * (double)limit_us};
+    return push_counting(queue, &(st_sim_count){counter, value}, &command, error);
 }
 
 /* --- segments ----------------------------------------------------------------------------------------------------- */

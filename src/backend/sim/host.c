@@ -25,9 +25,7 @@ struct st_segment {
     st_device *device;
     st_rows rows;
     const st_step *step;
-    uint32_t count;
-    st_bound_op *ops; /* [count] */
-    st_segment **cpu; /* [count]: one operation each */
+    st_sim_ops ops;
 };
 
 static const st_backend *cpu(void)
@@ -191,22 +189,11 @@ static strata_status host_signal(st_queue *queue, uint64_t *counter, uint64_t va
     return cpu()->signal(queue->cpu, counter, value, error);
 }
 
-typedef struct counting {
-    const uint64_t *counter;
-    uint64_t value;
-} counting;
-
-static bool has_come(void *context)
-{
-    const counting *c = context;
-    return __atomic_load_n(c->counter, __ATOMIC_ACQUIRE) >= c->value;
-}
-
 /* The card counts up in virtual time: spinning on the CPU would wait for ever. */
 static strata_status host_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
 {
-    counting c = {counter, value};
-    return st_clock_wait_until(queue->device->world->clock, has_come, &c, 1e-6 * (double)limit_us, error);
+    st_sim_count c = {counter, value};
+    return st_clock_wait_until(queue->device->world->clock, st_sim_count_reached, &c, 1e-6 * (double)limit_us, error);
 }
 
 /* --- segments ----------------------------------------------------------------------------------------------------- */
@@ -214,10 +201,7 @@ static strata_status host_wait(st_queue *queue, uint64_t *counter, uint64_t valu
 static void host_segment_free(st_segment *segment)
 {
     if (!segment) return;
-    for (uint32_t i = 0; segment->cpu && i < segment->count; i++)
-        if (segment->cpu[i]) cpu()->segment_free(segment->cpu[i]);
-    st_free(segment->cpu);
-    st_free(segment->ops);
+    st_sim_ops_free(&segment->ops);
     st_free(segment);
 }
 
@@ -226,19 +210,8 @@ static strata_status host_prepare(st_device *device, const st_segment_source *so
 {
     st_segment *segment = st_alloc_zero(1, sizeof *segment);
     if (!segment) return st_error_memory(error, sizeof *segment, "a segment of the program");
-    *segment = (st_segment){.device = device, .rows = source->rows, .step = source->step, .count = source->count};
-    segment->ops = st_alloc_array(source->count, sizeof *segment->ops);
-    segment->cpu = st_alloc_zero(source->count, sizeof *segment->cpu);
-    strata_status status = STRATA_OK;
-    if (!segment->ops || !segment->cpu)
-        status = st_error_memory(error, source->count * sizeof *segment->ops, "a segment of the program");
-    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) {
-        segment->ops[i] = source->ops[i];
-        st_segment_source one = *source;
-        one.ops = &segment->ops[i];
-        one.count = 1;
-        status = cpu()->prepare(device->cpu, &one, &segment->cpu[i], error);
-    }
+    *segment = (st_segment){.device = device, .rows = source->rows, .step = source->step};
+    strata_status status = st_sim_ops_new(device->cpu, source, &segment->ops, error);
     if (status == STRATA_OK) *out = segment;
     else host_segment_free(segment);
     return status;
@@ -248,7 +221,7 @@ static strata_status run_op(const st_segment *segment, uint32_t index, const st_
                             strata_error *error)
 {
     st_sim_world *world = segment->device->world;
-    const st_bound_op *bound = &segment->ops[index];
+    const st_bound_op *bound = &segment->ops.bound[index];
     st_sim_op op = {.actor.visit = st_sim_op_visit, .bound = bound, .step = segment->step, .rows = rows};
     st_demand demand = st_sim_price(world, ST_DEVICE_HOST, bound, rows, segment->step->position);
     st_sim_begin(world, &op.actor);
@@ -256,14 +229,14 @@ static strata_status run_op(const st_segment *segment, uint32_t index, const st_
     st_sim_end(world, &op.actor);
     if (status == STRATA_OK && op.actor.raced)
         status = st_sim_tell_race(st_op_name(bound->op->kind), bound->op->layer, error);
-    return status == STRATA_OK ? st_sim_compute(world, bound, rows, segment->cpu[index], queue->cpu, error) : status;
+    return status == STRATA_OK ? st_sim_ops_run(world, &segment->ops, index, rows, queue->cpu, error) : status;
 }
 
 static strata_status host_launch(st_segment *segment, st_queue *queue, strata_error *error)
 {
-    uint32_t rows = segment->rows == ST_ROWS_ALL ? segment->step->count : segment->step->out_count;
+    uint32_t rows = st_sim_rows(segment->rows, segment->step);
     strata_status status = STRATA_OK;
-    for (uint32_t i = 0; i < segment->count && status == STRATA_OK; i++) status = run_op(segment, i, queue, rows, error);
+    for (uint32_t i = 0; i < segment->ops.count && status == STRATA_OK; i++) status = run_op(segment, i, queue, rows, error);
     return status;
 }
 

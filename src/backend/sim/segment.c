@@ -11,10 +11,9 @@
 
 struct st_segment {
     st_sim_card *card;
-    st_segment_source source; /* its ops are ours */
-    st_bound_op *ops;         /* [count] */
-    st_segment **cpu;         /* [count]: each operation on the reference */
-    uint32_t uses;            /* whoever prepared it, and its launches on their way */
+    st_segment_source source; /* its operations are in `ops` */
+    st_sim_ops ops;
+    uint32_t uses;            /* its owner, and its launches that have not ended */
 };
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */
@@ -106,11 +105,6 @@ static strata_status check_addresses(const check *c, uint32_t rows, uint32_t all
 }
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
-
-static uint32_t rows_of(const st_segment_source *source)
-{
-    return source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count;
-}
 
 static bool step_is_sane(const st_segment *segment)
 {
@@ -222,10 +216,7 @@ static size_t copy_tables(const st_bound_op *bound, const void **to)
 static void release(st_segment *segment)
 {
     if (--segment->uses) return;
-    for (uint32_t i = 0; segment->cpu && i < segment->source.count; i++)
-        if (segment->cpu[i]) st_backend_cpu()->segment_free(segment->cpu[i]);
-    st_free(segment->cpu);
-    st_free(segment->ops);
+    st_sim_ops_free(&segment->ops);
     st_free(segment);
 }
 
@@ -233,12 +224,12 @@ static void release(st_segment *segment)
 static st_demand begin_op(flight *f, uint32_t index)
 {
     const st_segment *segment = f->segment;
-    check c = {.segment = segment, .bound = &segment->ops[index]};
+    check c = {.segment = segment, .bound = &segment->ops.bound[index]};
     if (!step_is_sane(segment) ||
-        check_addresses(&c, rows_of(&segment->source), segment->source.step->count) != STRATA_OK)
+        check_addresses(&c, st_sim_rows(segment->source.rows, segment->source.step), segment->source.step->count) != STRATA_OK)
         return (st_demand){0}; /* as will be told at its end */
     f->op = (st_sim_op){.actor.visit = st_sim_op_visit, .bound = c.bound, .step = segment->source.step,
-                        .rows = rows_of(&segment->source)};
+                        .rows = st_sim_rows(segment->source.rows, segment->source.step)};
     st_sim_begin(segment->card->world, &f->op.actor);
     return st_sim_price(segment->card->world, ST_DEVICE_CARD, f->op.bound, f->op.rows, f->op.step->position);
 }
@@ -261,16 +252,16 @@ static strata_status end_op(void *context, strata_error *error)
     st_sim_end(segment->card->world, &f->op.actor);
     if (segment->card->world->lost) return st_sim_tell_lost(error);
     if (segment->source.count == 0) return STRATA_OK;
-    check c = {.segment = segment, .bound = &segment->ops[f->next - 1], .tables = f->tables + f->table, .error = error};
+    check c = {.segment = segment, .bound = &segment->ops.bound[f->next - 1], .tables = f->tables + f->table, .error = error};
     f->table += table_entries(c.bound);
     if (f->op.actor.raced) return st_sim_tell_race(st_op_name(c.bound->op->kind), c.bound->op->layer, error);
     strata_status status = check_step(&c);
     if (status != STRATA_OK) return status;
-    uint32_t rows = rows_of(&segment->source);
+    uint32_t rows = st_sim_rows(segment->source.rows, segment->source.step);
     status = check_addresses(&c, rows, segment->source.step->count);
     if (status == STRATA_OK && number_checks[c.bound->op->kind]) status = number_checks[c.bound->op->kind](&c, rows);
     if (status != STRATA_OK) return status;
-    return st_sim_compute(segment->card->world, c.bound, rows, segment->cpu[f->next - 1], segment->card->cpu_queue, error);
+    return st_sim_ops_run(segment->card->world, &segment->ops, f->next - 1, rows, segment->card->cpu_queue, error);
 }
 
 static void drop_flight(void *context)
@@ -284,12 +275,12 @@ static void drop_flight(void *context)
 strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_error *error)
 {
     size_t entries = 0;
-    for (uint32_t i = 0; i < segment->source.count; i++) entries += table_entries(&segment->ops[i]);
+    for (uint32_t i = 0; i < segment->source.count; i++) entries += table_entries(&segment->ops.bound[i]);
     flight *f = st_alloc_zero(1, sizeof *f + entries * sizeof *f->tables);
     if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated card");
     f->segment = segment;
     entries = 0;
-    for (uint32_t i = 0; i < segment->source.count; i++) entries += copy_tables(&segment->ops[i], f->tables + entries);
+    for (uint32_t i = 0; i < segment->source.count; i++) entries += copy_tables(&segment->ops.bound[i], f->tables + entries);
     st_command command = {.next = next_op, .end = end_op, .drop = drop_flight, .context = f};
     strata_status status = st_clock_push(segment->card->world->clock, queue, &command, error);
     if (status == STRATA_OK) segment->uses++;
@@ -299,39 +290,21 @@ strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* What can be known before a step has come: that there is room for one row. */
-static strata_status prepare_op(st_segment *segment, uint32_t index, strata_error *error)
-{
-    check c = {.segment = segment, .bound = &segment->ops[index], .error = error};
-    strata_status status = check_addresses(&c, 1, 1);
-    if (status != STRATA_OK) return status;
-    st_segment_source one = segment->source;
-    one.ops = &segment->ops[index];
-    one.count = 1;
-    return st_backend_cpu()->prepare(segment->card->cpu, &one, &segment->cpu[index], error);
-}
-
 strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *source, st_segment **out,
                                  strata_error *error)
 {
     st_segment *segment = st_alloc_zero(1, sizeof *segment);
     if (!segment) return st_error_memory(error, sizeof *segment, "a segment of the program");
     *segment = (st_segment){.card = card, .source = *source, .uses = 1};
-    segment->ops = st_alloc_array(source->count, sizeof *segment->ops);
-    segment->cpu = st_alloc_zero(source->count, sizeof *segment->cpu);
     strata_status status = STRATA_OK;
-    if (!segment->ops || !segment->cpu)
-        status = st_error_memory(error, source->count * sizeof *segment->ops, "a segment of the program");
     for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) {
-        segment->ops[i] = source->ops[i];
-        status = prepare_op(segment, i, error);
+        check c = {.segment = segment, .bound = &source->ops[i], .error = error};
+        status = check_addresses(&c, 1, 1); /* the rows are known at a launch: there is room for one */
     }
-    if (status != STRATA_OK) {
-        release(segment);
-        return status;
-    }
-    *out = segment;
-    return STRATA_OK;
+    if (status == STRATA_OK) status = st_sim_ops_new(card->cpu, source, &segment->ops, error);
+    if (status == STRATA_OK) *out = segment;
+    else release(segment);
+    return status;
 }
 
 void st_sim_segment_free(st_segment *segment)

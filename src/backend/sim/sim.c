@@ -135,12 +135,49 @@ st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const s
     return demand;
 }
 
-strata_status st_sim_compute(const st_sim_world *world, const st_bound_op *bound, uint32_t rows, st_segment *cpu,
+/* --- what operations do to memory --------------------------------------------------------------------------------- */
+
+strata_status st_sim_ops_new(st_device *cpu, const st_segment_source *source, st_sim_ops *out, strata_error *error)
+{
+    st_sim_ops ops = {.count = source->count};
+    ops.bound = st_alloc_array(source->count, sizeof *ops.bound);
+    ops.cpu = st_alloc_zero(source->count, sizeof *ops.cpu);
+    strata_status status = STRATA_OK;
+    if (!ops.bound || !ops.cpu)
+        status = st_error_memory(error, source->count * sizeof *ops.bound, "a segment of the program");
+    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) {
+        st_segment_source one = *source;
+        ops.bound[i] = source->ops[i];
+        one.ops = &ops.bound[i];
+        one.count = 1;
+        status = st_backend_cpu()->prepare(cpu, &one, &ops.cpu[i], error);
+    }
+    if (status == STRATA_OK) *out = ops;
+    else st_sim_ops_free(&ops);
+    return status;
+}
+
+void st_sim_ops_free(st_sim_ops *ops)
+{
+    for (uint32_t i = 0; ops->cpu && i < ops->count; i++)
+        if (ops->cpu[i]) st_backend_cpu()->segment_free(ops->cpu[i]);
+    st_free(ops->cpu);
+    st_free(ops->bound);
+}
+
+strata_status st_sim_ops_run(const st_sim_world *world, const st_sim_ops *ops, uint32_t index, uint32_t rows,
                              st_queue *cpu_queue, strata_error *error)
 {
-    if (!world->routing) return st_backend_cpu()->launch(cpu, cpu_queue, error);
+    const st_bound_op *bound = &ops->bound[index];
+    if (!world->routing) return st_backend_cpu()->launch(ops->cpu[index], cpu_queue, error);
     if (bound->op->kind == ST_OP_ROUTE)
         world->routing->choose(world->routing->context, (uint32_t)bound->op->layer, rows, bound->op->p.route.used,
                                bound->out.data, bound->out2.data);
     return STRATA_OK;
+}
+
+bool st_sim_count_reached(void *count)
+{
+    const st_sim_count *c = count;
+    return __atomic_load_n(c->counter, __ATOMIC_ACQUIRE) >= c->value;
 }

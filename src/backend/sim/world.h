@@ -74,9 +74,31 @@ strata_status st_sim_tell_lost(strata_error *error);
 st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
                        uint32_t depth);
 
-/* What an operation does to memory, by the CPU's segment for it. */
-strata_status st_sim_compute(const st_sim_world *world, const st_bound_op *bound, uint32_t rows, st_segment *cpu,
+/* The operations of a segment, each prepared by the CPU on its own. */
+typedef struct st_sim_ops {
+    uint32_t count;
+    st_bound_op *bound; /* [count] */
+    st_segment **cpu;   /* [count] */
+} st_sim_ops;
+
+strata_status st_sim_ops_new(st_device *cpu, const st_segment_source *source, st_sim_ops *out, strata_error *error);
+void st_sim_ops_free(st_sim_ops *ops);
+/* Computes one of them on the CPU, or chooses its experts where nothing is computed. */
+strata_status st_sim_ops_run(const st_sim_world *world, const st_sim_ops *ops, uint32_t index, uint32_t rows,
                              st_queue *cpu_queue, strata_error *error);
+
+static inline uint32_t st_sim_rows(st_rows rows, const st_step *step)
+{
+    return rows == ST_ROWS_ALL ? step->count : step->out_count;
+}
+
+/* A value that a counter in memory has to reach. */
+typedef struct st_sim_count {
+    uint64_t *counter;
+    uint64_t value;
+} st_sim_count;
+
+bool st_sim_count_reached(void *count);
 
 enum { ST_SIM_SMALL_COPY = 64 << 10 }; /* made even where nothing is computed */
 
