@@ -95,7 +95,7 @@ static strata_status land(strata_engine *engine, const strata_engine_options *op
 {
     const strata_placement *placement = options->placement;
     st_load_options landing = {.progress = options->progress, .trace = options->trace_memory,
-                               .context = options->progress_context, .experts.budget = -1};
+                               .context = options->progress_context};
     strata_status status = STRATA_OK;
     if (placement) {
         landing.experts.policy = placement->expert_policy;

@@ -224,8 +224,8 @@ static strata_status open_cache(st_stream *stream, strata_error *error)
         if (stream->layers[i].used > used) used = stream->layers[i].used;
     }
     st_cache_options options = {.layers = stream->layer_count, .experts = experts, .slots = slots, .used = used,
-                                .policy = stream->options.policy, .admission = stream->options.admission,
-                                .budget = stream->options.no_uploads ? 0 : stream->options.budget, .upload_cost = UPLOAD_COST};
+                                .policy = stream->options.policy, .budget = stream->options.no_uploads ? 0 : -1,
+                                .upload_cost = UPLOAD_COST};
     return st_cache_new(&options, &stream->cache, error);
 }
 
@@ -300,6 +300,7 @@ strata_status st_stream_new(const st_stream_source *source, const st_stream_opti
     if (!stream) return st_error_memory(error, sizeof *stream, "the expert cache");
     stream->source = *source;
     stream->options = *options;
+    if (options->flights_max == 0 || options->flights_max > FLIGHTS) stream->options.flights_max = FLIGHTS;
     strata_status status = STRATA_OK;
     if (!describe_layers(stream) || !allocate_event(stream) || !allocate_waves(stream))
         status = st_error_memory(error, stream->experts_max * sizeof(void *), "the tables of experts");
@@ -393,8 +394,7 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
 {
     const st_backend *backend = stream->source.backend;
     stream_layer *l = &stream->layers[layer];
-    uint32_t most = stream->options.flights_max;
-    if (stream->flight_count == (most && most < FLIGHTS ? most : FLIGHTS)) {
+    if (stream->flight_count == stream->options.flights_max) {
         tell(stream, layer, ST_STAT_QUEUE_FULL, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return STRATA_OK;
@@ -644,8 +644,7 @@ strata_status st_stream_hint(st_stream *stream, uint32_t layer, strata_error *er
     uint32_t *guess = stream->missing; /* free between events */
     strata_status status = STRATA_OK;
     if (stream->options.prefetch & ST_PREFETCH_NEXT) {
-        if (stream->options.predict) stream->options.predict(stream->options.predict_context, layer, l->used, guess);
-        else choose_best(stream, l, guess);
+        choose_best(stream, l, guess);
         status = prefetch(stream, layer, guess, LIKELY_NEXT, error);
     }
     if (status == STRATA_OK && stream->options.prefetch & ST_PREFETCH_SAME)

@@ -24,16 +24,11 @@ enum { ST_PREFETCH_SAME = 1, ST_PREFETCH_NEXT = 2 };
 
 typedef struct st_stream_options {
     const char *policy;   /* of the cache; NULL: the default */
-    uint32_t admission;   /* cache.h */
-    double budget;        /* uploads per layer and event; negative: unlimited */
     bool no_uploads;      /* slots stay as they were filled */
-    uint32_t flights_max; /* uploads under way at a time; what comes then is dropped. 0: 64 */
+    uint32_t flights_max; /* uploads under way at a time; more are dropped. 0: 64, the most */
     st_stream_arms arms;  /* who may take what is missing */
     bool deterministic;   /* uploads become visible when a batch begins, all at once */
     unsigned prefetch;    /* ST_PREFETCH_…; 0: nothing */
-    /* For what-ifs: what the next layer's router would choose ([used]); NULL: it is asked. */
-    void (*predict)(void *context, uint32_t layer, uint32_t used, uint32_t *experts);
-    void *predict_context;
     const struct st_trace *warm; /* a recorded routing whose most used experts fill the slots; NULL: the first ones do */
 } st_stream_options;
 

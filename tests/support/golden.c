@@ -132,7 +132,6 @@ strata_status golden_run_try(golden_run *r, const golden *g, const golden_option
     *r = (golden_run){.g = g, .batch = options->batch};
     describe_devices(r, options);
     st_load_options load = {.experts = options->experts, .watch = options->watch};
-    if (load.experts.budget == 0) load.experts.budget = -1;
     strata_status status = plan_run(r, options, error);
     if (status == STRATA_OK) status = open_devices(r, options, error);
     if (status == STRATA_OK) status = st_load_new(&r->source, r->plan, r->devices, &load, &r->load, error);

@@ -40,7 +40,7 @@ typedef struct golden_options {
     const st_plan_options *placed; /* where things run on a simulated card; NULL: no card */
     uint64_t card_bytes;           /* of that card; 0: plenty */
     const st_profile *profiles;    /* host and card; NULL: the defaults */
-    st_stream_options experts;     /* of an expert cache; a budget of 0: unlimited */
+    st_stream_options experts;     /* of an expert cache */
     st_watch *watch;               /* is shown the routing */
     st_sim_call fails;             /* this kind of call … */
     uint64_t fails_at;             /* … fails, the so-many-th from the devices' opening on; 0: none does */
