@@ -1,4 +1,4 @@
-/* strata_replay: a recorded routing against every policy and the optimum, as JSON. */
+/* strata_replay: replays a routing trace against cache policies and the optimum; the result is JSON. */
 #include <inttypes.h>
 #include "json.h"
 #include <string.h>
@@ -22,9 +22,9 @@ typedef struct job {
     size_t policy_count;
 } job;
 
-/* ---- what is asked for ------------------------------------------------------------------------------------------------ */
+/* ---- options ------------------------------------------------------------------------------------------------ */
 
-/* The part up to the next comma, "" at the end and for what is too long; `*list` moves on. */
+/* Copies the part up to the next comma, "" if it is too long, and advances *list; NULL at the end. */
 static void next_part(const char **list, char out[NAME_SIZE])
 {
     size_t length = strcspn(*list, ",");
@@ -107,7 +107,7 @@ static strata_status set_policies(job *j, const char *list, strata_error *error)
     return STRATA_OK;
 }
 
-/* A card in any case: the profile's, or the one that plans assume. Of its memory nothing is asked. */
+/* The GPU is the profile's, or the default one; the size of its memory does not matter. */
 static strata_status set_devices(job *j, const char *profile, strata_error *error)
 {
     strata_placement placement = STRATA_PLACEMENT_DEFAULT;
@@ -132,7 +132,7 @@ static strata_status set_numbers(job *j, const strata_replay_options *options, s
     return STRATA_OK;
 }
 
-/* ---- what it comes to -------------------------------------------------------------------------------------------------- */
+/* ---- results -------------------------------------------------------------------------------------------------- */
 
 static double tokens_per_second(const st_trace *trace, const st_replay_result *result)
 {

@@ -11,7 +11,7 @@
 
 enum { EXPERTS_MAX = 1 << 20 };
 
-/* How much likelier than its use so far says an expert must be before it is uploaded on a prediction (docs/experts.md). */
+/* An expert is uploaded on a prediction only if its predicted probability exceeds that of the victim by so much. */
 #define HINT_MARGIN 0.1
 
 typedef enum slot_state { SLOT_EMPTY, SLOT_WRITING, SLOT_READY } slot_state;
@@ -19,15 +19,15 @@ typedef enum slot_state { SLOT_EMPTY, SLOT_WRITING, SLOT_READY } slot_state;
 typedef struct layer {
     st_marks marks;
     st_gate gate;
-    int32_t *where;      /* [experts]: its slot, filled or being written; −1: none */
-    uint64_t *asked;     /* [experts]: the last event that wanted it, or had it for a victim and let it stay */
-    bool *touched;       /* [experts]: was asked for since it was last in a slot */
+    int32_t *where;      /* [experts]: its slot, ready or being written; −1: none */
+    uint64_t *asked;     /* [experts]: the last event that chose it or spared it: that event does not evict it */
+    bool *touched;       /* [experts]: chosen since it was last evicted */
     int32_t *holds;      /* [slots]: the expert; −1: none */
     slot_state *states;  /* [slots] */
     uint32_t empty_count;
     uint32_t placed;     /* at load */
     uint64_t event;
-    double credit;       /* uploads that the budget allows now */
+    double credit;       /* exchanges that the budget allows now */
 } layer;
 
 struct st_cache {
@@ -37,7 +37,7 @@ struct st_cache {
     double budget;
     layer *layers;
     int32_t *slot;            /* [most experts]: of the answer */
-    uint32_t *missing;        /* [most experts]: that may be uploaded; afterwards those that are left */
+    uint32_t *missing;        /* [most experts]: misses without an upload under way */
     st_cache_upload *uploads; /* [most slots] */
 };
 
@@ -131,7 +131,7 @@ void st_cache_free(st_cache *cache)
 
 /* ---- one event ------------------------------------------------------------------------------------------------------ */
 
-/* Hits and misses as they stand, and what the event uses. Leaves the misses that are not on their way in `missing`. */
+/* Counts hits and misses. Writes the misses without an upload under way to `missing` and returns their number. */
 static uint32_t look_up(st_cache *cache, layer *l, const st_cache_demand *demand, st_cache_answer *answer)
 {
     uint32_t missing = 0;
@@ -149,7 +149,7 @@ static uint32_t look_up(st_cache *cache, layer *l, const st_cache_demand *demand
     return missing;
 }
 
-/* Which part of a token's demand the i-th expert was, by weight: relative, so that routers with other sums compare. */
+/* The i-th expert's part of the weights, times `used`: comparable between routers whose weights have other sums. */
 static double weight_of(const st_cache *cache, const st_cache_demand *demand, double weight_sum, uint32_t i)
 {
     return demand->weights[i] > 0.0f ? demand->weights[i] * (double)cache->used / weight_sum : 0.0;
@@ -162,7 +162,7 @@ static void touch_all(const st_cache *cache, layer *l, const st_cache_demand *de
     for (uint32_t i = 0; demand->weights && i < demand->count; i++)
         if (demand->weights[i] > 0.0f) weight_sum += demand->weights[i];
     bool weighed = demand->weights && weight_sum > 0.0 && isfinite(weight_sum);
-    double even = (double)cache->used / (demand->count ? demand->count : 1); /* if nothing is known */
+    double even = (double)cache->used / (demand->count ? demand->count : 1); /* without counts and weights */
     st_marks_age(&l->marks, tokens);
     for (uint32_t i = 0; i < demand->count; i++) {
         st_touch touch = {.expert = demand->experts[i]};
@@ -183,7 +183,7 @@ static int32_t find_empty(const layer *l)
     return -1;
 }
 
-/* The slot whose expert is worth least, of those that this event may take; −1: none. */
+/* The slot whose expert is worth least, of those that this event may evict; −1: none. */
 static int32_t find_victim(const st_cache *cache, const layer *l)
 {
     int32_t found = -1;
@@ -195,7 +195,7 @@ static int32_t find_victim(const st_cache *cache, const layer *l)
     return found;
 }
 
-/* Where in `missing` the next to upload is: as the router ordered them, or the most worthy of a policy that compares. */
+/* The index in `missing` of the next expert to upload: the router's next, or for a choosy policy the one worth most. */
 static uint32_t choose(const st_cache *cache, const layer *l, uint32_t first, uint32_t count)
 {
     uint32_t best = first;
@@ -224,7 +224,7 @@ static void occupy(layer *l, uint32_t slot, uint32_t expert, slot_state state)
     st_marks_enter(&l->marks, expert);
 }
 
-/* Whether the budget has one more. */
+/* Takes an exchange from the budget; false: it is spent. */
 static bool spend(const st_cache *cache, layer *l)
 {
     if (cache->budget < 0.0) return true;
@@ -233,8 +233,8 @@ static bool spend(const st_cache *cache, layer *l)
     return true;
 }
 
-/* One upload; false: nothing of what is left can have a slot. An empty slot is filled without asking: it costs no other
- * expert its place, and after loading there are none but those of failed copies. */
+/* Uploads one expert, or counts why not; false: none of the `left` experts can be uploaded. An empty slot is filled without
+ * conditions, because nothing is evicted; after loading only failed copies leave empty slots. */
 static bool upload_one(st_cache *cache, layer *l, uint32_t expert, uint32_t left, st_cache_answer *answer)
 {
     int32_t slot = find_empty(l), victim = -1;
@@ -246,7 +246,7 @@ static bool upload_one(st_cache *cache, layer *l, uint32_t expert, uint32_t left
         }
         victim = l->holds[slot];
         if (cache->policy->choosy && !st_policy_before(cache->policy, &l->marks, (uint32_t)victim, expert)) {
-            answer->unwanted += left; /* they come in order: the rest is worth no more */
+            answer->unwanted += left; /* sorted by worth: the others are worth no more */
             return false;
         }
         if (cache->admission > 1 && !l->touched[expert]) {
@@ -255,7 +255,7 @@ static bool upload_one(st_cache *cache, layer *l, uint32_t expert, uint32_t left
         }
         if (!st_gate_propose(&l->gate, expert, (uint32_t)victim)) {
             answer->unpaid++;
-            l->asked[victim] = l->event; /* the next proposal is about another */
+            l->asked[victim] = l->event; /* spared: the next proposal has another victim */
             return true;
         }
         if (!spend(cache, l)) {
@@ -296,8 +296,8 @@ void st_cache_ask(st_cache *cache, const st_cache_demand *demand, st_cache_answe
 
 /* ---- a prediction --------------------------------------------------------------------------------------------------- */
 
-/* Whether one that will be asked for so likely is worth a victim's slot. A policy whose worth is no frequency wants it to be
- * more likely than not. */
+/* Whether an expert with that probability is worth the victim's slot. Where the policy's worth is not a frequency, the
+ * probability must exceed a half. */
 static bool worth_it(const st_cache *cache, const layer *l, uint32_t expert, uint32_t victim, double likely)
 {
     const st_policy *policy = cache->policy;
@@ -310,7 +310,7 @@ void st_cache_hint(st_cache *cache, const st_cache_demand *likely, st_cache_answ
 {
     layer *l = &cache->layers[likely->layer];
     *answer = (st_cache_answer){.slot = cache->slot, .uploads = cache->uploads};
-    l->event++; /* what is likely protects itself; what the last event used does not */
+    l->event++; /* predicted experts are not evicted; those of the last event may be */
     for (uint32_t i = 0; i < likely->count; i++) {
         uint32_t expert = likely->experts[i];
         l->asked[expert] = l->event;
@@ -352,7 +352,7 @@ int32_t st_cache_place(st_cache *cache, uint32_t layer_index, uint32_t expert)
     int32_t slot = find_empty(l);
     if (slot < 0) return -1;
     occupy(l, (uint32_t)slot, expert, SLOT_READY);
-    if (l->marks.stamp[expert] == 0) l->marks.stamp[expert] = -(int64_t)++l->placed; /* the first placed goes last */
+    if (l->marks.stamp[expert] == 0) l->marks.stamp[expert] = -(int64_t)++l->placed; /* the first placed is evicted last */
     return slot;
 }
 

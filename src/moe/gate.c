@@ -2,18 +2,18 @@
 
 #include <math.h>
 
-/* What an event leaves of the sums: some hundred events count. */
+/* The decay of the sums per event: they cover about a hundred events. */
 #define KEPT (1.0 - 1.0 / 96.0)
 
-/* How many standard errors from the cost the gain must be. Closing wants better evidence than opening: a cache that goes stale
- * by mistake loses more than a few uploads cost. */
+/* By how many standard errors the gain must differ from the cost. Closing needs better evidence than opening: a stale cache
+ * loses more than a few uploads cost. */
 #define CLOSE_ERRORS 2.0
 #define OPEN_ERRORS 0.5
 
-/* In events: further ahead nothing is promised. */
+/* In events: the gain is not extrapolated further. */
 #define STAY_MAX 128.0
 
-/* Pairs times events; less is an anecdote. */
+/* Pairs × events; below that the sample is too small. */
 #define WATCHED_MIN 64.0
 
 void st_gate_init(st_gate *gate, double cost, uint32_t slots, int32_t *balance, uint64_t *until)
@@ -25,7 +25,7 @@ void st_gate_init(st_gate *gate, double cost, uint32_t slots, int32_t *balance, 
     gate->until = until;
 }
 
-/* For how many events a newcomer would keep its slot: the others come after it. */
+/* Events for which a newcomer keeps its slot, at the present rate of proposals. */
 static double stay(const st_gate *gate)
 {
     double events = gate->proposals > 0.0 ? gate->slots * gate->events / gate->proposals : STAY_MAX;
@@ -37,7 +37,7 @@ static double gain_of(const st_gate *gate)
     return gate->watched > 0.0 ? stay(gate) * gate->uses / gate->watched : 0.0;
 }
 
-/* The sums take in the last event; the gate moves only where its gain is further from the cost than chance would have it. */
+/* Adds the last event to the sums. The gate moves only if the difference of gain and cost is significant. */
 static void judge(st_gate *gate)
 {
     gate->uses = gate->uses * KEPT + gate->difference;
@@ -56,7 +56,7 @@ void st_gate_begin_event(st_gate *gate)
     gate->events = gate->events * KEPT + 1.0;
     gate->proposals = gate->proposals * KEPT + gate->fresh;
     gate->fresh = 0;
-    if (gate->count) judge(gate); /* else nothing was seen, and nothing is forgotten */
+    if (gate->count) judge(gate); /* without a pair there is no sample: the sums stay */
     gate->difference = 0.0;
     while (gate->count && gate->pairs[gate->first].end <= gate->event) {
         gate->balance[gate->pairs[gate->first].newcomer]--;
@@ -74,9 +74,9 @@ void st_gate_use(st_gate *gate, uint32_t expert)
 bool st_gate_propose(st_gate *gate, uint32_t newcomer, uint32_t victim)
 {
     if (gate->cost <= 0.0) return true;
-    /* One that stays out is proposed at its every use: that is one exchange, not many. */
+    /* A newcomer that is not admitted is proposed at each of its uses: that counts as one exchange. */
     if (gate->until[newcomer] <= gate->event && gate->count < ST_GATE_PAIRS) {
-        uint64_t end = gate->event + ST_GATE_EVENTS + 1; /* this event's uses are over */
+        uint64_t end = gate->event + ST_GATE_EVENTS + 1; /* the uses of this event are counted already */
         gate->pairs[(gate->first + gate->count++) % ST_GATE_PAIRS] = (st_gate_pair){newcomer, victim, end};
         gate->until[newcomer] = end;
         gate->balance[newcomer]++;

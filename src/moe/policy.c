@@ -6,9 +6,10 @@
 /* In tokens. The optimum is flat (docs/experts.md): 12 to 20 are within half a point of it. */
 #define SLOW_HALF_LIFE 16.0
 #define FAST_HALF_LIFE 2.0
-#define SLOW_SUM 23.587 /* 1 / (1 − 2^(−1/16)): what a use in every token adds up to */
+#define SLOW_SUM 23.587 /* 1 / (1 − 2^(−1/16)): the sum of decayed uses if every token is one */
 
-/* Instead of multiplying every mark by the decay at every event, what is added grows; at this gain all are scaled back. */
+/* Instead of decaying every mark at every event, new uses are added with a growing gain; at this gain all marks are scaled
+ * back. */
 #define GAIN_LIMIT 0x1p200
 
 /* ---- decay --------------------------------------------------------------------------------------------------------- */
@@ -20,12 +21,12 @@ static void age_one(double *marks, uint32_t count, double *gain, double half_liv
         *gain = grown;
         return;
     }
-    double scale = grown < INFINITY ? 1.0 / grown : 0.0; /* so long ago that nothing of it is left */
+    double scale = grown < INFINITY ? 1.0 / grown : 0.0; /* decayed to nothing */
     for (uint32_t i = 0; i < count; i++) marks[i] *= scale;
     *gain = 1.0;
 }
 
-/* 1 + d + d² + … of as many tokens. */
+/* 1 + d + d² + …, one term per token. */
 static double decayed_sum(uint32_t tokens, double half_life)
 {
     return tokens == 1 ? 1.0 : (1.0 - exp2(-(tokens / half_life))) / (1.0 - exp2(-1.0 / half_life));
@@ -53,14 +54,15 @@ static double worth_stamp(const st_policy *policy, const st_marks *marks, uint32
     return (double)marks->stamp[expert];
 }
 
-/* The rest is probation: a quarter, and at least one token's demand, or newcomers push each other out. */
+/* The other slots are the probation segment: a quarter, and at least one token's experts, which would evict each other
+ * otherwise. */
 static uint32_t guarded_limit(const st_marks *marks)
 {
     uint32_t probation = marks->slots / 4 > marks->used ? marks->slots / 4 : marks->used;
     return marks->slots > probation ? marks->slots - probation : 0;
 }
 
-/* Back to probation, as its newest. */
+/* The least recently used protected expert returns to probation as its most recent. */
 static void demote_oldest(st_marks *marks)
 {
     uint32_t oldest = UINT32_MAX;
@@ -95,14 +97,14 @@ static void touch_uses(const st_policy *policy, st_marks *marks, const st_touch 
     marks->fast[touch->expert] += marks->fast_gain * marks->fast_sum * touch->share;
 }
 
-/* An estimate of how often a token will ask for it, but for a factor. */
+/* Proportional to the estimated uses per token. */
 static double worth_uses(const st_policy *policy, const st_marks *marks, uint32_t expert)
 {
     return marks->slow[expert] / marks->slow_gain + policy->fast_share * (marks->fast[expert] / marks->fast_gain);
 }
 
 const st_policy st_policies[] = {
-    /* The numbers behind each: docs/experts.md. 0.35 of an undivided sum is 0.05 of a mean. */
+    /* docs/experts.md compares them. A fast share of 0.35 is 5 % once the sums are divided by their half-lives. */
     {"blend", 1, true, 0.5, 0.35, SLOW_SUM, touch_uses, worth_uses},
     {"lru", 1, false, 0.0, 0.0, 0.0, touch_stamp, worth_stamp},
     {"slru", 1, false, 0.0, 0.0, 0.0, touch_segments, worth_segments},

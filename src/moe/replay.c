@@ -73,8 +73,8 @@ static strata_status replay_cache(const st_trace *trace, const st_replay_options
 static const size_t NEVER = SIZE_MAX;
 
 typedef struct oracle {
-    size_t *next;      /* [rows]: the event that uses this row's expert again; NEVER */
-    size_t *use;       /* [layers × experts]: while a resident's is known, when it is used next */
+    size_t *next;      /* [rows]: the next event that uses the row's expert; NEVER */
+    size_t *use;       /* [layers × experts]: the next event that uses the expert; NEVER */
     bool *resident;    /* [layers × experts] */
     uint32_t *held;    /* [layers × slots]: the residents */
     uint32_t *count;   /* [layers] */
@@ -111,8 +111,8 @@ static strata_status make_oracle(const st_trace *trace, uint32_t slots, oracle *
     return STRATA_OK;
 }
 
-/* Takes an expert in if it is used sooner than one that is there; whether it did. */
-static bool take_in(oracle *o, const st_trace_shape *shape, uint32_t slots, uint32_t layer, uint32_t expert)
+/* Admits an expert if it is used sooner than a resident one; returns whether it did. */
+static bool admit(oracle *o, const st_trace_shape *shape, uint32_t slots, uint32_t layer, uint32_t expert)
 {
     size_t base = (size_t)layer * shape->experts;
     uint32_t *held = o->held + (size_t)layer * slots, latest = 0;
@@ -144,7 +144,7 @@ static strata_status replay_optimum(const st_trace *trace, const st_replay_optio
         }
         for (size_t r = event->first; r < end; r++)
             if (!o.resident[base + trace->experts[r]])
-                uploads += take_in(&o, &trace->shape, options->slots, event->layer, trace->experts[r]);
+                uploads += admit(&o, &trace->shape, options->slots, event->layer, trace->experts[r]);
         count_event(trace, &options->rates, event, hits, uploads, result);
     }
     free_oracle(&o);

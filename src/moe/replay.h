@@ -6,28 +6,28 @@
 
 #include "moe/trace.h"
 
-/* Bytes and seconds: resident experts and the trunk on the card, missing experts on the host at the same time. */
+/* The GPU reads the trunk and resident experts while the host reads the misses. */
 typedef struct st_replay_rates {
-    double card, host;
-    double handover_seconds; /* of each event */
+    double card, host;       /* bytes per second */
+    double handover_seconds; /* per event */
 } st_replay_rates;
 
 typedef struct st_replay_options {
-    const char *policy;  /* of the cache; ST_REPLAY_OPTIMUM: knows the future */
-    uint32_t slots;      /* of each layer; 0: all experts on the host */
-    uint32_t admission;  /* as of a cache; the optimum has none of the three */
+    const char *policy;  /* of the cache, or ST_REPLAY_OPTIMUM */
+    uint32_t slots;      /* per layer; 0: all experts on the host */
+    uint32_t admission;  /* this and the next two as in st_cache_options; the optimum ignores them */
     double budget;
     double upload_cost;
     st_replay_rates rates;
 } st_replay_options;
 
-/* Belady: keeps what is used soonest, and need not take in what it has missed. */
+/* Belady's optimum knows the future: it keeps the experts that are used soonest and may not admit a miss. */
 #define ST_REPLAY_OPTIMUM "optimum"
 
-/* Of decoding alone. */
+/* Decoding only. */
 typedef struct st_replay_result {
     uint64_t events, hits, misses, uploads;
-    double seconds; /* of all tokens: the roofline summed event by event */
+    double seconds; /* of all tokens: the sum of the events' rooflines */
 } st_replay_result;
 
 strata_status st_replay(const st_trace *trace, const st_replay_options *options, st_replay_result *out, strata_error *error);

@@ -27,7 +27,7 @@ static double split_seconds(const st_profile *host, const st_profile *card, cons
     if (fetched < demand->missing) on_cpu += demand->host_seconds;
     double link = over(fetched * demand->expert_bytes, card->link_up);
     double dram = over(demand->missing * demand->expert_bytes, host->memory_rate);
-    double both = fetched ? larger(link + last + card->launch_seconds, dram) : 0; /* the last one is computed when it is there */
+    double both = fetched ? larger(link + last + card->launch_seconds, dram) : 0; /* the last expert is computed after its copy */
     return larger(larger(on_card, on_cpu), both);
 }
 

@@ -61,7 +61,7 @@ void st_stats_free(st_stats *stats)
 
 /* ---- counting -------------------------------------------------------------------------------------------------------- */
 
-/* 1 → 1, 2 → 2, 3 and 4 → 3, 5 to 8 → 4, …; the last takes the rest. */
+/* 1 → 1, 2 → 2, 3 and 4 → 3, 5 to 8 → 4, …; the last bucket is unbounded. */
 static uint32_t bucket_of(uint64_t distance)
 {
     uint32_t bucket = 1;
@@ -107,7 +107,7 @@ uint64_t st_stats_total(const st_stats *stats, bool decode, st_stat what)
     return sum;
 }
 
-/* ---- showing ---------------------------------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct column {
     const char *field, *title;
@@ -119,7 +119,7 @@ static const column columns[ST_STAT_COUNT] = {
 #undef X
 };
 
-static bool layer_counts(const layer *l)
+static bool has_events(const layer *l)
 {
     return l->experts > 0 && (l->counts[PROMPT][ST_STAT_EVENTS] > 0 || l->counts[DECODE][ST_STAT_EVENTS] > 0);
 }
@@ -182,7 +182,7 @@ bool st_stats_print(const st_stats *stats, st_buf *out)
     return !out->failed;
 }
 
-/* ---- JSON: a failed allocation makes NULL, and setting NULL fails ----------------------------------------------------- */
+/* ---- JSON: jansson returns NULL if an allocation fails, and setting NULL fails ----------------------------------------------------- */
 
 static json_t *counts_json(const uint64_t counts[ST_STAT_COUNT])
 {
@@ -233,7 +233,7 @@ json_t *st_stats_json(const st_stats *stats)
     bool whole = root && layers && json_object_set_new(root, "prompt", counts_json(totals[PROMPT])) == 0 &&
                  json_object_set_new(root, "decode", counts_json(totals[DECODE])) == 0;
     for (uint32_t i = 0; whole && i < stats->layer_count; i++)
-        if (layer_counts(&stats->layers[i]))
+        if (has_events(&stats->layers[i]))
             whole = json_array_append_new(layers, layer_json(i, &stats->layers[i])) == 0;
     whole = whole && json_object_set(root, "layers", layers) == 0;
     json_decref(layers);

@@ -10,11 +10,11 @@
 
 enum { MATRICES = ST_EXPERT_MATRICES, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
-/* An upload reads the host's memory as a computed miss does, but half of the time nobody else wants it then. */
+/* In hits. An upload reads host memory as a computed miss does, but about half of the time the host's memory is idle. */
 #define UPLOAD_COST 0.6
 
-/* How often a guess is right: a layer's experts of the token before are used again, and the next layer's router guesses
- * from what this layer sees (docs/experts.md). */
+/* The probability that a prefetched expert is used: one that the last token used, and one that the next layer's router
+ * chooses from this layer's input. */
 #define LIKELY_AGAIN 0.4f
 #define LIKELY_NEXT 0.85f
 
@@ -23,10 +23,10 @@ typedef struct stream_layer {
     st_slot_layout slot;
     unsigned char *slots_at;
     double token_ops;
-    const void **home[MATRICES];                 /* [experts]: where the host has them, all of them */
+    const void **home[MATRICES];                   /* [experts]: addresses in host memory */
     const void **card[MATRICES], **host[MATRICES]; /* [experts]: the tables */
-    bool *predicted;                             /* [experts]: uploaded on a prediction and not used since */
-    uint32_t *last;                              /* [used]: what the token before chose; experts: nothing */
+    bool *predicted;                               /* [experts]: prefetched and not used since */
+    uint32_t *last;                                /* [used]: experts of the last token; `experts`: none */
 } stream_layer;
 
 /* An upload under way. */
@@ -43,30 +43,30 @@ struct st_stream {
     uint32_t layer_count, experts_max;
     st_cache *cache;
     st_queue *fetch_queue, *upload_queue;
-    flight flights[FLIGHTS]; /* a ring, in the order in which they went */
+    flight flights[FLIGHTS]; /* a ring, in the order of sending */
     uint32_t flight_first, flight_count;
-    /* fetches: two halves of the staging take turns */
+    /* fetches: waves alternate between two halves of the staging memory */
     unsigned char *staging;
-    uint32_t half;           /* experts of a half */
-    size_t place_bytes;
+    uint32_t half;           /* experts that fit in a half */
+    size_t place_bytes;      /* of one expert in the staging memory */
     st_event *fetched[HALVES], *used_up[HALVES];
     bool in_use[HALVES];
     const void ***waves;     /* [wave × MATRICES][experts_max] */
     uint32_t wave_count;
-    /* the event that is decided now */
-    uint32_t *tokens;        /* [experts_max]: how many chose it */
+    /* the current event */
+    uint32_t *tokens;        /* [experts_max]: tokens that chose the expert */
     float *weights;          /* [experts_max] */
     uint32_t *demanded;      /* [experts_max], distinct */
     float *demanded_weights, *scores;
     uint32_t *demanded_uses;
-    uint32_t *missing, *missing_tokens; /* [experts_max], the most wanted first */
+    uint32_t *missing, *missing_tokens; /* [experts_max], by tokens, descending; the first fetch_count are fetched */
     uint32_t missing_count, fetch_count, failed_fetches;
     bool decoding;           /* one token, not a batch of a prompt */
     st_cache_upload *uploads; /* [experts_max] */
     uint32_t upload_count;
 };
 
-static void tell(st_stream *stream, uint32_t layer, st_stat what, uint64_t amount)
+static void add_stat(st_stream *stream, uint32_t layer, st_stat what, uint64_t amount)
 {
     if (stream->source.stats && amount) st_stats_add(stream->source.stats, layer, stream->decoding, what, amount);
 }
@@ -78,7 +78,7 @@ static unsigned char *slot_at(const stream_layer *l, uint32_t slot)
     return l->slots_at + slot * l->slot.bytes;
 }
 
-/* From now on the expert is the card's, in that slot; or the host's. */
+/* The GPU, or the host, computes the expert from now on. */
 static void give_to_card(stream_layer *l, uint32_t expert, uint32_t slot)
 {
     for (int m = 0; m < MATRICES; m++) {
@@ -107,7 +107,7 @@ static strata_status copy_expert(st_stream *stream, st_queue *queue, const strea
     return status;
 }
 
-/* --- life -------------------------------------------------------------------------------------------------------------- */
+/* --- open and close -------------------------------------------------------------------------------------------------------------- */
 
 static bool allocate_tables(st_stream *stream, stream_layer *l)
 {
@@ -191,7 +191,7 @@ static bool allocate_event(st_stream *stream)
            stream->missing_tokens && stream->uploads;
 }
 
-/* Waves that fetch so many experts. */
+/* Waves that fetching `experts` takes. */
 static uint32_t waves_of(const st_stream *stream, uint32_t experts)
 {
     return stream->half ? (experts + stream->half - 1) / stream->half : 0;
@@ -244,7 +244,7 @@ static strata_status open_queues(st_stream *stream, strata_error *error)
     return status;
 }
 
-/* Into a list with the most wanted first; those as much wanted in the order in which they come. */
+/* Inserts the expert into `missing`, sorted by tokens, descending; stable. */
 static void take_missing(st_stream *stream, uint32_t expert)
 {
     uint32_t at = stream->missing_count++;
@@ -253,7 +253,7 @@ static void take_missing(st_stream *stream, uint32_t expert)
     stream->missing[at] = expert;
 }
 
-/* How often a recorded routing used each of a layer's experts, in stream->tokens. */
+/* Counts the uses of each of the layer's experts in the trace, in stream->tokens. */
 static void count_uses(st_stream *stream, uint32_t layer)
 {
     const st_trace *warm = stream->options.warm;
@@ -266,7 +266,7 @@ static void count_uses(st_stream *stream, uint32_t layer)
     }
 }
 
-/* The layer's experts, the most used first; without a record the first ones. In stream->missing. */
+/* Sorts the layer's experts by uses in the trace, into stream->missing. Without a trace they keep their order. */
 static void order_experts(st_stream *stream, uint32_t layer)
 {
     count_uses(stream, layer);
@@ -286,7 +286,7 @@ static strata_status fill_slots(st_stream *stream, strata_error *error)
             status = copy_expert(stream, stream->upload_queue, l, expert, slot_at(l, (uint32_t)slot), error);
             give_to_card(l, expert, (uint32_t)slot);
         }
-        tell(stream, i, ST_STAT_FILLS, l->slots);
+        add_stat(stream, i, ST_STAT_FILLS, l->slots);
     }
     st_event *all = stream->flights[0].landed;
     if (status == STRATA_OK) status = stream->source.backend->event_record(all, stream->upload_queue, error);
@@ -332,7 +332,7 @@ void st_stream_free(st_stream *stream)
     st_free(stream);
 }
 
-/* --- what others see -------------------------------------------------------------------------------------------------------- */
+/* --- tables for the executor -------------------------------------------------------------------------------------------------------- */
 
 bool st_stream_covers(const st_stream *stream, uint32_t layer)
 {
@@ -361,8 +361,8 @@ uint32_t st_stream_waves(const st_stream *stream, uint32_t layer)
 
 /* --- uploads ---------------------------------------------------------------------------------------------------------------- */
 
-/* Uploads that have landed become visible, in the order in which they were sent, up to the first one of the layer `busy`,
- * whose tables a launched operation may read. */
+/* Makes landed uploads visible, in the order of sending, up to the first one of the layer `busy`: a launched operation may
+ * read the tables of that layer. */
 static void show_landed(st_stream *stream, uint32_t busy)
 {
     while (stream->flight_count) {
@@ -389,13 +389,13 @@ strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_err
     return status;
 }
 
-/* An upload that cannot go is no reason to fail: the expert stays the host's. */
+/* An upload that cannot be sent is not an error: the host keeps computing the expert. */
 static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cache_upload *upload, strata_error *error)
 {
     const st_backend *backend = stream->source.backend;
     stream_layer *l = &stream->layers[layer];
     if (stream->flight_count == stream->options.flights_max) {
-        tell(stream, layer, ST_STAT_QUEUE_FULL, 1);
+        add_stat(stream, layer, ST_STAT_QUEUE_FULL, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return STRATA_OK;
     }
@@ -403,7 +403,7 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     strata_status status = copy_expert(stream, stream->upload_queue, l, upload->expert, slot_at(l, upload->slot), error);
     if (status == STRATA_OK) status = backend->event_record(f->landed, stream->upload_queue, error);
     if (status != STRATA_OK) {
-        tell(stream, layer, ST_STAT_FAILED, 1);
+        add_stat(stream, layer, ST_STAT_FAILED, 1);
         st_cache_failed(stream->cache, layer, upload->slot);
         return status == STRATA_DEVICE_LOST ? status : STRATA_OK;
     }
@@ -418,7 +418,7 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
 
 /* --- a layer's event ---------------------------------------------------------------------------------------------------------- */
 
-/* The distinct experts of a batch, with how many tokens chose each and their weights summed. */
+/* The distinct experts of a batch, with the number of tokens and the sum of weights of each. */
 static uint32_t collect(st_stream *stream, const stream_layer *l, const int32_t *ids, const float *weights, uint32_t rows)
 {
     uint32_t count = 0;
@@ -473,19 +473,19 @@ static void count_predictions(st_stream *stream, uint32_t layer, const st_cache_
     for (uint32_t i = 0; i < count; i++) {
         if (!l->predicted[stream->demanded[i]]) continue;
         l->predicted[stream->demanded[i]] = false;
-        if (answer->slot[i] < 0) continue; /* too late */
-        tell(stream, layer, ST_STAT_PREFETCH_HITS, 1);
+        if (answer->slot[i] < 0) continue; /* the upload has not landed in time */
+        add_stat(stream, layer, ST_STAT_PREFETCH_HITS, 1);
     }
 }
 
 /* Why misses are not uploaded. */
 static void count_reasons(st_stream *stream, uint32_t layer, const st_cache_answer *answer)
 {
-    tell(stream, layer, ST_STAT_COMING, answer->coming);
-    tell(stream, layer, ST_STAT_UNWANTED, answer->unwanted);
-    tell(stream, layer, ST_STAT_UNPAID, answer->unpaid);
-    tell(stream, layer, ST_STAT_OVER_BUDGET, answer->over_budget);
-    tell(stream, layer, ST_STAT_NO_ROOM, answer->no_room);
+    add_stat(stream, layer, ST_STAT_COMING, answer->coming);
+    add_stat(stream, layer, ST_STAT_UNWANTED, answer->unwanted);
+    add_stat(stream, layer, ST_STAT_UNPAID, answer->unpaid);
+    add_stat(stream, layer, ST_STAT_OVER_BUDGET, answer->over_budget);
+    add_stat(stream, layer, ST_STAT_NO_ROOM, answer->no_room);
 }
 
 strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,
@@ -510,13 +510,13 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
     if (rows == 1)
         for (uint32_t k = 0; k < l->used; k++) l->last[k] = (uint32_t)ids[k];
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
-    for (uint32_t i = 0; i < stream->fetch_count; i++) /* the card's, for this once */
+    for (uint32_t i = 0; i < stream->fetch_count; i++) /* the GPU computes them in this batch */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
     *out = (st_stream_work){.waves = waves_of(stream, stream->fetch_count), .host = stream->fetch_count < stream->missing_count};
     return STRATA_OK;
 }
 
-/* The experts of a wave go back to the host: they could not be fetched. */
+/* The fetch failed: the host computes the experts of the wave. */
 static void leave_wave(st_stream *stream, stream_layer *l, uint32_t first, uint32_t end)
 {
     for (uint32_t i = first; i < end; i++)
@@ -568,18 +568,18 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     for (uint32_t i = 0; i < stream->upload_count && status == STRATA_OK; i++)
         status = send_upload(stream, layer, &stream->uploads[i], error);
     uint64_t fetched = stream->fetch_count - stream->failed_fetches, computed = stream->missing_count - fetched;
-    tell(stream, layer, ST_STAT_FETCHES, fetched);
-    tell(stream, layer, ST_STAT_FETCH_BYTES, fetched * l->slot.bytes);
-    tell(stream, layer, ST_STAT_COMPUTED, computed);
-    tell(stream, layer, ST_STAT_CPU_BYTES, computed * l->slot.bytes);
-    tell(stream, layer, ST_STAT_FAILED, stream->failed_fetches);
+    add_stat(stream, layer, ST_STAT_FETCHES, fetched);
+    add_stat(stream, layer, ST_STAT_FETCH_BYTES, fetched * l->slot.bytes);
+    add_stat(stream, layer, ST_STAT_COMPUTED, computed);
+    add_stat(stream, layer, ST_STAT_CPU_BYTES, computed * l->slot.bytes);
+    add_stat(stream, layer, ST_STAT_FAILED, stream->failed_fetches);
     /* The next decision may fail before it writes these, and is followed by an end of its own. */
     stream->fetch_count = stream->failed_fetches = stream->missing_count = stream->upload_count = 0;
     if (!stream->options.deterministic) show_landed(stream, layer);
     return status;
 }
 
-/* --- hints -------------------------------------------------------------------------------------------------------------------- */
+/* --- prefetching -------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t next_split(const st_stream *stream, uint32_t layer)
 {
@@ -598,7 +598,7 @@ float *st_stream_scores(const st_stream *stream)
     return stream->options.prefetch & ST_PREFETCH_NEXT ? stream->scores : NULL;
 }
 
-/* Only ever a hint: where the link has something to do, it is left out. */
+/* Uploads that are under way go first: no expert is prefetched then. */
 static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t *guess, float likely, strata_error *error)
 {
     stream_layer *l = &stream->layers[layer];
@@ -610,7 +610,7 @@ static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t 
     }
     if (demand.count == 0) return STRATA_OK;
     if (stream->flight_count) {
-        tell(stream, layer, ST_STAT_DROPPED, demand.count);
+        add_stat(stream, layer, ST_STAT_DROPPED, demand.count);
         return STRATA_OK;
     }
     st_cache_answer answer;
@@ -619,13 +619,13 @@ static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t 
     for (uint32_t i = 0; i < answer.upload_count && status == STRATA_OK; i++) {
         if (answer.uploads[i].evicted >= 0) give_to_host(l, (uint32_t)answer.uploads[i].evicted);
         l->predicted[answer.uploads[i].expert] = true;
-        tell(stream, layer, ST_STAT_PREFETCHES, 1);
+        add_stat(stream, layer, ST_STAT_PREFETCHES, 1);
         status = send_upload(stream, layer, &answer.uploads[i], error);
     }
     return status;
 }
 
-/* The best of the scores, `used` of them. */
+/* The experts with the highest scores, `used` of them. */
 static void choose_best(const st_stream *stream, const stream_layer *l, uint32_t *best)
 {
     for (uint32_t k = 0; k < l->used; k++) {

@@ -20,8 +20,8 @@ typedef struct row {
 
 typedef struct reader {
     const char *where;
-    const char *at, *end;  /* what is left of the text */
-    st_str text;           /* the line */
+    const char *at, *end;  /* of the text that is not read yet */
+    st_str text;           /* of the current line */
     uint32_t line;
     st_trace *trace;
     bool has_shape;
@@ -53,7 +53,7 @@ static bool next_line(reader *r)
 
 /* ---- numbers -------------------------------------------------------------------------------------------------------- */
 
-/* The whole of `text`, digits alone, at most `maximum`. */
+/* All of `text` must be digits, and the number at most `maximum`. */
 static bool parse_number(st_str text, uint64_t maximum, uint64_t *out)
 {
     uint64_t value = 0;
@@ -75,7 +75,7 @@ static size_t count_digits(st_str text, size_t at)
     return count;
 }
 
-/* 0.221297, 1, 6.1e-05: finite, not negative. No strtod: its decimal point is the locale's. */
+/* 0.221297, 1, 6.1e-05: finite, not negative. strtod would use the locale's decimal point. */
 static bool parse_weight(st_str text, float *out)
 {
     size_t whole = count_digits(text, 0), at = whole, fraction = 0;
@@ -141,7 +141,7 @@ static strata_status read_shape(reader *r)
     if (!find_number(r->text, "n_layer", ST_TRACE_LAYERS_MAX, &layers) || layers == 0 ||
         !find_number(r->text, "n_expert", ST_TRACE_EXPERTS_MAX, &experts) || experts == 0 ||
         !find_number(r->text, "n_expert_used", ST_TRACE_USED_MAX, &used) || used == 0 || used > experts || r->has_shape)
-        return refuse(r, r->line, "one line with n_layer, n_expert and n_expert_used, of which fewer are used than there are",
+        return refuse(r, r->line, "one line with n_layer, n_expert and n_expert_used (at most n_expert)",
                       r->text);
     copy_name(r->text, "model", shape->model);
     copy_name(r->text, "arch", shape->arch);
@@ -304,7 +304,7 @@ static strata_status gather(reader *r)
         for (end = first; end < r->count && same_token(&r->rows[end], head) && r->rows[end].layer == head->layer; end++) {
             trace->experts[end] = r->rows[end].expert;
             trace->weights[end] = r->rows[end].weight;
-            if (end - first > ST_TRACE_USED_MAX) break; /* there is one twice */
+            if (end - first > ST_TRACE_USED_MAX) break; /* some expert is there twice: check_event refuses it */
         }
         strata_status status = check_event(r, first, end);
         if (status != STRATA_OK) return status;

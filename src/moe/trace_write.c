@@ -1,4 +1,4 @@
-/* Recording a routing: rows through one buffer of its own, so that the token path allocates nothing. */
+/* Writes a routing trace, through a buffer of the writer: the token path allocates nothing. */
 #include "moe/trace.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static void note(st_trace_writer *writer, bool written)
     if (!written && !writer->failure) writer->failure = errno ? errno : EIO;
 }
 
-/* Names are words of the header. */
+/* A name is one word of the header. */
 static void print_name(st_trace_writer *writer, const char *key, const char *name)
 {
     bool written = fprintf(writer->file, " %s=", key) > 0;
@@ -58,18 +58,18 @@ strata_status st_trace_writer_open(const char *path, const st_trace_shape *shape
                                    strata_error *error)
 {
     st_trace_writer *writer = st_alloc_zero(1, sizeof *writer);
-    if (!writer) return st_error_memory(error, sizeof *writer, "the routing record");
+    if (!writer) return st_error_memory(error, sizeof *writer, "the routing trace");
     writer->layers = shape->layers;
     writer->path = st_strndup(path, strlen(path));
     writer->expert_bytes = st_alloc_array(shape->layers, sizeof *writer->expert_bytes);
     if (!writer->path || !writer->expert_bytes) {
         free_writer(writer);
-        return st_error_memory(error, shape->layers * sizeof *writer->expert_bytes, "the routing record");
+        return st_error_memory(error, shape->layers * sizeof *writer->expert_bytes, "the routing trace");
     }
     memcpy(writer->expert_bytes, shape->expert_bytes, shape->layers * sizeof *writer->expert_bytes);
     writer->file = fopen(path, "we");
     if (!writer->file) {
-        strata_status status = st_error_set(error, STRATA_RUNTIME, NULL, "%s: expected a file to write to, found: %s", path,
+        strata_status status = st_error_set(error, STRATA_RUNTIME, NULL, "%s: cannot write the routing trace: %s", path,
                                             strerror(errno));
         free_writer(writer);
         return status;
@@ -80,7 +80,7 @@ strata_status st_trace_writer_open(const char *path, const st_trace_shape *shape
     return STRATA_OK;
 }
 
-/* Nine significant digits: the same float comes back. The decimal point is one in every locale. */
+/* Nine significant digits restore the same float. The decimal point is a dot in every locale. */
 static const char *weight_text(float weight, char out[WEIGHT_SIZE])
 {
     snprintf(out, WEIGHT_SIZE, "%.9g", weight > 0.0f && isfinite(weight) ? (double)weight : 0.0);
@@ -111,7 +111,7 @@ strata_status st_trace_writer_close(st_trace_writer *writer, strata_error *error
     note(writer, fflush(writer->file) == 0);
     note(writer, fclose(writer->file) == 0);
     if (writer->failure)
-        status = st_error_set(error, STRATA_RUNTIME, "is the disk full?", "%s: the routing could not be written: %s",
+        status = st_error_set(error, STRATA_RUNTIME, "is the disk full?", "%s: writing the routing trace failed: %s",
                               writer->path, strerror(writer->failure));
     free_writer(writer);
     return status;

@@ -15,9 +15,9 @@ static void count_routing(st_watch *watch, const st_routing *r)
     st_stats_event(watch->stats, r->layer, r->rows == 1, count, watch->distinct, NULL);
 }
 
-void st_watch_routing(st_watch *watch, const st_routing *r, bool all_at_hand)
+void st_watch_routing(st_watch *watch, const st_routing *r, bool all_resident)
 {
-    if (watch->stats && all_at_hand) count_routing(watch, r);
+    if (watch->stats && all_resident) count_routing(watch, r);
     for (uint32_t row = 0; watch->trace && row < r->rows; row++) {
         st_trace_event event = {.turn = watch->turn, .step = r->position + row, .layer = r->layer, .decode = r->rows == 1,
                                 .count = r->used};

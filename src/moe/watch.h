@@ -1,5 +1,5 @@
-/* Who watches the routing: statistics, and a recorded trace, of every layer with routed experts wherever they run. Owns
- * neither; allocates nothing while tokens run. */
+/* Observes the routing of every layer with routed experts, on every device: statistics and a trace. Owns neither; allocates
+ * nothing. */
 #ifndef ST_MOE_WATCH_H
 #define ST_MOE_WATCH_H
 
@@ -9,7 +9,7 @@
 typedef struct st_watch {
     st_stats *stats;        /* NULL: none */
     st_trace_writer *trace; /* NULL: none */
-    uint32_t turn;          /* of the trace: sequences one after the other */
+    uint32_t turn;          /* of the trace: grows when a sequence starts again from zero */
     uint32_t experts_max;
     bool *seen;             /* [experts_max] */
     uint32_t *distinct;     /* [experts_max] */
@@ -22,8 +22,8 @@ typedef struct st_routing {
     const float *weights;   /* [rows, used] */
 } st_routing;
 
-/* Records the routing. Statistics of layers in a cache are the stream's (moe/stream.h): they are counted here only where
- * `all_at_hand`. */
-void st_watch_routing(st_watch *watch, const st_routing *routing, bool all_at_hand);
+/* Records the routing. The stream (moe/stream.h) counts the layers of a cache; the others, whose experts are
+ * `all_resident`, are counted here. */
+void st_watch_routing(st_watch *watch, const st_routing *routing, bool all_resident);
 
 #endif
