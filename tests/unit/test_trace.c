@@ -76,7 +76,7 @@ static const mistake mistakes[] = {
     {"# route_trace v1\n\n", 2, "turn,phase"},
     {"# route_trace v1\n# n_layer=3 n_expert=8\n", 2, "n_expert_used"},
     {"# route_trace v1\n# n_layer=0 n_expert=8 n_expert_used=2\n", 2, "n_layer"},
-    {"# route_trace v1\n# n_layer=3 n_expert=8 n_expert_used=9\n", 2, "fewer"},
+    {"# route_trace v1\n# n_layer=3 n_expert=8 n_expert_used=9\n", 2, "(at most n_expert)"},
     {"# route_trace v1\n# n_layer=99999 n_expert=8 n_expert_used=2\n", 2, "n_layer"},
     {"# route_trace v1\n# n_layer=3x n_expert=8 n_expert_used=2\n", 2, "n_layer"},
     {"# route_trace v1\n# n_layer=18446744073709551619 n_expert=8 n_expert_used=2\n", 2, "n_layer"},
