@@ -346,6 +346,105 @@ static void experts(void **state)
     }
 }
 
+/* --- a row's result is the same bits whichever rows share its batch -------------------------------------------------------------------- */
+
+/* `rows` random rows, some elements far larger than others, with `row` at `place`. */
+static float *neighbours_of(const float *row, size_t width, uint32_t place, uint32_t rows)
+{
+    float *x = random_floats(rows * width);
+    for (uint32_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < 1 + width / 100; i++) x[r * width + random_bits() % width] *= 100;
+    memcpy(x + place * width, row, width * sizeof *x);
+    return x;
+}
+
+static void check_same(const level_case *c, const float *a, const float *b, size_t width, uint64_t seed)
+{
+    for (size_t i = 0; i < width; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0)
+            fail_msg("%s, %s: element %zu is %.9g in one batch and %.9g in another, seed %llu", c->cpu,
+                     st_type_find(c->type)->name, i, (double)a[i], (double)b[i], (unsigned long long)seed);
+}
+
+/* Batches of any size from four rows on, and from one to three. */
+static void matmul_neighbours(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    const st_type_info *info = st_type_find(c->type);
+    for (uint64_t seed = 1; seed <= rounds; seed++) {
+        random_state = seed * 53 + c->type;
+        uint32_t columns = between(1, 50);
+        size_t width = is_float_type(c->type) ? between(1, 300) : (size_t)info->block * between(1, info->block == 32 ? 40 : 5);
+        st_op op = {.kind = ST_OP_MATMUL};
+        st_bound_op bound = {.op = &op, .in[0] = {.width = (uint32_t)width}, .out = {.width = columns}};
+        bound.weight[0] = make_weight(c->type, width, columns, 1);
+        float *row = random_floats(width), *out[2];
+        for (int i = 0; i < 2; i++) {
+            uint32_t rows = seed % 3 ? between(4, 20) : between(1, 3), place = between(0, rows - 1);
+            out[i] = st_alloc_array((size_t)rows * columns, sizeof **out);
+            assert_non_null(out[i]);
+            bound.in[0].data = neighbours_of(row, width, place, rows);
+            bound.out.data = out[i];
+            st_step *step = make_step(rows, 0);
+            run_op(c->cpu, &bound, step);
+            memmove(out[i], out[i] + place * columns, columns * sizeof **out);
+            st_free(bound.in[0].data);
+            st_free(step);
+        }
+        check_same(c, out[0], out[1], columns, seed);
+        for (int i = 0; i < 2; i++) st_free(out[i]);
+        st_free(row);
+        free_weight(&bound.weight[0]);
+    }
+}
+
+/* Batches of the same size; the other rows choose the experts of the row, or others. */
+static void experts_neighbours(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    uint32_t block = st_type_find(c->type)->block, unit = block < 32 ? 32 : block;
+    for (uint64_t seed = 1; seed <= rounds; seed++) {
+        random_state = seed * 59 + c->type;
+        uint32_t used = between(1, 3), count = 2 * used + 2, rows = seed % 2 ? between(4, 9) : between(2, 40), embedding = 2 * unit;
+        st_op op = {.kind = ST_OP_EXPERTS};
+        op.p.experts.experts = count;
+        op.p.experts.used = used;
+        op.p.experts.width = unit;
+        op.p.experts.weight_on_input = seed % 4 == 1;
+        st_bound_op bound = {.op = &op, .in = {{.width = embedding}, {.width = used}, {.width = used}}, .out = {.width = embedding}};
+        bound.weight[0] = make_weight(c->type, embedding, unit, count);
+        bound.weight[1] = make_weight(c->type, embedding, unit, count);
+        bound.weight[2] = make_weight(c->type, unit, embedding, count);
+        float *row = random_floats(embedding), *weights = random_floats((size_t)rows * used), *out[2];
+        int32_t *ids = st_alloc_array((size_t)rows * used, sizeof *ids);
+        assert_non_null(ids);
+        bound.in[1].data = ids;
+        bound.in[2].data = weights;
+        st_step *step = make_step(rows, 0);
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t place = i ? rows - 1 : 0;
+            for (uint32_t r = 0; r < rows; r++)
+                for (uint32_t k = 0; k < used; k++) {
+                    ids[r * used + k] = (int32_t)(i == 0 || r == place ? k : used + (r + k) % (count - used));
+                    weights[r * used + k] = r == place ? (float)(k + 1) : random_float();
+                }
+            bound.in[0].data = neighbours_of(row, embedding, place, rows);
+            out[i] = st_alloc_array((size_t)rows * embedding, sizeof **out);
+            assert_non_null(out[i]);
+            bound.out.data = out[i];
+            run_op(c->cpu, &bound, step);
+            memmove(out[i], out[i] + (size_t)place * embedding, embedding * sizeof **out);
+            st_free(bound.in[0].data);
+        }
+        check_same(c, out[0], out[1], embedding, seed);
+        void *const pieces[] = {out[0], out[1], ids, weights, row, step};
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
+        for (int i = 0; i < 3; i++) free_weight(&bound.weight[i]);
+    }
+}
+
 static void attention(void **state)
 {
     const level_case *c = *state;
@@ -557,6 +656,8 @@ int main(void)
             if ((type >= ST_TYPE_I8 && type <= ST_TYPE_F64)) continue; /* no model multiplies by them */
             ADD(matmul, levels[l], type);
             ADD(experts, levels[l], type);
+            ADD(matmul_neighbours, levels[l], type);
+            ADD(experts_neighbours, levels[l], type);
         }
         for (size_t t = 0; t < sizeof kv_types / sizeof *kv_types; t++) ADD(attention, levels[l], kv_types[t]);
         ADD(rows_alone, levels[l], ST_TYPE_F32);

@@ -23,10 +23,9 @@ enum { FEW_QUERIES = 2 };
 
 enum { HALF_ROWS = 8, HALF_TILE = 4 };
 
-/* Four tokens against eight rows of a strip, for words first … last of a block. Bytes above 127 are taken as signed, less
- * 128, so that no pair of products overflows. */
-static inline void dot_words(__m256i sums[HALF_TILE], const uint8_t *bytes, const int8_t *q, int first, int last,
-                             bool minus_128)
+/* Some tokens × eight rows of a strip, for words first … last of a block. Bytes above 127 are taken as signed, less 128, so
+ * that no pair of products overflows. */
+INLINE void dot_words(__m256i sums[], const uint8_t *bytes, const int8_t *q, int tokens, int first, int last, bool minus_128)
 {
     for (int i = first; i < last; i++) {
         __m256i w = load_bytes(bytes + (size_t)i * ST_STRIP_ROWS * 4), magnitude = w;
@@ -34,7 +33,7 @@ static inline void dot_words(__m256i sums[HALF_TILE], const uint8_t *bytes, cons
             w = plus_128(w);
             magnitude = _mm256_abs_epi8(w);
         }
-        for (int t = 0; t < HALF_TILE; t++) {
+        for (int t = 0; t < tokens; t++) {
             int32_t word;
             memcpy(&word, q + t * ST_ACT_BLOCK + 4 * i, sizeof word);
             __m256i x = _mm256_set1_epi32(word);
@@ -44,38 +43,38 @@ static inline void dot_words(__m256i sums[HALF_TILE], const uint8_t *bytes, cons
     }
 }
 
-/* Adds block `at` of the activations × eight rows of block `b` of the strip, for four tokens. */
-static inline __attribute__((always_inline)) void add_block(const st_strip *strip, size_t b, size_t row, const st_act_row *acts,
-                                                            size_t at, int32_t zero, int group, bool has_offset,
-                                                            __m256 total[HALF_TILE])
+/* Adds eight rows of block `b` of the strip × activations number `at` and following, one for each token. */
+INLINE void add_block(const st_strip *strip, size_t b, size_t row, const st_act_row *acts, size_t at, int tokens, int32_t zero,
+                      int group, bool has_offset, __m256 total[])
 {
     bool minus_128 = zero == 128;
     if (minus_128) zero = 0;
     const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS + row * 4;
     for (int g = 0; g < 32 / group; g++) {
         __m256i sums[HALF_TILE];
-        for (int t = 0; t < HALF_TILE; t++) sums[t] = _mm256_set1_epi32(start_of(acts->total + 2 * (at + (size_t)t), zero, group, g));
-        dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, g * group / 4, (g + 1) * group / 4, minus_128);
+        for (int t = 0; t < tokens; t++) sums[t] = _mm256_set1_epi32(start_of(acts->total + 2 * (at + (size_t)t), zero, group, g));
+        dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, tokens, g * group / 4, (g + 1) * group / 4, minus_128);
         __m256 scale = _mm256_loadu_ps(strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
-        for (int t = 0; t < HALF_TILE; t++)
+        for (int t = 0; t < tokens; t++)
             total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
                                        _mm256_mul_ps(scale, _mm256_set1_ps(acts->scale[at + (size_t)t])), total[t]);
     }
     if (!has_offset) return;
     __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
-    for (int t = 0; t < HALF_TILE; t++)
+    for (int t = 0; t < tokens; t++)
         total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(acts->sum[at + (size_t)t]), total[t]);
 }
 
-static inline __attribute__((always_inline)) void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count,
-                                                              size_t row, size_t token, int32_t zero, int group,
-                                                              bool has_offset, __m256 total[HALF_TILE])
+/* Tokens token … end − 1, at most four of them; what the sums of absent ones hold does not matter. */
+INLINE void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count, size_t row, size_t token, size_t end,
+                        int32_t zero, int group, bool has_offset, __m256 total[HALF_TILE])
 {
     for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
     for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
-        add_block(strip, b, row, &tile->acts, b * ST_ACT_TILE + token, zero, group, has_offset, total);
-    for (size_t i = 0; i < tile->refined; i++)
-        add_block(strip, tile->list[i], row, &tile->rest, i * ST_ACT_TILE + token, zero, group, has_offset, total);
+        add_block(strip, b, row, &tile->acts, b * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset, total);
+    for (size_t t = 0; t < HALF_TILE && token + t < end; t++)
+        for (size_t r = (token + t) * tile->refined; r < (token + t + 1) * tile->refined; r++)
+            add_block(strip, tile->list[r], row, &tile->rest, r, 1, zero, group, has_offset, total + t);
 }
 
 /* By itself: what comes after it would take registers from the sums. */
@@ -85,10 +84,10 @@ __attribute__((noinline)) static void multiply_tile(const st_isa_type *type, con
     for (size_t token = 0; token < tokens; token += HALF_TILE)
         for (size_t row = 0; row < lanes; row += HALF_ROWS) {
             __m256 total[HALF_TILE];
-            if (type->group == 16) half_kernel(strip, tile, count, row, token, type->zero, 16, false, total);
-            else if (type->has_offset) half_kernel(strip, tile, count, row, token, 0, 32, true, total);
-            else if (type->zero == 128) half_kernel(strip, tile, count, row, token, 128, 32, false, total);
-            else half_kernel(strip, tile, count, row, token, type->zero, 32, false, total);
+            if (type->group == 16) half_kernel(strip, tile, count, row, token, tokens, type->zero, 16, false, total);
+            else if (type->has_offset) half_kernel(strip, tile, count, row, token, tokens, 0, 32, true, total);
+            else if (type->zero == 128) half_kernel(strip, tile, count, row, token, tokens, 128, 32, false, total);
+            else half_kernel(strip, tile, count, row, token, tokens, type->zero, 32, false, total);
             for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++) {
                 float values[HALF_ROWS];
                 _mm256_storeu_ps(values, total[t]);

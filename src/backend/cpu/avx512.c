@@ -23,39 +23,37 @@ enum { FEW_QUERIES = 4 };
 
 enum { HALF_TILE = 4, VECTORS = ST_STRIP_ROWS / 16 };
 
-/* Four tokens against all rows of a strip, for words first … last of a block: each word of a token is spread once and meets
- * every vector of rows. */
-static inline __attribute__((always_inline)) void dot_words(__m512i sums[HALF_TILE][VECTORS], const uint8_t *bytes,
-                                                            const int8_t *q, int first, int last)
+/* Some tokens × all rows of a strip, for words first … last of a block: each word of a token is broadcast once for all
+ * vectors of rows. */
+INLINE void dot_words(__m512i sums[][VECTORS], const uint8_t *bytes, const int8_t *q, int tokens, int first, int last)
 {
     for (int i = first; i < last; i++) {
         __m512i weights[VECTORS];
         for (int v = 0; v < VECTORS; v++) weights[v] = _mm512_loadu_si512(bytes + (i * VECTORS + v) * 64);
-        for (int t = 0; t < HALF_TILE; t++) {
+        for (int t = 0; t < tokens; t++) {
             __m512i x = _mm512_set1_epi32((int)word_of(q + t * ST_ACT_BLOCK + 4 * i));
             for (int v = 0; v < VECTORS; v++) sums[t][v] = _mm512_dpbusd_epi32(sums[t][v], weights[v], x);
         }
     }
 }
 
-/* Adds block `at` of the activations × block `b` of the strip. The kinds of strip are compile-time constants wherever this
- * is inlined, so that each gets a loop of its own. */
-static inline __attribute__((always_inline)) void add_block(const st_strip *strip, size_t b, const st_act_row *acts, size_t at,
-                                                            int32_t zero, int group, bool has_offset,
-                                                            __m512 total[HALF_TILE][VECTORS])
+/* Adds block `b` of the strip × activations number `at` and following, one for each token. The number of tokens and the
+ * kind of strip are compile-time constants wherever this is inlined, so that each gets a loop of its own. */
+INLINE void add_block(const st_strip *strip, size_t b, const st_act_row *acts, size_t at, int tokens, int32_t zero, int group,
+                      bool has_offset, __m512 total[][VECTORS])
 {
     const uint8_t *bytes = strip->bytes + b * ST_ACT_BLOCK * ST_STRIP_ROWS;
     for (int g = 0; g < 32 / group; g++) {
         __m512i sums[HALF_TILE][VECTORS];
-        for (int t = 0; t < HALF_TILE; t++) {
+        for (int t = 0; t < tokens; t++) {
             __m512i start = _mm512_set1_epi32(start_of(acts->total + 2 * (at + (size_t)t), zero, group, g));
             for (int v = 0; v < VECTORS; v++) sums[t][v] = zero ? start : _mm512_setzero_si512();
         }
-        dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, g * group / 4, (g + 1) * group / 4);
+        dot_words(sums, bytes, acts->q + at * ST_ACT_BLOCK, tokens, g * group / 4, (g + 1) * group / 4);
         const float *scales = strip->scale + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS;
         for (int v = 0; v < VECTORS; v++) {
             __m512 scale = _mm512_loadu_ps(scales + 16 * v);
-            for (int t = 0; t < HALF_TILE; t++)
+            for (int t = 0; t < tokens; t++)
                 total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
                                               _mm512_mul_ps(scale, _mm512_set1_ps(acts->scale[at + (size_t)t])), total[t][v]);
         }
@@ -63,21 +61,22 @@ static inline __attribute__((always_inline)) void add_block(const st_strip *stri
     if (!has_offset) return;
     for (int v = 0; v < VECTORS; v++) {
         __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
-        for (int t = 0; t < HALF_TILE; t++)
+        for (int t = 0; t < tokens; t++)
             total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(acts->sum[at + (size_t)t]), total[t][v]);
     }
 }
 
-static inline __attribute__((always_inline)) void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t count,
-                                                              size_t token, int32_t zero, int group, bool has_offset,
-                                                              __m512 total[HALF_TILE][VECTORS])
+/* Tokens token … end − 1, at most four of them; what the sums of absent ones hold does not matter. */
+INLINE void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t count, size_t token, size_t end, int32_t zero,
+                        int group, bool has_offset, __m512 total[HALF_TILE][VECTORS])
 {
     for (int t = 0; t < HALF_TILE; t++)
         for (int v = 0; v < VECTORS; v++) total[t][v] = _mm512_setzero_ps();
     for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
-        add_block(strip, b, &tile->acts, b * ST_ACT_TILE + token, zero, group, has_offset, total);
-    for (size_t i = 0; i < tile->refined; i++)
-        add_block(strip, tile->list[i], &tile->rest, i * ST_ACT_TILE + token, zero, group, has_offset, total);
+        add_block(strip, b, &tile->acts, b * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset, total);
+    for (size_t t = 0; t < HALF_TILE && token + t < end; t++)
+        for (size_t r = (token + t) * tile->refined; r < (token + t + 1) * tile->refined; r++)
+            add_block(strip, tile->list[r], &tile->rest, r, 1, zero, group, has_offset, total + t);
 }
 
 /* By itself: what comes after it would take registers from the sums. */
@@ -86,9 +85,9 @@ __attribute__((noinline)) static void multiply_tile(const st_isa_type *type, con
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE) {
         __m512 total[HALF_TILE][VECTORS];
-        if (type->group == 16) tile_kernel(strip, tile, count, token, type->zero, 16, false, total);
-        else if (type->has_offset) tile_kernel(strip, tile, count, token, 0, 32, true, total);
-        else tile_kernel(strip, tile, count, token, type->zero, 32, false, total);
+        if (type->group == 16) tile_kernel(strip, tile, count, token, tokens, type->zero, 16, false, total);
+        else if (type->has_offset) tile_kernel(strip, tile, count, token, tokens, 0, 32, true, total);
+        else tile_kernel(strip, tile, count, token, tokens, type->zero, 32, false, total);
         for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++)
             for (size_t v = 0; v < VECTORS && 16 * v < lanes; v++) {
                 uint32_t last = lanes - 16 * v >= 16 ? 0xFFFFu : (1u << (lanes - 16 * v)) - 1;

@@ -5,12 +5,15 @@
 
 #include "backend/cpu/fast.h"
 
-enum { BATCH_TOKENS = ST_FEW_ROWS, FEW_COLUMNS = ST_FEW_COLUMNS, ALIGN = ST_SCRATCH_ALIGN };
+#define NO_PLACE UINT32_MAX
 
+/* The pairs that are computed: those whose expert is present. */
 typedef struct pair_list {
     uint32_t *first;  /* [experts + 1]: an expert's pairs are first[e] … first[e + 1] − 1 */
-    uint32_t *places; /* [experts + 1]: where its rows begin among the activations: a tile's start */
+    uint32_t *places; /* [experts + 1]: where its rows begin among hidden rows and activations: a tile's start */
     uint32_t *pair;   /* [pairs]: token × used + choice */
+    uint32_t *place;  /* [pairs]: of a pair's row; NO_PLACE: its expert is absent */
+    uint32_t *next;   /* [experts]: while sorting */
     uint32_t active_count;
     uint32_t *active; /* [experts]: those with pairs */
 } pair_list;
@@ -21,23 +24,63 @@ typedef struct experts_job {
     size_t up_first;       /* the row of `up` where it begins: behind gate if they are fused */
     size_t width, embedding;
     size_t columns;        /* of a part: a strip; for a few tokens more, so that the memory can stream */
+    bool batch;            /* strips, and activations in tiles by expert; else dots, and activations by token */
     pair_list list;
-    st_acts inputs, hidden_acts;
+    st_acts inputs;        /* a batch: by place; else by token */
+    st_acts hidden_acts;   /* by place */
     float *hidden;         /* [places, width] */
     bool int8_in, int8_out;
 } experts_job;
 
-static size_t align_up(size_t bytes)
+/* --- scratch ---------------------------------------------------------------------------------------------------------------- */
+
+/* Where everything lies in the shared scratch. */
+typedef struct layout {
+    size_t first, places, pair, place, next, active, hidden, inputs, hidden_acts, bytes;
+} layout;
+
+static size_t take(size_t *end, size_t bytes)
 {
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    size_t start = *end;
+    *end += (bytes + ST_SCRATCH_ALIGN - 1) / ST_SCRATCH_ALIGN * ST_SCRATCH_ALIGN;
+    return start;
 }
 
-/* Rows of activations when every expert's begin at a tile. */
-static size_t places_max(size_t pairs, size_t experts)
+/* Strips pay from ST_FEW_ROWS tokens an expert on. The batch decides for all experts alike, not an expert's number of
+ * tokens: a token's result must not depend on what other tokens choose. */
+static bool is_batch(const st_op *op, size_t rows)
 {
-    size_t active = pairs < experts ? pairs : experts;
-    return pairs + active * (ST_ACT_TILE - 1);
+    return rows * op->p.experts.used >= (size_t)ST_FEW_ROWS * op->p.experts.experts;
 }
+
+static layout lay_out(const st_op *op, size_t embedding, size_t rows)
+{
+    size_t experts = op->p.experts.experts, pairs = rows * op->p.experts.used, end = 0;
+    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_ACT_TILE - 1); /* every expert begins at a tile */
+    layout at = {.first = take(&end, (experts + 1) * sizeof(uint32_t)),
+                 .places = take(&end, (experts + 1) * sizeof(uint32_t)),
+                 .pair = take(&end, pairs * sizeof(uint32_t)),
+                 .place = take(&end, pairs * sizeof(uint32_t)),
+                 .next = take(&end, experts * sizeof(uint32_t)),
+                 .active = take(&end, experts * sizeof(uint32_t)),
+                 .hidden = take(&end, places * op->p.experts.width * sizeof(float)),
+                 .inputs = take(&end, st_acts_bytes(embedding, is_batch(op, rows) ? places : rows)),
+                 .hidden_acts = take(&end, st_acts_bytes(op->p.experts.width, places))};
+    at.bytes = end;
+    return at;
+}
+
+/* For each worker the results of some columns, and a strip. */
+st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    size_t hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
+    size_t columns = (size_t)rows * ST_STRIP_ROWS, few = (ST_FEW_ROWS - 1) * ST_FEW_COLUMNS;
+    return (st_scratch){.shared_bytes = lay_out(shape->op, embedding, rows).bytes,
+                        .worker_bytes = (columns > few ? columns : few) * sizeof(float) +
+                                        st_strip_bytes(hidden > embedding ? hidden : embedding)};
+}
+
+/* --- pairs ------------------------------------------------------------------------------------------------------------------ */
 
 static void list_pairs(experts_job *job)
 {
@@ -55,13 +98,15 @@ static void list_pairs(experts_job *job)
         list->places[e + 1] = list->places[e] + (count + ST_ACT_TILE - 1) / ST_ACT_TILE * ST_ACT_TILE;
         list->first[e + 1] += list->first[e];
     }
-    uint32_t *next = list->pair + pairs; /* a second list behind the first, used while sorting */
-    memcpy(next, list->first, experts * sizeof *next);
-    for (uint32_t i = 0; i < pairs; i++)
-        if (job->gate->parts[ids[i]]) list->pair[next[ids[i]]++] = i;
+    memcpy(list->next, list->first, experts * sizeof *list->next);
+    for (uint32_t i = 0; i < pairs; i++) {
+        uint32_t e = (uint32_t)ids[i];
+        list->place[i] = NO_PLACE;
+        if (!job->gate->parts[e]) continue;
+        list->place[i] = list->places[e] + list->next[e] - list->first[e];
+        list->pair[list->next[e]++] = i;
+    }
 }
-
-/* --- hidden rows ------------------------------------------------------------------------------------------------------------------- */
 
 static float pair_weight(const st_cpu_call *call, uint32_t pair)
 {
@@ -69,30 +114,48 @@ static float pair_weight(const st_cpu_call *call, uint32_t pair)
     return st_cpu_row(call->bound->in[2], pair / used)[pair % used];
 }
 
-/* The input of a pair: the token's row, times the router's weight where the family wants it there. */
-static const float *pair_input(const experts_job *job, uint32_t pair, float *scratch)
-{
-    const st_cpu_call *call = job->call;
-    const float *x = st_cpu_row(call->bound->in[0], pair / call->op->p.experts.used);
-    if (!call->op->p.experts.weight_on_input) return x;
-    call->isa->scale(x, pair_weight(call, pair), scratch, job->embedding);
-    return scratch;
-}
-
 static uint32_t tokens_of(const experts_job *job, uint32_t e)
 {
     return job->list.first[e + 1] - job->list.first[e];
 }
 
-/* A part is an active expert: quantises its tokens' inputs. */
-static void quantise_inputs(void *context, uint32_t worker, size_t part)
+/* --- hidden rows ------------------------------------------------------------------------------------------------------------ */
+
+static void copy_acts(const st_act_row *from, const st_act_row *to, size_t blocks)
 {
+    for (size_t b = 0; b < blocks; b++) {
+        size_t i = b * from->stride, k = b * to->stride;
+        memcpy(to->q + k * ST_ACT_BLOCK, from->q + i * ST_ACT_BLOCK, ST_ACT_BLOCK);
+        to->scale[k] = from->scale[i];
+        to->sum[k] = from->sum[i];
+        memcpy(to->total + 2 * k, from->total + 2 * i, 2 * sizeof *to->total);
+    }
+}
+
+/* A part is a token. Its row is quantised once; in a batch the experts' tiles get copies. */
+static void quantise_input(void *context, uint32_t worker, size_t token)
+{
+    (void)worker;
     const experts_job *job = context;
-    uint32_t e = job->list.active[part], count = tokens_of(job, e);
-    for (uint32_t i = 0; i < count; i++) {
-        st_act_row out = st_acts_row(&job->inputs, job->list.places[e] + i, count >= BATCH_TOKENS);
-        const float *x = pair_input(job, job->list.pair[job->list.first[e] + i], st_cpu_scratch(job->call, worker));
-        job->call->isa->quantise(x, job->embedding, &out);
+    const st_cpu_call *call = job->call;
+    const float *x = st_cpu_row(call->bound->in[0], token);
+    size_t used = call->op->p.experts.used;
+    st_act_row first = st_acts_row(&job->inputs, token, false);
+    if (!job->batch) {
+        call->isa->quantise(x, job->embedding, &first);
+        return;
+    }
+    bool done = false;
+    for (size_t i = token * used; i < (token + 1) * used; i++) {
+        if (job->list.place[i] == NO_PLACE) continue;
+        st_act_row out = st_acts_row(&job->inputs, job->list.place[i], true);
+        if (done) {
+            copy_acts(&first, &out, job->embedding / ST_ACT_BLOCK);
+            continue;
+        }
+        call->isa->quantise(x, job->embedding, &out);
+        first = out;
+        done = true;
     }
 }
 
@@ -103,22 +166,25 @@ static void quantise_hidden(void *context, uint32_t worker, size_t part)
     uint32_t e = job->list.active[part], count = tokens_of(job, e);
     for (uint32_t i = 0; i < count; i++) {
         size_t place = job->list.places[e] + i;
-        st_act_row out = st_acts_row(&job->hidden_acts, place, count >= BATCH_TOKENS);
+        st_act_row out = st_acts_row(&job->hidden_acts, place, job->batch);
         job->call->isa->quantise(job->hidden + place * job->width, job->width, &out);
     }
 }
 
-/* out[t × stride + column] for rows first … of an expert's matrix and the activations of its `count` tokens. */
+/* out[t × stride + column] for rows first … of an expert's matrix and the activations of its tokens: its inputs, or its
+ * hidden rows. */
 static void int8_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
-                         const st_acts *acts, float *scratch, float *out, size_t stride)
+                         bool hidden, float *scratch, float *out, size_t stride)
 {
     const st_isa *isa = job->call->isa;
     const st_isa_type *type = &isa->types[matrix->type];
+    const st_acts *acts = hidden ? &job->hidden_acts : &job->inputs;
     const unsigned char *rows = matrix->parts[e];
-    uint32_t count = tokens_of(job, e);
-    if (count < BATCH_TOKENS) {
+    uint32_t count = tokens_of(job, e), place = job->list.places[e];
+    if (!job->batch) {
         for (uint32_t t = 0; t < count; t++) {
-            st_act_row act = st_acts_row(acts, job->list.places[e] + t, false);
+            size_t token = job->list.pair[job->list.first[e] + t] / job->call->op->p.experts.used;
+            st_act_row act = st_acts_row(acts, hidden ? place + t : token, false);
             type->dots(rows + first * matrix->row_bytes, matrix->row_bytes, columns, &act, matrix->ne[0], out + t * stride);
         }
         return;
@@ -126,35 +192,34 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
     st_strip strip = st_strip_in(scratch, matrix->ne[0]);
     st_strip_fill(type, rows, matrix->row_bytes, matrix->ne[0], first, columns, &strip);
     for (uint32_t t = 0; t < count; t += ST_ACT_TILE) {
-        st_act_tile tile = {.acts = st_acts_tile(acts, (job->list.places[e] + t) / ST_ACT_TILE)};
+        st_act_tile tile = {.acts = st_acts_tile(acts, (place + t) / ST_ACT_TILE)};
         size_t tokens = count - t < ST_ACT_TILE ? count - t : ST_ACT_TILE;
         isa->strip_times_tile(type, &strip, &tile, matrix->ne[0], tokens, columns, out + t * stride, stride);
     }
 }
 
-/* The same in float, for weights without an int8 kernel; `input` gives a token's row. */
+/* The same in float, for weights without an int8 kernel. */
 static void float_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
                           bool hidden, float *scratch, float *out, size_t stride)
 {
     const st_cpu_call *call = job->call;
-    uint32_t count = tokens_of(job, e);
-    float *row = scratch, *scaled = scratch + matrix->ne[0];
+    uint32_t count = tokens_of(job, e), used = call->op->p.experts.used;
     for (size_t i = 0; i < columns; i++) {
-        matrix->info->dequantise((const unsigned char *)matrix->parts[e] + (first + i) * matrix->row_bytes, row,
+        matrix->info->dequantise((const unsigned char *)matrix->parts[e] + (first + i) * matrix->row_bytes, scratch,
                                  matrix->ne[0] / matrix->info->block);
         for (uint32_t t = 0; t < count; t++) {
             const float *x = hidden ? job->hidden + (job->list.places[e] + t) * job->width
-                                    : pair_input(job, job->list.pair[job->list.first[e] + t], scaled);
-            out[t * stride + i] = call->isa->dot_float[ST_TYPE_F32](row, x, matrix->ne[0]);
+                                    : st_cpu_row(call->bound->in[0], job->list.pair[job->list.first[e] + t] / used);
+            out[t * stride + i] = call->isa->dot_float[ST_TYPE_F32](scratch, x, matrix->ne[0]);
         }
     }
 }
 
-static void hidden_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
-                           float *scratch, float *out, size_t stride)
+static void expert_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
+                           bool hidden, float *scratch, float *out, size_t stride)
 {
-    if (job->int8_in) int8_columns(job, matrix, e, first, columns, &job->inputs, scratch, out, stride);
-    else float_columns(job, matrix, e, first, columns, false, scratch, out, stride);
+    bool int8 = hidden ? job->int8_out : job->int8_in;
+    (int8 ? int8_columns : float_columns)(job, matrix, e, first, columns, hidden, scratch, out, stride);
 }
 
 /* A part is a strip's columns of one expert's hidden rows: gate, up, and their product. */
@@ -169,11 +234,17 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
     float *ups = st_cpu_scratch(call, worker); /* [rows, columns] */
     float *rest = ups + (size_t)call->rows * job->columns;
     float *gates = job->hidden + job->list.places[e] * job->width + first;
-    hidden_columns(job, job->gate, e, first, columns, rest, gates, job->width);
-    hidden_columns(job, job->up, e, job->up_first + first, columns, rest, ups, job->columns);
-    for (uint32_t t = 0; t < count; t++)
-        call->isa->gated(call->op->p.experts.activation, gates + t * job->width, ups + t * job->columns,
-                         gates + t * job->width, columns);
+    expert_columns(job, job->gate, e, first, columns, false, rest, gates, job->width);
+    expert_columns(job, job->up, e, job->up_first + first, columns, false, rest, ups, job->columns);
+    for (uint32_t t = 0; t < count; t++) {
+        float *gate = gates + t * job->width, *up = ups + t * job->columns;
+        if (call->op->p.experts.weight_on_input) { /* (w × x) · row = w × (x · row) */
+            float weight = pair_weight(call, job->list.pair[job->list.first[e] + t]);
+            call->isa->scale(gate, weight, gate, columns);
+            call->isa->scale(up, weight, up, columns);
+        }
+        call->isa->gated(call->op->p.experts.activation, gate, up, gate, columns);
+    }
 }
 
 /* --- output -------------------------------------------------------------------------------------------------------------------------- */
@@ -190,8 +261,7 @@ static void output_part(void *context, uint32_t worker, size_t part)
     for (size_t row = 0; row < call->rows; row++) memset(st_cpu_row(call->bound->out, row) + first, 0, columns * sizeof(float));
     for (uint32_t a = 0; a < job->list.active_count; a++) {
         uint32_t e = job->list.active[a], count = tokens_of(job, e);
-        if (job->int8_out) int8_columns(job, job->down, e, first, columns, &job->hidden_acts, rest, products, job->columns);
-        else float_columns(job, job->down, e, first, columns, true, rest, products, job->columns);
+        expert_columns(job, job->down, e, first, columns, true, rest, products, job->columns);
         const st_bound_weight *factors = &call->bound->weight[3];
         float factor = factors->data ? st_cpu_element(factors, e) : 1;
         for (uint32_t t = 0; t < count; t++) {
@@ -210,45 +280,28 @@ static bool is_int8(const st_isa *isa, const st_bound_weight *matrix)
     return isa->types[matrix->type].dots && matrix->ne[0] % ST_ACT_BLOCK == 0;
 }
 
-static unsigned char *take(unsigned char **at, size_t bytes)
-{
-    unsigned char *start = *at;
-    *at += align_up(bytes);
-    return start;
-}
-
-/* The pairs (token, expert) sorted, their inputs and hidden rows, each expert's beginning at a tile. */
-st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
-{
-    size_t experts = shape->op->p.experts.experts, pairs = (size_t)rows * shape->op->p.experts.used;
-    size_t places = places_max(pairs, experts), hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
-    size_t lists = (4 * (experts + 1) + pairs) * sizeof(uint32_t), widest = hidden > embedding ? hidden : embedding;
-    size_t columns = (size_t)rows * ST_STRIP_ROWS, few = (ST_FEW_ROWS - 1) * FEW_COLUMNS;
-    return (st_scratch){.shared_bytes = lists + places * hidden * sizeof(float) + st_acts_bytes(embedding, places) +
-                                        st_acts_bytes(hidden, places) + 8 * ALIGN,
-                        .worker_bytes = (columns > few ? columns : few) * sizeof(float) + st_strip_bytes(widest)};
-}
-
 static void set_up(experts_job *job, const st_cpu_call *call)
 {
     const st_bound_op *bound = call->bound;
     bool fused = call->op->p.experts.fused;
-    uint32_t experts = call->op->p.experts.experts, pairs = call->rows * call->op->p.experts.used;
     *job = (experts_job){.call = call, .gate = &bound->weight[0], .up = fused ? &bound->weight[0] : &bound->weight[1],
                          .down = &bound->weight[2], .up_first = fused ? call->op->p.experts.width : 0,
-                         .width = call->op->p.experts.width, .embedding = bound->in[0].width};
-    job->columns = call->rows < ST_FEW_ROWS ? FEW_COLUMNS : ST_STRIP_ROWS;
+                         .width = call->op->p.experts.width, .embedding = bound->in[0].width,
+                         .batch = is_batch(call->op, call->rows)};
+    job->columns = call->rows < ST_FEW_ROWS ? ST_FEW_COLUMNS : ST_STRIP_ROWS;
     job->int8_in = is_int8(call->isa, job->gate) && is_int8(call->isa, job->up);
     job->int8_out = is_int8(call->isa, job->down);
-    size_t places = places_max(pairs, experts);
-    unsigned char *at = call->shared;
-    job->list.first = (uint32_t *)(void *)take(&at, (experts + 1) * sizeof(uint32_t));
-    job->list.places = (uint32_t *)(void *)take(&at, (experts + 1) * sizeof(uint32_t));
-    job->list.active = (uint32_t *)(void *)take(&at, experts * sizeof(uint32_t));
-    job->list.pair = (uint32_t *)(void *)take(&at, ((size_t)pairs + experts) * sizeof(uint32_t));
-    job->hidden = (float *)(void *)take(&at, places * job->width * sizeof(float));
-    job->inputs = (st_acts){.memory = take(&at, st_acts_bytes(job->embedding, places)), .width = job->embedding};
-    job->hidden_acts = (st_acts){.memory = at, .width = job->width};
+    layout at = lay_out(call->op, job->embedding, call->rows);
+    void *base = call->shared;
+    job->list.first = (uint32_t *)base + at.first / sizeof(uint32_t);
+    job->list.places = (uint32_t *)base + at.places / sizeof(uint32_t);
+    job->list.pair = (uint32_t *)base + at.pair / sizeof(uint32_t);
+    job->list.place = (uint32_t *)base + at.place / sizeof(uint32_t);
+    job->list.next = (uint32_t *)base + at.next / sizeof(uint32_t);
+    job->list.active = (uint32_t *)base + at.active / sizeof(uint32_t);
+    job->hidden = (float *)base + at.hidden / sizeof(float);
+    job->inputs = (st_acts){.memory = call->shared + at.inputs, .width = job->embedding};
+    job->hidden_acts = (st_acts){.memory = call->shared + at.hidden_acts, .width = job->width};
 }
 
 void st_cpu_fast_experts(const st_cpu_call *call)
@@ -257,7 +310,7 @@ void st_cpu_fast_experts(const st_cpu_call *call)
     set_up(&job, call);
     list_pairs(&job);
     size_t active = job.list.active_count;
-    if (job.int8_in) st_pool_run(call->pool, quantise_inputs, &job, active);
+    if (job.int8_in) st_pool_run(call->pool, quantise_input, &job, call->rows);
     st_pool_run(call->pool, hidden_part, &job, active * ((job.width + job.columns - 1) / job.columns));
     if (job.int8_out) st_pool_run(call->pool, quantise_hidden, &job, active);
     st_pool_run(call->pool, output_part, &job, (job.embedding + job.columns - 1) / job.columns);

@@ -11,7 +11,7 @@ enum {
     PIECE_BYTES = 384 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
     PIECE_COLUMNS = 32,     /* the same for floats */
     ALIGN = ST_SCRATCH_ALIGN,
-    REFINED_MAX = 1024, /* blocks of a tile that are refined: an eighth of 262,144 elements */
+    REFINED_MAX = 1024, /* blocks of a row that are refined: an eighth of 262,144 elements */
 };
 
 /* --- activations and strips in scratch --------------------------------------------------------------------------------------- */
@@ -84,15 +84,21 @@ size_t st_strip_bytes(size_t width)
     return (strip > rows ? strip : rows) + 3 * ALIGN;
 }
 
+/* Of a row of activations. */
+static size_t blocks_refined(size_t width)
+{
+    size_t refined = (width / ST_ACT_BLOCK + ST_REFINE - 1) / ST_REFINE;
+    return refined < REFINED_MAX ? refined : REFINED_MAX;
+}
+
 /* Activations in int8, and what rounding left of the refined blocks; for each worker a strip, or a piece of a matrix of
  * floats. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
-    size_t width = shape->weight[0].ne[0], tiles = ((size_t)rows + ST_ACT_TILE - 1) / ST_ACT_TILE;
-    size_t refined = (width / ST_ACT_BLOCK + ST_REFINE - 1) / ST_REFINE, strip = st_strip_bytes(width);
+    size_t width = shape->weight[0].ne[0], refined = blocks_refined(width), strip = st_strip_bytes(width);
     return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + st_acts_bytes(refined * ST_ACT_BLOCK, rows) +
-                                        tiles * align_up(refined * sizeof(uint32_t)),
+                                        rows * refined * sizeof(uint32_t),
                         .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
 }
 
@@ -117,42 +123,46 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
 typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
-    bool batch;
-    st_acts rest;       /* in a batch: what rounding left of the blocks that round worst … */
-    size_t refined;     /* … so many of a tile … */
-    unsigned char *lists; /* … which ones, for each tile */
+    bool batch;         /* rows lie side by side in tiles, and are refined */
+    st_acts rest;       /* the residuals of the refined blocks; rows lie by themselves */
+    size_t refined;     /* blocks of each row */
+    uint32_t *lists;    /* [rows, refined]: which ones */
     size_t columns_per_part;
 } matmul_job;
 
+/* The blocks of a row with the largest errors, which go with the squares of the scales. In no order. */
+static void choose_blocks(const st_act_row *acts, size_t blocks, size_t refined, uint32_t *list)
+{
+    float scales[REFINED_MAX];
+    size_t least = 0;
+    for (size_t b = 0; b < blocks; b++) {
+        float scale = acts->scale[b * acts->stride];
+        size_t place = b < refined ? b : least;
+        if (b >= refined && scale <= scales[least]) continue;
+        scales[place] = scale;
+        list[place] = (uint32_t)b;
+        for (size_t i = least = 0; i < refined && b + 1 >= refined; i++)
+            if (scales[i] < scales[least]) least = i;
+    }
+}
+
+/* A row by itself: neither its bytes nor the choice of refined blocks depends on other rows. */
 static void quantise_row(const matmul_job *job, size_t row)
 {
-    st_act_row out = st_acts_row(&job->acts, row, job->batch);
-    job->call->isa->quantise(st_cpu_row(job->call->bound->in[0], row), job->acts.width, &out);
-}
-
-static uint32_t *list_of(const matmul_job *job, size_t tile)
-{
-    return (uint32_t *)(void *)(job->lists + tile * align_up(job->refined * sizeof(uint32_t)));
-}
-
-/* The blocks of a tile with the largest errors, which go with the squares of the scales. In no order. */
-static void choose_blocks(const matmul_job *job, size_t tile, size_t tokens, uint32_t *list)
-{
-    st_act_row acts = st_acts_tile(&job->acts, tile);
-    size_t blocks = job->acts.width / ST_ACT_BLOCK, chosen = 0, least = 0;
-    float errors[REFINED_MAX];
+    const st_isa *isa = job->call->isa;
+    const float *x = st_cpu_row(job->call->bound->in[0], row);
+    st_act_row acts = st_acts_row(&job->acts, row, job->batch);
+    isa->quantise(x, job->acts.width, &acts);
     if (job->refined == 0) return;
-    for (size_t b = 0; b < blocks; b++) {
-        float error = 0;
-        for (size_t t = 0; t < tokens; t++) error += acts.scale[b * ST_ACT_TILE + t] * acts.scale[b * ST_ACT_TILE + t];
-        size_t place = chosen < job->refined ? chosen++ : error > errors[least] ? least : job->refined;
-        if (place == job->refined) continue;
-        errors[place] = error;
-        list[place] = (uint32_t)b;
-        if (chosen < job->refined) continue;
-        least = 0;
-        for (size_t i = 1; i < chosen; i++)
-            if (errors[i] < errors[least]) least = i;
+    uint32_t *list = job->lists + row * job->refined;
+    st_act_row rest = st_acts_row(&job->rest, row, false);
+    choose_blocks(&acts, job->acts.width / ST_ACT_BLOCK, job->refined, list);
+    for (size_t i = 0; i < job->refined; i++) {
+        float left[ST_ACT_BLOCK];
+        isa->residual(x, &acts, list[i], left);
+        st_act_row out = {.q = rest.q + i * ST_ACT_BLOCK, .scale = rest.scale + i, .sum = rest.sum + i,
+                          .total = rest.total + i * 2, .stride = 1};
+        isa->quantise(left, ST_ACT_BLOCK, &out);
     }
 }
 
@@ -161,22 +171,8 @@ static void quantise_tile(void *context, uint32_t worker, size_t tile)
 {
     (void)worker;
     const matmul_job *job = context;
-    const st_isa *isa = job->call->isa;
-    size_t first = tile * ST_ACT_TILE, rows = job->call->rows - first;
-    size_t tokens = rows < ST_ACT_TILE ? rows : ST_ACT_TILE;
-    uint32_t *list = list_of(job, tile);
-    for (size_t t = 0; t < tokens; t++) quantise_row(job, first + t);
-    choose_blocks(job, tile, tokens, list);
-    for (size_t t = 0; t < tokens; t++) {
-        st_act_row acts = st_acts_row(&job->acts, first + t, true), rest = st_acts_row(&job->rest, first + t, true);
-        for (size_t i = 0; i < job->refined; i++) {
-            float left[ST_ACT_BLOCK];
-            isa->residual(st_cpu_row(job->call->bound->in[0], first + t), &acts, list[i], left);
-            st_act_row out = {.q = rest.q + i * ST_ACT_TILE * ST_ACT_BLOCK, .scale = rest.scale + i * ST_ACT_TILE,
-                              .sum = rest.sum + i * ST_ACT_TILE, .total = rest.total + i * ST_ACT_TILE * 2, .stride = 1};
-            isa->quantise(left, ST_ACT_BLOCK, &out);
-        }
-    }
+    size_t end = (tile + 1) * ST_ACT_TILE;
+    for (size_t row = tile * ST_ACT_TILE; row < end && row < job->call->rows; row++) quantise_row(job, row);
 }
 
 static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
@@ -209,7 +205,7 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
     for (size_t row = 0; row < rows; row += ST_ACT_TILE) {
         size_t index = row / ST_ACT_TILE, tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
         st_act_tile tile = {.acts = st_acts_tile(&job->acts, index), .rest = st_acts_tile(&job->rest, index),
-                            .list = list_of(job, index), .refined = job->refined};
+                            .list = job->lists + row * job->refined, .refined = job->refined};
         job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, st_cpu_row(bound->out, row) + first,
                                          bound->out.width);
     }
@@ -244,12 +240,11 @@ static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t column
 /* Where the activations of a batch, and what rounding left of them, lie in the shared scratch. */
 static void lay_out_batch(matmul_job *job)
 {
-    size_t blocks = job->acts.width / ST_ACT_BLOCK, rows = job->call->rows;
-    job->refined = (blocks + ST_REFINE - 1) / ST_REFINE;
-    if (job->refined > REFINED_MAX) job->refined = REFINED_MAX;
+    size_t rows = job->call->rows;
+    job->refined = blocks_refined(job->acts.width);
     unsigned char *rest = job->acts.memory + st_acts_bytes(job->acts.width, rows);
     job->rest = (st_acts){.memory = rest, .width = job->refined * ST_ACT_BLOCK};
-    job->lists = rest + st_acts_bytes(job->rest.width, rows);
+    job->lists = (uint32_t *)(void *)(rest + st_acts_bytes(job->rest.width, rows));
 }
 
 static void int8_matmul(const st_cpu_call *call)

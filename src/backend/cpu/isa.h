@@ -23,10 +23,11 @@ typedef struct st_act_row {
     size_t stride;
 } st_act_row;
 
-/* A tile of activations, and what rounding left of the blocks that round worst: block i of `rest` belongs to list[i]. */
+/* A tile of activations. The blocks of each token that round worst are refined: the residual of rounding is a second block.
+ * `rest` has the residuals token by token, not side by side: number r = token × refined + i belongs to block list[r]. */
 typedef struct st_act_tile {
     st_act_row acts, rest;
-    const uint32_t *list; /* [refined] */
+    const uint32_t *list; /* [tokens, refined] */
     size_t refined;       /* 0: none */
 } st_act_tile;
 
