@@ -427,7 +427,7 @@ static void waiting_in_vain_is_told(void **state)
     st_clock_queue_free(clock, c); /* what it promised will never be */
     assert_int_equal(first.drops, 1);
     assert_int_equal(st_clock_wait(clock, promised, 0, &error), STRATA_DEVICE);
-    assert_non_null(strstr(error.message, "gone"));
+    assert_non_null(strstr(error.message, "freed"));
     assert_int_equal(st_clock_wait(clock, lost, 0, &error), STRATA_DEVICE);
     assert_int_equal(stuck.drops, 0);
     st_clock_free(clock);

@@ -224,14 +224,14 @@ static void a_copy_on_the_wrong_side_is_refused(void **state)
     open_rig(&r);
     unsigned char *device = r.block, *host = r.host;
     const struct { st_copy_kind kind; void *to; const void *from; size_t bytes; const char *words; } rows[] = {
-        {ST_COPY_UP, host, host + 100, 10, "target: expected the card's"},
-        {ST_COPY_UP, device, device + 100, 10, "source: expected the host's"},
-        {ST_COPY_DOWN, device, device + 100, 10, "target: expected the host's"},
-        {ST_COPY_DOWN, host, host + 100, 10, "source: expected the card's"},
-        {ST_COPY_WITHIN, device, host, 10, "source: expected the card's"},
-        {ST_COPY_WITHIN, host, device, 10, "target: expected the card's"},
+        {ST_COPY_UP, host, host + 100, 10, "target: expected GPU memory"},
+        {ST_COPY_UP, device, device + 100, 10, "source: expected host memory"},
+        {ST_COPY_DOWN, device, device + 100, 10, "target: expected host memory"},
+        {ST_COPY_DOWN, host, host + 100, 10, "source: expected GPU memory"},
+        {ST_COPY_WITHIN, device, host, 10, "source: expected GPU memory"},
+        {ST_COPY_WITHIN, host, device, 10, "target: expected GPU memory"},
         {ST_COPY_WITHIN, device, device + 5, 10, "overlap"},
-        {ST_COPY_UP, device + 1500, host, 37, "target: expected the card's"}, /* one past the 1536 */
+        {ST_COPY_UP, device + 1500, host, 37, "target: expected GPU memory"}, /* one past the 1536 */
         {ST_COPY_UP, device, NULL, 10, "source"},
         {ST_COPY_DOWN, NULL, device, 10, "target"},
     };
@@ -254,7 +254,7 @@ static void memory_freed_under_a_copy_is_told(void **state)
     assert_int_equal(card->alloc(r.device, 100, &memory, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_UP, memory, r.host, 100, NULL), STRATA_OK);
     card->free(r.device, memory);
-    expect(drain(&r, r.up, &error), STRATA_DEVICE, &error, "target: expected the card's");
+    expect(drain(&r, r.up, &error), STRATA_DEVICE, &error, "target: expected GPU memory");
     close_rig(&r);
 }
 
@@ -599,7 +599,7 @@ static void the_host_waits_for_what_it_reads(void **state)
     assert_int_equal(h.host->event_record(event, h.queue, NULL), STRATA_OK);
     check_seconds("event", h.host->event_seconds(event), 0.5);
     assert_int_equal(h.host->event_wait_queue(event, h.queue, NULL), STRATA_OK);
-    expect(h.host->wait(h.queue, &counter, 2, 0, &error), STRATA_DEVICE, &error, "ever");
+    expect(h.host->wait(h.queue, &counter, 2, 0, &error), STRATA_DEVICE, &error, "no queue will reach");
     assert_int_equal(h.host->signal(h.queue, &counter, 2, NULL), STRATA_OK);
     assert_int_equal(h.host->wait(h.queue, &counter, 2, 0, &error), STRATA_OK);
     h.host->event_free(event);

@@ -1,4 +1,4 @@
-/* The simulated card as a backend: memory, queues and events on the virtual clock, copies and counters. */
+/* The simulated GPU as a backend: memory, queues and events on the virtual clock, copies and counters. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -32,9 +32,9 @@ static void card_close(st_device *device)
 
 static strata_status card_open(const st_device_options *options, st_device **out, strata_error *error)
 {
-    if (!options->world) return st_error_set(error, STRATA_USAGE, NULL, "the simulated card: expected a world to be in");
+    if (!options->world) return st_error_set(error, STRATA_USAGE, NULL, "the simulated GPU: expected a world, found none");
     st_device *device = st_alloc_zero(1, sizeof *device);
-    if (!device) return st_error_memory(error, sizeof *device, "the simulated card");
+    if (!device) return st_error_memory(error, sizeof *device, "the simulated GPU");
     device->card.world = options->world;
     st_device_options reference = {.cpu = "ref", .threads = 1};
     strata_status status = st_sim_enter(options->world, ST_SIM_CALLS, error);
@@ -73,7 +73,7 @@ static strata_status card_probe(st_device *device, st_device_rates *out, strata_
 
 static void card_times(const st_device *device, st_op_time out[ST_OP_COUNT])
 {
-    (void)device; /* its operations take virtual time, which the clock adds up */
+    (void)device; /* its operations take virtual time, not real time */
     memset(out, 0, ST_OP_COUNT * sizeof *out);
 }
 
@@ -228,7 +228,7 @@ static strata_status push_counting(st_queue *queue, const st_sim_count *source, 
     strata_status status = st_sim_enter(world, ST_SIM_CALLS, error);
     if (status != STRATA_OK) return status;
     st_sim_count *c = st_alloc(sizeof *c);
-    if (!c) return st_error_memory(error, sizeof *c, "a counter of the simulated card");
+    if (!c) return st_error_memory(error, sizeof *c, "a counter of the simulated GPU");
     *c = *source;
     st_command command = *like;
     command.drop = st_free;

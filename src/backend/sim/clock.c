@@ -1,4 +1,4 @@
-/* How time passes: from one event to the next. */
+/* Advances virtual time from one event to the next. */
 #include "backend/sim/clock.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include "backend/sim/clock_state.h"
 #include "base/error.h"
 
-/* --- what happens at a moment ------------------------------------------------------------------------------------- */
+/* --- events of one moment ------------------------------------------------------------------------------------- */
 
 static st_clock_phase phase_of(const st_clock *clock, const st_demand *demand)
 {
@@ -28,7 +28,7 @@ static void stop(st_clock *clock, st_clock_lane *q, strata_status status, const 
     st_clock_drop_all(clock, q);
 }
 
-/* The command's next phase; without one the command is done. */
+/* Starts the command's next phase, or ends the command if there is none. */
 static void begin_phase(st_clock *clock, st_clock_lane *q, bool first)
 {
     const st_command *command = &st_clock_front(q)->command;
@@ -52,7 +52,7 @@ static bool end_phase(st_clock *clock, st_clock_lane *q)
     return true;
 }
 
-/* Whether it may begin; if not, it may have lost its patience. */
+/* Whether the first command may start. Stops the queue if the command has waited too long. */
 static bool is_ready(st_clock *clock, st_clock_lane *q)
 {
     const st_command *command = &st_clock_front(q)->command;
@@ -62,14 +62,14 @@ static bool is_ready(st_clock *clock, st_clock_lane *q)
         q->patience = command->patience;
     } else if (q->patience <= 0) {
         strata_error error;
-        strata_status status = st_error_set(&error, STRATA_DEVICE, NULL, "a queue waited %.0f µs for what did not come",
+        strata_status status = st_error_set(&error, STRATA_DEVICE, NULL, "a queue waited %.0f µs for a counter that did not reach its value",
                                             command->patience * 1e6);
         stop(clock, q, status, &error);
     }
     return false;
 }
 
-/* The first entry, if it can be dealt with now. */
+/* Processes the first entry if that is possible now. */
 static bool begin_entry(st_clock *clock, st_clock_lane *q)
 {
     if (q->begun || q->count == 0) return false;
@@ -93,7 +93,7 @@ static bool begin_entry(st_clock *clock, st_clock_lane *q)
     return true;
 }
 
-/* Ends what is over and begins what can begin, until nothing more happens at this moment. */
+/* Ends and starts commands until nothing more happens at this moment. */
 static void settle(st_clock *clock)
 {
     bool more = true;
@@ -122,7 +122,7 @@ static double seconds_left(const st_clock_phase *p)
     return p->latency > 0 ? p->latency : p->work / p->share.pace;
 }
 
-/* Seconds until something happens; INFINITY: nothing will. */
+/* Seconds until the next event; INFINITY: there is none. */
 static double next_event(const st_clock *clock)
 {
     double seconds = clock->host_works ? seconds_left(&clock->host) : INFINITY;
@@ -134,7 +134,7 @@ static double next_event(const st_clock *clock)
     return seconds;
 }
 
-/* Whether a time that is left is over after `seconds`, which is one of those: rounding leaves no crumbs. */
+/* Whether a phase with `left` seconds ends within `seconds`, despite rounding. */
 static bool fits(double left, double seconds)
 {
     return left <= seconds * (1 + 1e-12);
@@ -162,7 +162,7 @@ static void advance(st_clock *clock, double seconds)
 
 typedef bool condition(void *context);
 
-/* Until the condition (NULL: none) holds (OK), the host's own phase is over (LIMIT), or nothing will happen (DEVICE). */
+/* Runs until the condition (may be NULL) holds (OK), the host's phase has ended (LIMIT) or no event is left (DEVICE). */
 static strata_status run(st_clock *clock, condition *done, void *context)
 {
     for (;;) {
@@ -176,18 +176,18 @@ static strata_status run(st_clock *clock, condition *done, void *context)
     }
 }
 
-/* Why the host waits in vain: a queue has stopped, or else `what`. */
+/* The error of a wait that cannot end: that of a stopped queue, or else `what`. */
 static strata_status give_up(const st_clock *clock, const char *what, strata_error *error)
 {
     for (uint32_t i = 0; i < clock->queue_count; i++)
-        if (clock->queues[i].failure != STRATA_OK) return st_clock_told(&clock->queues[i], error);
+        if (clock->queues[i].failure != STRATA_OK) return st_clock_failure(&clock->queues[i], error);
     return st_error_set(error, STRATA_DEVICE, NULL, "%s", what);
 }
 
 strata_status st_clock_wait_until(st_clock *clock, bool (*ready)(void *context), void *context, double limit,
                                   strata_error *error)
 {
-    clock->host_works = limit > 0; /* a latency that runs out */
+    clock->host_works = limit > 0; /* the limit is a latency of the host */
     clock->host = (st_clock_phase){.latency = limit};
     strata_status status = run(clock, ready, context);
     clock->host_works = false;
@@ -195,10 +195,10 @@ strata_status st_clock_wait_until(st_clock *clock, bool (*ready)(void *context),
     if (status == STRATA_LIMIT)
         return st_error_set(error, STRATA_DEVICE, NULL, "the device took longer than the %.0f µs it was given",
                             limit * 1e6);
-    return give_up(clock, "waited for what no queue will ever do", error);
+    return give_up(clock, "waited for an event that no queue will reach", error);
 }
 
-/* A point that nobody will reach ends the waiting, too. */
+/* A lost point ends the wait too. */
 typedef struct point_wait {
     const st_clock *clock;
     uint32_t slot;
@@ -217,12 +217,12 @@ strata_status st_clock_wait(st_clock *clock, uint64_t number, double limit, stra
     point_wait wait = {.clock = clock, .slot = (uint32_t)number};
     strata_status status = st_clock_wait_until(clock, is_decided, &wait, limit, error);
     if (status != STRATA_OK || st_clock_reached(clock, number, NULL)) return status;
-    return give_up(clock, "waited for a queue that is gone", error);
+    return give_up(clock, "waited for an event of a queue that was freed", error);
 }
 
 strata_status st_clock_work(st_clock *clock, const st_demand *demand, strata_error *error)
 {
-    (void)error; /* a queue that stops is told to whoever waits for it */
+    (void)error; /* the error of a stopped queue goes to the wait for that queue */
     clock->host = phase_of(clock, demand);
     clock->host_works = true;
     run(clock, NULL, NULL);

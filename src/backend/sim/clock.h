@@ -1,10 +1,10 @@
-/* Virtual time: queues of commands that share resources, run as discrete events. A command waits for its turn in its
- * queue and for the points it depends on, takes its latency, then its work at the pace that the resources allow: alone
- * the slowest of amount / rate, together with others a fair share of what they have in common (share.h). Knows no
- * device, no operation and no memory: a command calls back when it starts and when it ends.
+/* Virtual time: a discrete-event simulation of queues of commands that share resources. A command waits for the commands
+ * before it in its queue and for the points that it depends on. It then takes its latency and its work: alone, the
+ * slowest of amount / rate; with others, at a fair share of the resources in common (share.h). Knows no device, no
+ * operation and no memory: a command calls back when it starts and when it ends.
  *
- * Time passes only while the host waits or works. What happens at the same moment happens in the order of the queues'
- * numbers, ends before beginnings. */
+ * Time passes only while the host waits or works. Events of the same moment happen in the order of the queue numbers,
+ * ends before starts. */
 #ifndef ST_SIM_CLOCK_H
 #define ST_SIM_CLOCK_H
 
@@ -30,45 +30,44 @@ typedef struct st_demand {
     double amount[ST_RESOURCE_COUNT];  /* bytes or operations */
 } st_demand;
 
-/* A command's effect on memory. A callback must not call the clock. What is NULL is not called.
- * `start` is called once; then each phase takes what `next` says (false: no phase is left) and is followed by `end`.
- * Without `next` there is one phase, which takes `demand`. `end` returning a status other than OK stops the queue with
- * it: what is behind it is dropped, and its points are never reached. */
+/* The callbacks of a command may be NULL and must not call the clock. `start` is called once. Then `next` gives the demand
+ * of each phase (false: no phase is left) and `end` follows each phase. Without `next` there is one phase, with `demand`.
+ * If `end` returns an error, the queue stops with that error: later commands are dropped, later points never reached. */
 typedef struct st_command {
     st_demand demand;
-    bool (*ready)(void *context); /* does not begin before this is true; asked after every event */
-    double patience;              /* seconds that it waits for `ready` before the queue stops; 0: for ever */
+    bool (*ready)(void *context); /* the command starts when this is true; called after every event */
+    double patience;              /* seconds to wait for `ready` before the queue stops; 0: no limit */
     void (*start)(void *context);
     bool (*next)(void *context, st_demand *demand);
     strata_status (*end)(void *context, strata_error *error);
-    void (*drop)(void *context); /* the clock is done with the context: after the last `end`, or if it never ran */
+    void (*drop)(void *context); /* frees the context: after the last `end`, or if the command never ran */
     void *context;
 } st_command;
 
-/* A rate of 0: nothing is charged for the resource. */
+/* A resource with a rate of 0 is free. */
 strata_status st_clock_new(const double rates[ST_RESOURCE_COUNT], st_clock **out, strata_error *error);
 void st_clock_free(st_clock *clock);
 double st_clock_now(const st_clock *clock); /* the host's time */
 
-/* A queue is a number; so is a point: reached when everything pushed to its queue before it is done. A queue that is
- * freed drops what it has not begun or finished. A point is kept until it is forgotten; no point is 0. */
+/* Queues and points are numbers. A point is reached when every command pushed to its queue before it has ended; it exists
+ * until st_clock_forget; no point is 0. Freeing a queue drops the commands that have not ended. */
 strata_status st_clock_queue_new(st_clock *clock, uint32_t *queue, strata_error *error);
 void st_clock_queue_free(st_clock *clock, uint32_t queue);
-/* Takes the context over if it succeeds. Fails with what stopped the queue if something has. */
+/* Takes ownership of the context on success. Fails with the error that stopped the queue, if any. */
 strata_status st_clock_push(st_clock *clock, uint32_t queue, const st_command *command, strata_error *error);
 strata_status st_clock_point(st_clock *clock, uint32_t queue, uint64_t *point, strata_error *error);
-/* What is pushed to `queue` after this waits for the point. */
+/* Commands pushed to `queue` after this wait for the point. */
 strata_status st_clock_depend(st_clock *clock, uint32_t queue, uint64_t point, strata_error *error);
 void st_clock_forget(st_clock *clock, uint64_t point);
 
 bool st_clock_reached(const st_clock *clock, uint64_t point, double *seconds);
-/* Runs until the point is reached: the host waits. STRATA_DEVICE if it never will be, or not within `limit` seconds
- * (0: no limit); the failure of a queue if one has stopped. */
+/* The host waits for the point. STRATA_DEVICE if it is never reached, or not within `limit` seconds (0: no limit); the
+ * error of a queue if one has stopped. */
 strata_status st_clock_wait(st_clock *clock, uint64_t point, double limit, strata_error *error);
-/* The same for a condition in memory. */
+/* The host waits for a condition in memory. */
 strata_status st_clock_wait_until(st_clock *clock, bool (*ready)(void *context), void *context, double limit,
                                   strata_error *error);
-/* The host itself works (its command is not in a queue) while the queues go on. */
+/* The host works, outside any queue, while the queues go on. */
 strata_status st_clock_work(st_clock *clock, const st_demand *demand, strata_error *error);
 
 #endif

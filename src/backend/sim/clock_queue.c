@@ -1,4 +1,4 @@
-/* The clock's queues and points, and its life. */
+/* The clock's queues and points; opening and closing the clock. */
 #include "backend/sim/clock_state.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ st_clock_mark *st_clock_find(const st_clock *clock, uint64_t number)
     return p->held && p->generation == generation ? p : NULL;
 }
 
-/* A free slot. As many as are in use at a time are kept, which is as many as there are events. */
+/* A free slot. Slots are reused, so their number is bounded by the number of events. */
 static strata_status take_slot(st_clock *clock, uint32_t *slot, strata_error *error)
 {
     for (uint32_t i = 0; i < clock->point_count; i++) {
@@ -95,7 +95,7 @@ static strata_status grow(st_clock_lane *q, strata_error *error)
     return STRATA_OK;
 }
 
-strata_status st_clock_told(const st_clock_lane *q, strata_error *error)
+strata_status st_clock_failure(const st_clock_lane *q, strata_error *error)
 {
     if (error) *error = q->error;
     return q->failure;
@@ -103,7 +103,7 @@ strata_status st_clock_told(const st_clock_lane *q, strata_error *error)
 
 static strata_status push(st_clock_lane *q, const st_clock_entry *e, strata_error *error)
 {
-    if (q->failure != STRATA_OK) return st_clock_told(q, error);
+    if (q->failure != STRATA_OK) return st_clock_failure(q, error);
     strata_status status = q->count == q->capacity ? grow(q, error) : STRATA_OK;
     if (status != STRATA_OK) return status;
     q->ring[(q->first + q->count++) & (q->capacity - 1)] = *e;
@@ -134,7 +134,7 @@ strata_status st_clock_point(st_clock *clock, uint32_t number, uint64_t *out, st
 
 strata_status st_clock_no_point(strata_error *error)
 {
-    return st_error_set(error, STRATA_DEVICE, NULL, "waited for a point in time that no queue has");
+    return st_error_set(error, STRATA_DEVICE, NULL, "waited for an event that no queue has recorded");
 }
 
 strata_status st_clock_depend(st_clock *clock, uint32_t number, uint64_t point_number, strata_error *error)
@@ -174,7 +174,7 @@ void st_clock_queue_free(st_clock *clock, uint32_t number)
     *q = (st_clock_lane){0};
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------- */
+/* --- open and close --------------------------------------------------------------------------------------------------------- */
 
 strata_status st_clock_new(const double rates[ST_RESOURCE_COUNT], st_clock **out, strata_error *error)
 {

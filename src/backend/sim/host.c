@@ -1,11 +1,11 @@
-/* The host beside the simulated card: the ordinary CPU backend, each of whose operations also takes virtual time, during
- * which the card's queues go on. An operation is computed when its time is over, as on the card. */
+/* The host of the simulated GPU: the CPU backend, whose operations also take virtual time, during which the GPU's queues go
+ * on. An operation is computed at the end of its time, as on the GPU. */
 #include "backend/cpu/cpu.h"
 #include "backend/sim/world.h"
 #include "base/alloc.h"
 #include "base/error.h"
 
-/* Handles wrap those of the CPU. */
+/* The handles wrap those of the CPU backend. */
 struct st_device {
     st_sim_world *world;
     st_device *cpu;
@@ -18,7 +18,7 @@ struct st_queue {
 
 struct st_event {
     st_device *device;
-    double seconds; /* when it was recorded, in virtual time; below zero: not yet */
+    double seconds; /* of virtual time when it was recorded; negative: not recorded */
 };
 
 struct st_segment {
@@ -37,7 +37,7 @@ static const st_backend *cpu(void)
 
 static strata_status host_open(const st_device_options *options, st_device **out, strata_error *error)
 {
-    if (!options->world) return st_error_set(error, STRATA_USAGE, NULL, "the simulated host: expected a world to be in");
+    if (!options->world) return st_error_set(error, STRATA_USAGE, NULL, "the simulated host: expected a world, found none");
     st_device *device = st_alloc_zero(1, sizeof *device);
     if (!device) return st_error_memory(error, sizeof *device, "the simulated host");
     device->world = options->world;
@@ -147,7 +147,7 @@ static bool host_event_done(const st_event *event)
 
 static strata_status host_event_wait_host(st_event *event, uint64_t limit_us, strata_error *error)
 {
-    (void)limit_us; /* what was recorded is done; what was not never will be */
+    (void)limit_us; /* a recorded event is done; another one never will be */
     if (host_event_done(event)) return STRATA_OK;
     return st_error_set(error, STRATA_DEVICE, NULL, "waited for an event that no queue has recorded");
 }
@@ -189,7 +189,7 @@ static strata_status host_signal(st_queue *queue, uint64_t *counter, uint64_t va
     return cpu()->signal(queue->cpu, counter, value, error);
 }
 
-/* The card counts up in virtual time: spinning on the CPU would wait for ever. */
+/* The GPU counts up in virtual time, which does not pass while the CPU spins. */
 static strata_status host_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
 {
     st_sim_count c = {counter, value};

@@ -1,4 +1,4 @@
-/* The card's memory: an address range of its own, so that an address says whose it is. First fit. */
+/* GPU memory: an address range of its own, so an address tells whether it is the GPU's. First fit. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 #include "base/error.h"
 
 enum { PAGE = 4096, POISON = 0xFF };
-#define POISON_MAX ((size_t)256 << 20) /* larger blocks keep their untouched pages, which are zero */
+#define POISON_MAX ((size_t)256 << 20) /* larger blocks are not poisoned: they keep their unallocated pages, which are zero */
 
 strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error)
 {
@@ -19,7 +19,7 @@ strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint6
     void *base = memory->capacity == capacity ? mmap(NULL, memory->capacity, PROT_READ | PROT_WRITE,
                                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                                               : MAP_FAILED;
-    if (base == MAP_FAILED) return st_error_memory(error, (size_t)capacity, "address space of the simulated card");
+    if (base == MAP_FAILED) return st_error_memory(error, (size_t)capacity, "address space of the simulated GPU");
     memory->base = base;
     return STRATA_OK;
 }
@@ -47,7 +47,7 @@ static bool make_room(st_sim_memory *memory)
     return true;
 }
 
-/* Where the first gap of `bytes` is, before the range of that index. */
+/* The first gap of `bytes`: its offset, and the index of the range behind it. */
 static bool find_gap(const st_sim_memory *memory, size_t bytes, uint32_t *index, size_t *offset)
 {
     size_t start = 0;
@@ -68,15 +68,15 @@ strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out
     size_t taken, offset;
     uint32_t index;
     if (!st_align_size(bytes ? bytes : 1, memory->granularity, &taken) || !find_gap(memory, taken, &index, &offset))
-        return st_error_set(error, STRATA_MEMORY, "use fewer layers on the card, or a smaller context",
-                            "the simulated card: no memory for %zu bytes: %zu of %zu are in use", bytes, memory->used,
+        return st_error_set(error, STRATA_MEMORY, "use fewer layers on the GPU, or a smaller context",
+                            "the simulated GPU: out of memory: %zu bytes requested, %zu of %zu in use", bytes, memory->used,
                             memory->capacity);
-    if (!make_room(memory)) return st_error_memory(error, sizeof *memory->ranges, "the simulated card's ranges");
+    if (!make_room(memory)) return st_error_memory(error, sizeof *memory->ranges, "the allocations of the simulated GPU");
     memmove(memory->ranges + index + 1, memory->ranges + index, (memory->count - index) * sizeof *memory->ranges);
     memory->ranges[index] = (st_sim_range){.offset = offset, .taken = taken, .bytes = bytes};
     memory->count++;
     memory->used += taken;
-    if (bytes <= POISON_MAX) st_sim_poison(memory->base + offset, bytes); /* new memory is not zero on a card */
+    if (bytes <= POISON_MAX) st_sim_poison(memory->base + offset, bytes); /* new GPU memory is not zeroed */
     *out = memory->base + offset;
     return STRATA_OK;
 }
@@ -97,7 +97,7 @@ void st_sim_memory_give(st_sim_memory *memory, void *address)
     if (first < end) madvise(memory->base + first, end - first, MADV_DONTNEED);
 }
 
-/* An address as an offset; SIZE_MAX: outside. */
+/* The offset of an address; SIZE_MAX: outside. */
 static size_t offset_of(const st_sim_memory *memory, const void *address)
 {
     uintptr_t base = (uintptr_t)memory->base, at = (uintptr_t)address;

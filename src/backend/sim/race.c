@@ -1,10 +1,11 @@
-/* Who uses which memory at a moment of virtual time. Two that overlap, one of them writing, in different queues (or on
- * host and card) are a wait that is missing, even where chance would have let the right bytes through. Keys, values and
- * state are left out: a layer's cache is one range, and writing one part of it while another is read is no mistake. */
+/* The race checker: compares the memory accesses of copies and operations that overlap in virtual time, in different queues
+ * or on host and GPU. If two overlap and one writes, a wait is missing, even if the result happens to be right. KV cache
+ * and recurrent state are not checked: a layer's KV cache is one range, and an operation may write one part of it while
+ * another reads a different part. Host writes to tables of experts are checked in segment.c. */
 #include "backend/sim/world.h"
 #include "base/error.h"
 
-/* One access against those of somebody else. */
+/* One access against those of another actor. */
 typedef struct comparison {
     const st_sim_actor *other;
     st_sim_access access;
@@ -48,10 +49,10 @@ void st_sim_end(st_sim_world *world, st_sim_actor *actor)
 strata_status st_sim_tell_race(const char *what, int32_t layer, strata_error *error)
 {
     return st_error_set(error, STRATA_DEVICE, "a wait is missing between two queues, or between the host and a queue",
-                        "%s (layer %d): its memory was in use by something else at the same time", what, layer);
+                        "%s (layer %d): another copy or operation used its memory at the same time", what, layer);
 }
 
-/* --- what an operation uses --------------------------------------------------------------------------------------- */
+/* --- the accesses of an operation --------------------------------------------------------------------------------------- */
 
 static void see(st_sim_visitor *visitor, void *context, const void *address, size_t bytes, bool write)
 {
@@ -63,7 +64,7 @@ static void see_value(st_sim_visitor *visitor, void *context, st_bound_value val
     see(visitor, context, value.data, (size_t)rows * value.width * sizeof(float), write);
 }
 
-/* Those that its rows chose, as far as that is known when it begins. */
+/* The experts that the rows chose. */
 static void see_experts(const st_sim_op *op, int index, st_sim_visitor *visitor, void *context)
 {
     const st_bound_weight *w = &op->bound->weight[index];

@@ -29,7 +29,7 @@ typedef struct check {
 static strata_status refuse(const check *c, const char *what, int index, const void *address, size_t bytes)
 {
     return st_error_set(c->error, STRATA_DEVICE, NULL,
-                        "%s of layer %d: %s %d: expected %zu bytes of the card's memory, found %p",
+                        "%s of layer %d: %s %d: expected %zu bytes of GPU memory, found %p",
                         st_op_name(c->bound->op->kind), c->bound->op->layer, what, index, bytes, address);
 }
 
@@ -47,7 +47,7 @@ static strata_status check_value(const check *c, const char *what, int index, st
     return refuse(c, what, index, value.data, bytes);
 }
 
-/* `all_rows`: of a value that has every row of the batch; the others have `rows`. */
+/* A gather reads a value with `all_rows` of the batch; the other values have `rows`. */
 static strata_status check_values(const check *c, uint32_t rows, uint32_t all_rows)
 {
     const st_bound_op *bound = c->bound;
@@ -175,7 +175,7 @@ static strata_status check_out_rows(const check *c, uint32_t rows)
     return check_indices(c, "rows", st_step_out_rows(step), rows, step->count);
 }
 
-/* What the reference would take at its word. */
+/* Indices that the reference does not check. */
 static strata_status (*const number_checks[ST_OP_COUNT])(const check *c, uint32_t rows) = {
     [ST_OP_EMBED] = check_ids,
     [ST_OP_GATHER] = check_out_rows,
@@ -220,21 +220,21 @@ static void release(st_segment *segment)
     st_free(segment);
 }
 
-/* Rows and depth are what the step says when the operation begins. */
+/* Rows and depth are those of the step block when the operation starts. */
 static st_demand begin_op(flight *f, uint32_t index)
 {
     const st_segment *segment = f->segment;
     check c = {.segment = segment, .bound = &segment->ops.bound[index]};
     if (!step_is_sane(segment) ||
         check_addresses(&c, st_sim_rows(segment->source.rows, segment->source.step), segment->source.step->count) != STRATA_OK)
-        return (st_demand){0}; /* as will be told at its end */
+        return (st_demand){0}; /* end_op reports it */
     f->op = (st_sim_op){.actor.visit = st_sim_op_visit, .bound = c.bound, .step = segment->source.step,
                         .rows = st_sim_rows(segment->source.rows, segment->source.step)};
     st_sim_begin(segment->card->world, &f->op.actor);
     return st_sim_price(segment->card->world, ST_DEVICE_CARD, f->op.bound, f->op.rows, f->op.step->position);
 }
 
-/* A segment of nothing still takes its launch. */
+/* An empty segment takes the time of its launch. */
 static bool next_op(void *context, st_demand *demand)
 {
     flight *f = context;
@@ -277,7 +277,7 @@ strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_
     size_t entries = 0;
     for (uint32_t i = 0; i < segment->source.count; i++) entries += table_entries(&segment->ops.bound[i]);
     flight *f = st_alloc_zero(1, sizeof *f + entries * sizeof *f->tables);
-    if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated card");
+    if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated GPU");
     f->segment = segment;
     entries = 0;
     for (uint32_t i = 0; i < segment->source.count; i++) entries += copy_tables(&segment->ops.bound[i], f->tables + entries);
@@ -288,7 +288,7 @@ strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_
     return status;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------- */
+/* --- open and close --------------------------------------------------------------------------------------------------------- */
 
 strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *source, st_segment **out,
                                  strata_error *error)

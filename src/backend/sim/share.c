@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* What they want of each resource, in parts of its rate. */
+/* The sum of usages of each resource, in parts of its rate. */
 static void add_up(const double rates[ST_RESOURCE_COUNT], st_share *const *shares, uint32_t count,
                    double loads[ST_RESOURCE_COUNT])
 {
@@ -24,7 +24,7 @@ static double weight_of(const double rates[ST_RESOURCE_COUNT], const double load
     return weight;
 }
 
-/* The level at which a resource is used up by those who still rise; INFINITY: nobody does. */
+/* The level at which the unsettled commands exhaust a resource; INFINITY: none uses it. */
 static double level_of(double rate, st_share *const *shares, uint32_t count, int resource)
 {
     double left = rate, growth = 0;
@@ -42,8 +42,8 @@ static void settle(st_share *share, double pace)
     share->settled = true;
 }
 
-/* The share of all rises together. It stops for one that has all it can use, and for those who use a resource when that
- * is used up. */
+/* Raises the level of all unsettled commands to the next one at which a command reaches full speed or a resource is
+ * exhausted, and settles the commands concerned. */
 static bool rise(const double rates[ST_RESOURCE_COUNT], st_share *const *shares, uint32_t count, double *level)
 {
     double levels[ST_RESOURCE_COUNT], next = INFINITY;
@@ -54,7 +54,7 @@ static bool rise(const double rates[ST_RESOURCE_COUNT], st_share *const *shares,
         next = fmin(next, shares[i]->weight);
         rising = true;
     }
-    *level = fmax(*level, next); /* rounding must not take it down again */
+    *level = fmax(*level, next); /* rounding must not lower it */
     for (uint32_t i = 0; i < count; i++) {
         bool stops = shares[i]->weight <= *level;
         for (int r = 0; r < ST_RESOURCE_COUNT; r++)

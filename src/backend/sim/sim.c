@@ -69,7 +69,7 @@ uint64_t st_sim_used_bytes(const st_sim_world *world)
 strata_status st_sim_tell_lost(strata_error *error)
 {
     return st_error_set(error, STRATA_DEVICE_LOST, "start again; a device that is lost again is broken",
-                        "the simulated card is gone");
+                        "the simulated GPU is lost");
 }
 
 static strata_status fail_call(st_sim_call call, strata_error *error)
@@ -77,7 +77,7 @@ static strata_status fail_call(st_sim_call call, strata_error *error)
     static const char *const names[ST_SIM_CALLS] = {
         [ST_SIM_ALLOC] = "allocation", [ST_SIM_COPY] = "copy", [ST_SIM_LAUNCH] = "launch"};
     return st_error_set(error, call == ST_SIM_ALLOC ? STRATA_MEMORY : STRATA_DEVICE, NULL,
-                        "the simulated card: this %s was to fail", names[call]);
+                        "the simulated GPU: injected failure of this %s", names[call]);
 }
 
 strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *error)
@@ -86,7 +86,7 @@ strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *
     if (world->lost) return st_sim_tell_lost(error);
     if (world->memory.bad_free) {
         world->memory.bad_free = false;
-        return st_error_set(error, STRATA_DEVICE, NULL, "the simulated card: memory was freed that was not allocated");
+        return st_error_set(error, STRATA_DEVICE, NULL, "the simulated GPU: freed an address that was not allocated");
     }
     if (call == ST_SIM_CALLS) return STRATA_OK;
     world->calls[call]++;
@@ -94,11 +94,11 @@ strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *
     return STRATA_OK;
 }
 
-/* --- prices: as profile.h says, split into what the clock shares out ---------------------------------------------- */
+/* --- prices: as in profile.h, by resource of the clock ---------------------------------------------- */
 
 enum { EXPERTS_MAX = 4096 };
 
-/* Experts that are not here cost nothing: the shares of the bytes and of the operations that are left. */
+/* Experts of another device cost nothing here: scales bytes and operations to the others. */
 static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *work)
 {
     const void *const *parts = bound->weight[0].parts;

@@ -1,11 +1,11 @@
-/* Copies of the simulated card, and filling with zeros: the target is poison from the beginning to the end. */
+/* Copies of the simulated GPU, and filling with zeros. The target is poisoned from the start to the end. */
 #include <string.h>
 
 #include "backend/sim/world.h"
 #include "base/alloc.h"
 #include "base/error.h"
 
-/* A copy, or with from = NULL the filling with zeros, on its way. */
+/* A copy that has not ended; from = NULL: filling with zeros. */
 typedef struct transfer {
     st_sim_actor actor;
     st_sim_world *world;
@@ -18,8 +18,8 @@ typedef struct transfer {
 static strata_status refuse(const transfer *t, const char *side, const void *address, const char *expected,
                             strata_error *error)
 {
-    static const char *const names[] = {[ST_COPY_UP] = "up", [ST_COPY_DOWN] = "down", [ST_COPY_WITHIN] = "within"};
-    return st_error_set(error, STRATA_DEVICE, NULL, "%s %s the card: %s: expected %s, found %zu bytes at %p",
+    static const char *const names[] = {[ST_COPY_UP] = "to", [ST_COPY_DOWN] = "from", [ST_COPY_WITHIN] = "within"};
+    return st_error_set(error, STRATA_DEVICE, NULL, "%s %s the GPU: %s: expected %s, found %zu bytes at %p",
                         t->from ? "copy" : "zero", names[t->kind], side, expected, t->bytes, address);
 }
 
@@ -27,9 +27,9 @@ static strata_status check_side(const transfer *t, const char *side, const void 
 {
     const st_sim_memory *memory = &t->world->memory;
     if (card && !st_sim_memory_holds(memory, address, t->bytes))
-        return refuse(t, side, address, "the card's memory", error);
+        return refuse(t, side, address, "GPU memory", error);
     if (!card && (!address || st_sim_memory_touches(memory, address, t->bytes)))
-        return refuse(t, side, address, "the host's memory", error);
+        return refuse(t, side, address, "host memory", error);
     return STRATA_OK;
 }
 
@@ -56,7 +56,7 @@ static bool is_made(const transfer *t)
     return !t->world->routing || t->bytes <= ST_SIM_SMALL_COPY;
 }
 
-/* What was freed in between is told at the end. */
+/* Memory that was freed since the push is reported at the end. */
 static void start_transfer(void *context)
 {
     transfer *t = context;
@@ -105,7 +105,7 @@ strata_status st_sim_transfer(st_sim_world *world, uint32_t queue, st_copy_kind 
     strata_status status = check_transfer(&made, error);
     if (status != STRATA_OK) return status;
     transfer *t = st_alloc(sizeof *t);
-    if (!t) return st_error_memory(error, sizeof *t, "a copy on the simulated card");
+    if (!t) return st_error_memory(error, sizeof *t, "a copy on the simulated GPU");
     *t = made;
     st_command command = {.demand = price_transfer(t), .start = start_transfer, .end = end_transfer,
                           .drop = drop_transfer, .context = t};

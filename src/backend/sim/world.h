@@ -1,30 +1,30 @@
-/* Inside the simulated device: what the card and its host share. sim.c keeps the world, memory.c the card's memory,
- * race.c who uses what; card.c, transfer.c and segment.c are the card, host.c is the host. */
+/* Private to the simulated device: what the GPU and its host share. sim.c has the world, memory.c the GPU's memory and
+ * race.c the race checker; card.c, transfer.c and segment.c are the GPU, host.c is the host. */
 #ifndef ST_SIM_WORLD_H
 #define ST_SIM_WORLD_H
 
 #include "backend/sim/clock.h"
 #include "backend/sim/sim.h"
 
-enum { ST_SIM_ALIGNMENT = 256 }; /* of the card's allocations and of every address that an operation uses */
+enum { ST_SIM_ALIGNMENT = 256 }; /* of allocations, and of every address that an operation uses */
 
-/* One allocation of the card's memory. */
+/* One allocation of GPU memory. */
 typedef struct st_sim_range {
     size_t offset;
     size_t taken; /* rounded up to the granularity */
-    size_t bytes; /* as asked for: what may be used */
+    size_t bytes; /* as requested: an access beyond them is an error */
 } st_sim_range;
 
 typedef struct st_sim_memory {
-    unsigned char *base; /* [capacity] of address space; pages come when they are touched */
+    unsigned char *base; /* [capacity] of address space; pages are allocated on first access */
     size_t capacity, used;
     size_t granularity;
     st_sim_range *ranges; /* [count], by offset */
     uint32_t count, room;
-    bool bad_free; /* something was freed that nobody had */
+    bool bad_free; /* an address was freed that was not allocated */
 } st_sim_memory;
 
-/* Somebody at work: a copy or an operation between its beginning and its end. */
+/* A range of memory that an actor uses. */
 typedef struct st_sim_access {
     const void *address;
     size_t bytes;
@@ -33,9 +33,10 @@ typedef struct st_sim_access {
 
 typedef void st_sim_visitor(void *context, st_sim_access access);
 
+/* A copy or an operation between its start and its end. */
 typedef struct st_sim_actor {
-    void (*visit)(const struct st_sim_actor *actor, st_sim_visitor *visitor, void *context); /* all that it uses */
-    bool raced; /* somebody else used some of it at the same time, and one of them wrote */
+    void (*visit)(const struct st_sim_actor *actor, st_sim_visitor *visitor, void *context); /* every access */
+    bool raced; /* a concurrent actor accessed the same memory, and one of the two wrote */
     struct st_sim_actor *next;
 } st_sim_actor;
 
@@ -46,7 +47,7 @@ typedef struct st_sim_op {
     uint32_t rows;
 } st_sim_op;
 
-/* Whether the weight of that index is a matrix of routed experts, found by a table. */
+/* Whether the weight is a matrix of routed experts with a table of addresses. */
 static inline bool st_sim_is_expert(const st_bound_op *bound, int index)
 {
     return bound->op->kind == ST_OP_EXPERTS && index < ST_EXPERT_MATRICES && bound->weight[index].parts;
@@ -66,11 +67,11 @@ struct st_sim_world {
     bool lost;
 };
 
-/* Every call of the card that can fail begins with this. `call` is ST_SIM_CALLS for those that are not counted. */
+/* Injects failures: every call of the GPU that can fail begins with this. `call` is ST_SIM_CALLS if it is not counted. */
 strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *error);
 strata_status st_sim_tell_lost(strata_error *error);
 
-/* What an operation takes of a device's resources; nothing if there is no program to price it with. */
+/* The resources that an operation takes on a device; none if the world has no program. */
 st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
                        uint32_t depth);
 
@@ -100,29 +101,29 @@ typedef struct st_sim_count {
 
 bool st_sim_count_reached(void *count);
 
-enum { ST_SIM_SMALL_COPY = 64 << 10 }; /* made even where nothing is computed */
+enum { ST_SIM_SMALL_COPY = 64 << 10 }; /* bytes: smaller copies are made even where nothing is computed */
 
-/* Memory: `open` takes address space for so many bytes. */
+/* Memory: `open` reserves the address space. */
 strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error);
 void st_sim_memory_close(st_sim_memory *memory);
 strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out, strata_error *error);
 void st_sim_memory_give(st_sim_memory *memory, void *address);
-/* Whether all of it lies in one allocation; whether any of it is the card's, allocated or not. */
+/* Whether the range lies in one allocation; whether any of it is in the GPU's address space. */
 bool st_sim_memory_holds(const st_sim_memory *memory, const void *address, size_t bytes);
 bool st_sim_memory_touches(const st_sim_memory *memory, const void *address, size_t bytes);
-void st_sim_poison(void *memory, size_t bytes); /* floats that are not numbers, indices that are none */
+void st_sim_poison(void *memory, size_t bytes); /* writes NaN floats and indices of −1 */
 
-/* An actor must be ended before it goes; ending one that has not begun is fine. */
+/* An actor must be ended before it is freed. Ending one that has not begun is allowed. */
 void st_sim_begin(st_sim_world *world, st_sim_actor *actor);
 void st_sim_end(st_sim_world *world, st_sim_actor *actor);
 strata_status st_sim_tell_race(const char *what, int32_t layer, strata_error *error);
 void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *context);
 
-/* Puts a copy into a queue; with from = NULL, the filling with zeros. */
+/* Pushes a copy to a queue; from = NULL: fills with zeros. */
 strata_status st_sim_transfer(st_sim_world *world, uint32_t queue, st_copy_kind kind, void *to, const void *from,
                               size_t bytes, strata_error *error);
 
-/* What segment.c needs of a card. */
+/* The part of the GPU that segment.c uses. */
 typedef struct st_sim_card {
     st_sim_world *world;
     st_device *cpu; /* the reference operations, on one thread */
