@@ -20,7 +20,7 @@ static const char *text_of(const json_t *object, const char *field)
     return text ? text : "";
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static void print_text_of(const json_t *object, const char *field)
 {
@@ -59,7 +59,7 @@ static void print_replay(const cli_arguments *arguments, const json_t *replay)
     printf("\nslots per layer; uploads per layer and token%s\n", defaults ? "; * the default" : "");
 }
 
-/* ---- the chart ------------------------------------------------------------------------------------------------------- */
+/* ---- the chart --------------------------------------------------------------------------------------------------- */
 
 static size_t line_of(cli_chart *chart, const char *policy)
 {
@@ -88,8 +88,8 @@ static strata_status write_chart(const char *path, const json_t *replay, strata_
     if (status == STRATA_OK) status = cli_allocate(count, sizeof(cli_chart_line), "the chart", &lines, error);
     if (status == STRATA_OK) status = cli_output_open(path, &output, error);
     if (status == STRATA_OK) {
-        cli_chart chart = {.title = title, .x_label = "experts of a layer resident", .y_label = "hit rate", .lines = lines,
-                           .points = points};
+        cli_chart chart = {.title = title, .x_label = "experts of a layer resident", .y_label = "hit rate",
+                           .lines = lines, .points = points};
         json_array_foreach(rows, i, row) {
             double share = real_of(row, "slots") / real_of(replay, "experts");
             chart.points[chart.point_count++] =

@@ -22,7 +22,7 @@ typedef struct job {
     size_t policy_count;
 } job;
 
-/* ---- options ------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 /* Copies the part up to the next comma, "" if it is too long, and advances *list; NULL at the end. */
 static void next_part(const char **list, char out[NAME_SIZE])
@@ -132,7 +132,7 @@ static strata_status set_numbers(job *j, const strata_replay_options *options, s
     return STRATA_OK;
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static double tokens_per_second(const st_trace *trace, const st_replay_result *result)
 {

@@ -41,7 +41,7 @@ struct st_cache {
     st_cache_upload *uploads; /* [most slots] */
 };
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static bool allocate_layer(st_arena *arena, layer *l)
 {
@@ -58,8 +58,8 @@ static bool allocate_layer(st_arena *arena, layer *l)
     l->touched = st_arena_alloc(arena, experts, sizeof *l->touched);
     l->holds = st_arena_alloc(arena, slots, sizeof *l->holds);
     l->states = st_arena_alloc(arena, slots, sizeof *l->states);
-    return l->marks.stamp && l->marks.slow && l->marks.fast && l->marks.resident && l->marks.guarded && l->gate.balance &&
-           l->gate.until && l->where && l->asked && l->touched && l->holds && l->states;
+    return l->marks.stamp && l->marks.slow && l->marks.fast && l->marks.resident && l->marks.guarded &&
+           l->gate.balance && l->gate.until && l->where && l->asked && l->touched && l->holds && l->states;
 }
 
 static bool allocate(st_cache *cache, const st_cache_options *options)
@@ -91,16 +91,18 @@ static void init_layer(layer *l, double upload_cost)
 static strata_status check_options(const st_cache_options *o, strata_error *error)
 {
     if (!st_policy_find(o->policy))
-        return st_error_set(error, STRATA_USAGE, "strata replay lists them", "placement.expert_policy: unknown policy %s", o->policy);
+        return st_error_set(error, STRATA_USAGE, "strata replay lists them", "placement.expert_policy: unknown policy %s",
+                            o->policy);
     if (o->used == 0 || o->admission > 2 || isnan(o->budget) || !(o->upload_cost >= 0.0))
         return st_error_set(error, STRATA_USAGE, NULL,
-                            "the expert cache: expected experts per token, admission on touch 1 or 2, a budget and a cost, "
-                            "found %" PRIu32 ", %" PRIu32 ", %g and %g", o->used, o->admission, o->budget, o->upload_cost);
+                            "the expert cache: expected experts per token, admission on touch 1 or 2, a budget and a "
+                            "cost, found %" PRIu32 ", %" PRIu32 ", %g and %g",
+                            o->used, o->admission, o->budget, o->upload_cost);
     for (uint32_t i = 0; i < o->layers; i++)
         if (o->experts[i] > EXPERTS_MAX || o->slots[i] > o->experts[i])
             return st_error_set(error, STRATA_USAGE, NULL,
-                                "the expert cache: layer %" PRIu32 ": expected at most %d experts and no more slots, found "
-                                "%" PRIu32 " and %" PRIu32, i, EXPERTS_MAX, o->experts[i], o->slots[i]);
+                                "the expert cache: layer %" PRIu32 ": expected at most %d experts and no more slots, "
+                                "found %" PRIu32 " and %" PRIu32, i, EXPERTS_MAX, o->experts[i], o->slots[i]);
     return STRATA_OK;
 }
 
@@ -129,7 +131,7 @@ void st_cache_free(st_cache *cache)
     st_free(cache);
 }
 
-/* ---- one event ------------------------------------------------------------------------------------------------------ */
+/* ---- one event --------------------------------------------------------------------------------------------------- */
 
 /* Counts hits and misses. Writes the misses without an upload under way to `missing` and returns their number. */
 static uint32_t look_up(st_cache *cache, layer *l, const st_cache_demand *demand, st_cache_answer *answer)
@@ -233,8 +235,8 @@ static bool spend(const st_cache *cache, layer *l)
     return true;
 }
 
-/* Uploads one expert, or counts why not; false: none of the `left` experts can be uploaded. An empty slot is filled without
- * conditions, because nothing is evicted; after loading only failed copies leave empty slots. */
+/* Uploads one expert, or counts why not; false: none of the `left` experts can be uploaded. An empty slot is filled
+ * without conditions, because nothing is evicted; after loading only failed copies leave empty slots. */
 static bool upload_one(st_cache *cache, layer *l, uint32_t expert, uint32_t left, st_cache_answer *answer)
 {
     int32_t slot = find_empty(l), victim = -1;
@@ -294,7 +296,7 @@ void st_cache_ask(st_cache *cache, const st_cache_demand *demand, st_cache_answe
     for (uint32_t i = 0; i < demand->count; i++) l->touched[demand->experts[i]] = true;
 }
 
-/* ---- a prediction --------------------------------------------------------------------------------------------------- */
+/* ---- a prediction ------------------------------------------------------------------------------------------------ */
 
 /* Whether an expert with that probability is worth the victim's slot. Where the policy's worth is not a frequency, the
  * probability must exceed a half. */
@@ -331,7 +333,7 @@ void st_cache_hint(st_cache *cache, const st_cache_demand *likely, st_cache_answ
     }
 }
 
-/* ---- slots ---------------------------------------------------------------------------------------------------------- */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 void st_cache_filled(st_cache *cache, uint32_t layer_index, uint32_t slot)
 {
@@ -352,7 +354,8 @@ int32_t st_cache_place(st_cache *cache, uint32_t layer_index, uint32_t expert)
     int32_t slot = find_empty(l);
     if (slot < 0) return -1;
     occupy(l, (uint32_t)slot, expert, SLOT_READY);
-    if (l->marks.stamp[expert] == 0) l->marks.stamp[expert] = -(int64_t)++l->placed; /* the first placed is evicted last */
+    /* The first placed is evicted last. */
+    if (l->marks.stamp[expert] == 0) l->marks.stamp[expert] = -(int64_t)++l->placed;
     return slot;
 }
 

@@ -1,6 +1,6 @@
-/* The expert cache: decides which experts are in which slots. State and one event → hits, misses, uploads and evictions.
- * Pure: it reads no clock and touches no device; the stream (stream.h) carries the decisions out and reports when a copy
- * has landed or failed. Every layer has its own slots. Knows layers, experts and slots as numbers. */
+/* The expert cache: decides which experts are in which slots. State and one event → hits, misses, uploads and
+ * evictions. Pure: it reads no clock and touches no device; the stream (stream.h) carries the decisions out and reports
+ * when a copy has landed or failed. Every layer has its own slots. Knows layers, experts and slots as numbers. */
 #ifndef ST_MOE_CACHE_H
 #define ST_MOE_CACHE_H
 
@@ -21,7 +21,7 @@ typedef struct st_cache_options {
     /* Limits on exchanges, in which an upload evicts an expert; an empty slot is filled at once. */
     uint32_t admission;      /* an expert is uploaded on its first or second touch; 0: by the policy */
     double budget;           /* exchanges per event; fractions accumulate, up to `used`. Negative: unlimited */
-    double upload_cost;      /* of an exchange, in hits: a layer makes exchanges while they gain more (gate.h). 0: free */
+    double upload_cost;      /* of an exchange, in hits: exchanges are made while they gain more (gate.h). 0: free */
 } st_cache_options;
 
 /* The experts that a layer's router chose: those of a token, or the union of a batch's. */
@@ -30,7 +30,7 @@ typedef struct st_cache_demand {
     const uint32_t *experts; /* [count], distinct */
     const float *weights;    /* [count]: the router's, summed over the batch; NULL: unknown */
     uint32_t tokens;         /* of the batch; 0 means 1 */
-    const uint32_t *uses;    /* [count]: tokens that chose the expert; NULL: estimated from the weights; 1 each for one token */
+    const uint32_t *uses;    /* [count]: tokens that chose the expert; NULL: estimated from the weights */
 } st_cache_demand;
 
 typedef struct st_cache_upload {
@@ -43,8 +43,8 @@ typedef struct st_cache_answer {
     uint32_t hits, misses;
     const st_cache_upload *uploads; /* to be carried out; no expert is in such a slot until st_cache_filled */
     uint32_t upload_count;
-    /* Why the other misses are not uploaded: an upload is under way, the policy or the admission refuses it, it would cost
-     * more than it gains, the budget is spent, or no slot may be evicted. */
+    /* Why the other misses are not uploaded: an upload is under way, the policy or the admission refuses it, it would
+     * cost more than it gains, the budget is spent, or no slot may be evicted. */
     uint32_t coming, unwanted, unpaid, over_budget, no_room;
 } st_cache_answer;
 
@@ -54,9 +54,9 @@ void st_cache_free(st_cache *cache);
 /* One event. The answer is valid until the next call. An event evicts none of its own experts. Allocates nothing. */
 void st_cache_ask(st_cache *cache, const st_cache_demand *demand, st_cache_answer *answer);
 
-/* Predicts the layer's next event (`weights`: the probability of each expert; sorted, descending) and answers with uploads
- * of the experts that are worth more than one in a slot. It counts no use; of the answer's counts only `upload_count` is
- * set. */
+/* Predicts the layer's next event (`weights`: the probability of each expert; sorted, descending) and answers with
+ * uploads of the experts that are worth more than one in a slot. It counts no use; of the answer's counts only
+ * `upload_count` is set. */
 void st_cache_hint(st_cache *cache, const st_cache_demand *likely, st_cache_answer *answer);
 
 /* The copy into a slot has landed: the expert is resident. Or it has failed: the slot is empty. */

@@ -5,8 +5,8 @@
 /* The decay of the sums per event: they cover about a hundred events. */
 #define KEPT (1.0 - 1.0 / 96.0)
 
-/* By how many standard errors the gain must differ from the cost. Closing needs better evidence than opening: a stale cache
- * loses more than a few uploads cost. */
+/* By how many standard errors the gain must differ from the cost. Closing needs better evidence than opening: a stale
+ * cache loses more than a few uploads cost. */
 #define CLOSE_ERRORS 2.0
 #define OPEN_ERRORS 0.5
 

@@ -8,11 +8,11 @@
 #define FAST_HALF_LIFE 2.0
 #define SLOW_SUM 23.587 /* 1 / (1 − 2^(−1/16)): the sum of decayed uses if every token is one */
 
-/* Instead of decaying every mark at every event, new uses are added with a growing gain; at this gain all marks are scaled
- * back. */
+/* Instead of decaying every mark at every event, new uses are added with a growing gain; at this gain all marks are
+ * scaled back. */
 #define GAIN_LIMIT 0x1p200
 
-/* ---- decay --------------------------------------------------------------------------------------------------------- */
+/* ---- decay ------------------------------------------------------------------------------------------------------- */
 
 static void age_one(double *marks, uint32_t count, double *gain, double half_lives)
 {
@@ -40,7 +40,7 @@ void st_marks_age(st_marks *marks, uint32_t tokens)
     marks->fast_sum = decayed_sum(tokens, FAST_HALF_LIFE);
 }
 
-/* ---- the rows ------------------------------------------------------------------------------------------------------ */
+/* ---- the rows ---------------------------------------------------------------------------------------------------- */
 
 static void touch_stamp(const st_policy *policy, st_marks *marks, const st_touch *touch)
 {
@@ -120,7 +120,7 @@ const st_policy *st_policy_find(const char *name)
     return NULL;
 }
 
-/* ---- slots --------------------------------------------------------------------------------------------------------- */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 void st_marks_enter(st_marks *marks, uint32_t expert)
 {

@@ -1,5 +1,5 @@
-/* Replacement policies: what an expert is worth, from the marks of its layer. A policy knows when, how often and with which
- * weight experts were chosen, and which are resident; it knows neither slots nor uploads. */
+/* Replacement policies: what an expert is worth, from the marks of its layer. A policy knows when, how often and with
+ * which weight experts were chosen, and which are resident; it knows neither slots nor uploads. */
 #ifndef ST_MOE_POLICY_H
 #define ST_MOE_POLICY_H
 
@@ -30,7 +30,7 @@ typedef struct st_policy {
     const char *name;
     uint32_t admission; /* the touch on which it uploads by default */
     bool choosy;        /* it uploads only an expert that is worth more than the one it evicts */
-    double slow_weight, fast_share; /* of decayed uses: the part weighted by the router, and the part with the fast decay */
+    double slow_weight, fast_share; /* of decayed uses: the part weighted by the router, and that of the fast decay */
     double unit;        /* the worth of an expert that every token uses; 0: the worth is not a frequency */
     void (*touch)(const struct st_policy *policy, st_marks *marks, const st_touch *touch);
     double (*worth)(const struct st_policy *policy, const st_marks *marks, uint32_t expert);

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "moe/cache.h"
 
-/* ---- counting -------------------------------------------------------------------------------------------------------- */
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
 
 static void count_event(const st_trace *trace, const st_replay_rates *rates, const st_trace_event *event, uint32_t hits,
                         uint32_t uploads, st_replay_result *result)
@@ -31,7 +31,7 @@ static double trunk_seconds(const st_trace *trace, const st_replay_rates *rates)
     return bytes / rates->card;
 }
 
-/* ---- a cache ----------------------------------------------------------------------------------------------------------- */
+/* ---- a cache ----------------------------------------------------------------------------------------------------- */
 
 static strata_status open_cache(const st_trace *trace, const st_replay_options *o, st_cache **out, strata_error *error)
 {
@@ -57,8 +57,8 @@ static strata_status replay_cache(const st_trace *trace, const st_replay_options
     strata_status status = open_cache(trace, options, &cache, error);
     for (size_t i = 0; status == STRATA_OK && i < trace->event_count; i++) {
         const st_trace_event *event = &trace->events[i];
-        st_cache_demand demand = {.layer = event->layer, .count = event->count, .experts = trace->experts + event->first,
-                                  .weights = trace->weights + event->first};
+        st_cache_demand demand = {.layer = event->layer, .count = event->count,
+                                  .experts = trace->experts + event->first, .weights = trace->weights + event->first};
         st_cache_answer answer;
         st_cache_ask(cache, &demand, &answer);
         for (uint32_t u = 0; u < answer.upload_count; u++) st_cache_filled(cache, event->layer, answer.uploads[u].slot);
@@ -68,7 +68,7 @@ static strata_status replay_cache(const st_trace *trace, const st_replay_options
     return status;
 }
 
-/* ---- the optimum --------------------------------------------------------------------------------------------------------- */
+/* ---- the optimum ------------------------------------------------------------------------------------------------- */
 
 static const size_t NEVER = SIZE_MAX;
 
@@ -151,7 +151,8 @@ static strata_status replay_optimum(const st_trace *trace, const st_replay_optio
     return status;
 }
 
-strata_status st_replay(const st_trace *trace, const st_replay_options *options, st_replay_result *out, strata_error *error)
+strata_status st_replay(const st_trace *trace, const st_replay_options *options, st_replay_result *out,
+                        strata_error *error)
 {
     const st_replay_rates *rates = &options->rates;
     if (options->slots > trace->shape.experts)

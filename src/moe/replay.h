@@ -1,6 +1,6 @@
-/* Replays a recorded routing against a cache and gives its hit rate, its uploads and an estimate of the time. One event per
- * token and layer; the prompt warms the cache, decoding counts; an upload has landed at the layer's next event. Knows
- * traces and policies; knows no more of devices than the three rates below. */
+/* Replays a recorded routing against a cache and gives its hit rate, its uploads and an estimate of the time. One event
+ * per token and layer; the prompt warms the cache, decoding counts; an upload has landed at the layer's next event.
+ * Knows traces and policies; knows no more of devices than the three rates below. */
 #ifndef ST_MOE_REPLAY_H
 #define ST_MOE_REPLAY_H
 
@@ -30,6 +30,7 @@ typedef struct st_replay_result {
     double seconds; /* of all tokens: the sum of the events' rooflines */
 } st_replay_result;
 
-strata_status st_replay(const st_trace *trace, const st_replay_options *options, st_replay_result *out, strata_error *error);
+strata_status st_replay(const st_trace *trace, const st_replay_options *options, st_replay_result *out,
+                        strata_error *error);
 
 #endif

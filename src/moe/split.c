@@ -16,7 +16,8 @@ static double work_seconds(const st_profile *device, double bytes, double ops)
 }
 
 /* How long a layer takes with `fetched` of the missing experts on the GPU. */
-static double split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand, uint32_t fetched)
+static double split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand,
+                            uint32_t fetched)
 {
     double on_card = work_seconds(card, demand->resident_bytes, demand->resident_ops), last = 0, on_cpu = 0;
     for (uint32_t i = 0; i < demand->missing; i++) {
@@ -27,7 +28,8 @@ static double split_seconds(const st_profile *host, const st_profile *card, cons
     if (fetched < demand->missing) on_cpu += demand->host_seconds;
     double link = over(fetched * demand->expert_bytes, card->link_up);
     double dram = over(demand->missing * demand->expert_bytes, host->memory_rate);
-    double both = fetched ? larger(link + last + card->launch_seconds, dram) : 0; /* the last expert is computed after its copy */
+    /* The last expert is computed after its copy. */
+    double both = fetched ? larger(link + last + card->launch_seconds, dram) : 0;
     return larger(larger(on_card, on_cpu), both);
 }
 

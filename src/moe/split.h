@@ -1,5 +1,5 @@
-/* Splits a layer's misses between the GPU, which has to fetch them, and the CPU; both compute at the same time. Pure: rates
- * and counts in, a number out. */
+/* Splits a layer's misses between the GPU, which has to fetch them, and the CPU; both compute at the same time. Pure:
+ * rates and counts in, a number out. */
 #ifndef ST_MOE_SPLIT_H
 #define ST_MOE_SPLIT_H
 

@@ -59,7 +59,7 @@ void st_stats_free(st_stats *stats)
     st_free(stats);
 }
 
-/* ---- counting -------------------------------------------------------------------------------------------------------- */
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
 
 /* 1 → 1, 2 → 2, 3 and 4 → 3, 5 to 8 → 4, …; the last bucket is unbounded. */
 static uint32_t bucket_of(uint64_t distance)
@@ -107,7 +107,7 @@ uint64_t st_stats_total(const st_stats *stats, bool decode, st_stat what)
     return sum;
 }
 
-/* ---- tables ---------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 typedef struct column {
     const char *field, *title;
@@ -166,7 +166,8 @@ static void print_reuse(const st_stats *stats, st_buf *out)
     for (uint32_t b = 0; b < ST_REUSE_BUCKETS; b++) {
         char label[32] = "never before";
         if (b == 1 || b == 2) snprintf(label, sizeof label, "%u", b);
-        else if (b > 2 && b + 1 < ST_REUSE_BUCKETS) snprintf(label, sizeof label, "%u to %u", (1u << (b - 2)) + 1, 1u << (b - 1));
+        else if (b > 2 && b + 1 < ST_REUSE_BUCKETS)
+            snprintf(label, sizeof label, "%u to %u", (1u << (b - 2)) + 1, 1u << (b - 1));
         else if (b > 2) snprintf(label, sizeof label, "more than %u", 1u << (b - 2));
         if (counts[b])
             st_buf_printf(out, "%-22s %12llu %6.1f %%\n", label, (unsigned long long)counts[b],
@@ -182,7 +183,7 @@ bool st_stats_print(const st_stats *stats, st_buf *out)
     return !out->failed;
 }
 
-/* ---- JSON: jansson returns NULL if an allocation fails, and setting NULL fails ----------------------------------------------------- */
+/* ---- JSON: jansson returns NULL if an allocation fails, and setting NULL fails ----------------------------------- */
 
 static json_t *counts_json(const uint64_t counts[ST_STAT_COUNT])
 {

@@ -47,8 +47,8 @@ typedef struct st_stats st_stats;
 strata_status st_stats_new(uint32_t layers, const uint32_t *experts, st_stats **out, strata_error *error);
 void st_stats_free(st_stats *stats);
 
-/* One event of a layer: the chosen experts ([count], distinct) and their slots (−1: a miss; NULL: all are resident). Counts
- * events, hits, misses, experts and distances; distances are in events. */
+/* One event of a layer: the chosen experts ([count], distinct) and their slots (−1: a miss; NULL: all are resident).
+ * Counts events, hits, misses, experts and distances; distances are in events. */
 void st_stats_event(st_stats *stats, uint32_t layer, bool decode, uint32_t count, const uint32_t *experts,
                     const int32_t *slots);
 /* Any other counter of a layer. */

@@ -10,7 +10,8 @@
 
 enum { MATRICES = ST_EXPERT_MATRICES, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
-/* In hits. An upload reads host memory as a computed miss does, but about half of the time the host's memory is idle. */
+/* In hits. An upload reads host memory as a computed miss does, but about half of the time the host's memory is
+ * idle. */
 #define UPLOAD_COST 0.6
 
 /* The probability that a prefetched expert is used: one that the last token used, and one that the next layer's router
@@ -71,7 +72,7 @@ static void add_stat(st_stream *stream, uint32_t layer, st_stat what, uint64_t a
     if (stream->source.stats && amount) st_stats_add(stream->source.stats, layer, stream->decoding, what, amount);
 }
 
-/* --- tables ------------------------------------------------------------------------------------------------------------ */
+/* --- tables ------------------------------------------------------------------------------------------------------- */
 
 static unsigned char *slot_at(const stream_layer *l, uint32_t slot)
 {
@@ -107,7 +108,7 @@ static strata_status copy_expert(st_stream *stream, st_queue *queue, const strea
     return status;
 }
 
-/* --- open and close -------------------------------------------------------------------------------------------------------------- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 static bool allocate_tables(st_stream *stream, stream_layer *l)
 {
@@ -261,8 +262,10 @@ static void count_uses(st_stream *stream, uint32_t layer)
     for (size_t i = 0; warm && i < warm->event_count; i++) {
         const st_trace_event *event = &warm->events[i];
         if (event->layer != layer) continue;
-        for (uint32_t k = 0; k < event->count; k++)
-            if (warm->experts[event->first + k] < stream->layers[layer].experts) stream->tokens[warm->experts[event->first + k]]++;
+        for (uint32_t k = 0; k < event->count; k++) {
+            uint32_t expert = warm->experts[event->first + k];
+            if (expert < stream->layers[layer].experts) stream->tokens[expert]++;
+        }
     }
 }
 
@@ -332,7 +335,7 @@ void st_stream_free(st_stream *stream)
     st_free(stream);
 }
 
-/* --- tables for the executor -------------------------------------------------------------------------------------------------------- */
+/* --- tables for the executor -------------------------------------------------------------------------------------- */
 
 bool st_stream_covers(const st_stream *stream, uint32_t layer)
 {
@@ -359,10 +362,10 @@ uint32_t st_stream_waves(const st_stream *stream, uint32_t layer)
     return stream->options.arms == ST_ARMS_CPU ? 0 : waves_of(stream, stream->layers[layer].experts);
 }
 
-/* --- uploads ---------------------------------------------------------------------------------------------------------------- */
+/* --- uploads ------------------------------------------------------------------------------------------------------ */
 
-/* Makes landed uploads visible, in the order of sending, up to the first one of the layer `busy`: a launched operation may
- * read the tables of that layer. */
+/* Makes landed uploads visible, in the order of sending, up to the first one of the layer `busy`: a launched operation
+ * may read the tables of that layer. */
 static void show_landed(st_stream *stream, uint32_t busy)
 {
     while (stream->flight_count) {
@@ -400,7 +403,8 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
         return STRATA_OK;
     }
     flight *f = &stream->flights[(stream->flight_first + stream->flight_count) % FLIGHTS];
-    strata_status status = copy_expert(stream, stream->upload_queue, l, upload->expert, slot_at(l, upload->slot), error);
+    unsigned char *to = slot_at(l, upload->slot);
+    strata_status status = copy_expert(stream, stream->upload_queue, l, upload->expert, to, error);
     if (status == STRATA_OK) status = backend->event_record(f->landed, stream->upload_queue, error);
     if (status != STRATA_OK) {
         add_stat(stream, layer, ST_STAT_FAILED, 1);
@@ -416,10 +420,11 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     return STRATA_OK;
 }
 
-/* --- a layer's event ---------------------------------------------------------------------------------------------------------- */
+/* --- a layer's event ---------------------------------------------------------------------------------------------- */
 
 /* The distinct experts of a batch, with the number of tokens and the sum of weights of each. */
-static uint32_t collect(st_stream *stream, const stream_layer *l, const int32_t *ids, const float *weights, uint32_t rows)
+static uint32_t collect(st_stream *stream, const stream_layer *l, const int32_t *ids, const float *weights,
+                        uint32_t rows)
 {
     uint32_t count = 0;
     memset(stream->tokens, 0, l->experts * sizeof *stream->tokens);
@@ -488,8 +493,8 @@ static void count_reasons(st_stream *stream, uint32_t layer, const st_cache_answ
     add_stat(stream, layer, ST_STAT_NO_ROOM, answer->no_room);
 }
 
-strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,
-                               st_stream_work *out, strata_error *error)
+strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights,
+                               uint32_t rows, st_stream_work *out, strata_error *error)
 {
     stream_layer *l = &stream->layers[layer];
     for (size_t i = 0; i < (size_t)rows * l->used; i++)
@@ -497,8 +502,8 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
             return st_error_set(error, STRATA_DEVICE, NULL, "layer %u: expected experts from 0 to %u, found %d", layer,
                                 l->experts - 1, ids[i]);
     uint32_t count = collect(stream, l, ids, weights, rows);
-    st_cache_demand demand = {.layer = layer, .count = count, .experts = stream->demanded, .weights = stream->demanded_weights,
-                              .tokens = rows, .uses = stream->demanded_uses};
+    st_cache_demand demand = {.layer = layer, .count = count, .experts = stream->demanded,
+                              .weights = stream->demanded_weights, .tokens = rows, .uses = stream->demanded_uses};
     st_cache_answer answer;
     st_cache_ask(stream->cache, &demand, &answer);
     stream->decoding = rows == 1;
@@ -512,7 +517,8 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the GPU computes them in this batch */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
-    *out = (st_stream_work){.waves = waves_of(stream, stream->fetch_count), .host = stream->fetch_count < stream->missing_count};
+    *out = (st_stream_work){.waves = waves_of(stream, stream->fetch_count),
+                            .host = stream->fetch_count < stream->missing_count};
     return STRATA_OK;
 }
 
@@ -531,12 +537,13 @@ static strata_status send_wave(st_stream *stream, const stream_layer *l, uint32_
     uint32_t half = wave % HALVES;
     strata_status status = STRATA_OK;
     if (stream->in_use[half]) status = backend->event_wait_queue(stream->used_up[half], stream->fetch_queue, error);
-    for (int m = 0; m < MATRICES; m++) memset(stream->waves[wave * MATRICES + (uint32_t)m], 0, l->experts * sizeof(void *));
+    const void ***tables = &stream->waves[(size_t)wave * MATRICES];
+    for (int m = 0; m < MATRICES; m++) memset(tables[m], 0, l->experts * sizeof(void *));
     for (uint32_t i = first; i < end && status == STRATA_OK; i++) {
         unsigned char *to = stream->staging + (half * stream->half + (i - first)) * stream->place_bytes;
         status = copy_expert(stream, stream->fetch_queue, l, stream->missing[i], to, error);
         for (int m = 0; m < MATRICES; m++)
-            if (l->slot.matrix_bytes[m]) stream->waves[wave * MATRICES + (uint32_t)m][stream->missing[i]] = to + l->slot.offset[m];
+            if (l->slot.matrix_bytes[m]) tables[m][stream->missing[i]] = to + l->slot.offset[m];
     }
     return status == STRATA_OK ? backend->event_record(stream->fetched[half], stream->fetch_queue, error) : status;
 }
@@ -579,7 +586,7 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     return status;
 }
 
-/* --- prefetching -------------------------------------------------------------------------------------------------------------------- */
+/* --- prefetching -------------------------------------------------------------------------------------------------- */
 
 static uint32_t next_split(const st_stream *stream, uint32_t layer)
 {
@@ -599,7 +606,8 @@ float *st_stream_scores(const st_stream *stream)
 }
 
 /* Uploads that are under way go first: no expert is prefetched then. */
-static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t *guess, float likely, strata_error *error)
+static strata_status prefetch(st_stream *stream, uint32_t layer, const uint32_t *guess, float likely,
+                              strata_error *error)
 {
     stream_layer *l = &stream->layers[layer];
     st_cache_demand demand = {.layer = layer, .experts = stream->demanded, .weights = stream->demanded_weights};

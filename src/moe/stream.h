@@ -1,7 +1,7 @@
-/* Carries out the decisions of the expert cache: fetches, which the token waits for, uploads into slots, which it does not
- * wait for, and the tables that tell each device which experts it computes. The GPU's table of a layer has the experts in
- * slots and the host's table has all others, so each expert is summed once. Owns the cache, the tables and the copy
- * queues; launches no operation and orders none: the executor (run/) does. */
+/* Carries out the decisions of the expert cache: fetches, which the token waits for, uploads into slots, which it does
+ * not wait for, and the tables that tell each device which experts it computes. The GPU's table of a layer has the
+ * experts in slots and the host's table has all others, so each expert is summed once. Owns the cache, the tables and
+ * the copy queues; launches no operation and orders none: the executor (run/) does. */
 #ifndef ST_MOE_STREAM_H
 #define ST_MOE_STREAM_H
 
@@ -29,7 +29,7 @@ typedef struct st_stream_options {
     st_stream_arms arms;  /* how misses are computed */
     bool deterministic;   /* uploads become visible only at the start of a batch, all at once */
     unsigned prefetch;    /* ST_PREFETCH_… flags */
-    const struct st_trace *warm; /* a trace whose most used experts fill the slots at load; NULL: the first experts do */
+    const struct st_trace *warm; /* a trace whose most used experts fill the slots at load; NULL: the first do */
 } st_stream_options;
 
 typedef struct st_stream_source {
@@ -50,8 +50,8 @@ void st_stream_free(st_stream *stream);
 /* Whether the layer has slots. */
 bool st_stream_covers(const st_stream *stream, uint32_t layer);
 
-/* The tables [experts] of a layer's matrix: the address of each expert, NULL if the device does not compute it. A wave is a
- * group of experts that are fetched for one batch. The entries change; the addresses of the tables do not. */
+/* The tables [experts] of a layer's matrix: the address of each expert, NULL if the device does not compute it. A wave
+ * is a group of experts that are fetched for one batch. The entries change; the addresses of the tables do not. */
 const void *const *st_stream_card_parts(const st_stream *stream, uint32_t layer, int matrix);
 const void *const *st_stream_host_parts(const st_stream *stream, uint32_t layer, int matrix);
 const void *const *st_stream_wave_parts(const st_stream *stream, uint32_t wave, int matrix);
@@ -63,19 +63,21 @@ typedef struct st_stream_work {
     bool host;      /* the CPU computes some experts */
 } st_stream_work;
 
-/* A batch begins. The event `computing` follows the last launch of the batch before it, which may still read the tables;
- * NULL: that batch has ended. Landed uploads become visible only after that batch; `deterministic` waits for both. */
+/* A batch begins. The event `computing` follows the last launch of the batch before it, which may still read the
+ * tables; NULL: that batch has ended. Landed uploads become visible only after that batch; `deterministic` waits for
+ * both. */
 strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_error *error);
 
-/* The router has chosen ids [rows, used] with weights. The GPU's launch for the layer uses the tables as they are now. */
-strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights, uint32_t rows,
-                               st_stream_work *out, strata_error *error);
-/* Fetches a wave; *ready is recorded behind the copies, NULL if the copies failed and the CPU has to compute the wave. After
- * the launch of the wave, st_stream_launched records that its staging memory is free when `queue` gets there. */
+/* The router has chosen ids [rows, used] with weights. The GPU's launch for the layer uses the tables as they are
+ * now. */
+strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t *ids, const float *weights,
+                               uint32_t rows, st_stream_work *out, strata_error *error);
+/* Fetches a wave; *ready is recorded behind the copies, NULL if the copies failed and the CPU has to compute the wave.
+ * After the launch of the wave, st_stream_launched records that its staging memory is free when `queue` gets there. */
 strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, st_event **ready, strata_error *error);
 strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *queue, strata_error *error);
-/* The layer is launched and the CPU's share is computed, or something failed: sends the uploads, and makes landed uploads of
- * other layers visible. */
+/* The layer is launched and the CPU's share is computed, or something failed: sends the uploads, and makes landed
+ * uploads of other layers visible. */
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error);
 
 /* The next layer whose experts may be prefetched; UINT32_MAX: none. The executor writes the scores of its router to

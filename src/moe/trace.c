@@ -51,7 +51,7 @@ static bool next_line(reader *r)
     return true;
 }
 
-/* ---- numbers -------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /* All of `text` must be digits, and the number at most `maximum`. */
 static bool parse_number(st_str text, uint64_t maximum, uint64_t *out)
@@ -102,7 +102,7 @@ static bool parse_weight(st_str text, float *out)
     return true;
 }
 
-/* ---- the header ------------------------------------------------------------------------------------------------------ */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 /* The value of " key=" in the line, up to the next blank. */
 static bool find_key(st_str line, const char *key, st_str *out)
@@ -184,7 +184,7 @@ static strata_status read_header(reader *r)
     return refuse(r, r->line, columns, ST_STR("the end of the file"));
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 enum { COLUMN_TURN, COLUMN_PHASE, COLUMN_STEP, COLUMN_LAYER, COLUMN_SLOT, COLUMN_EXPERT, COLUMN_WEIGHT, COLUMN_RESIDENCY,
        COLUMN_BYTES, COLUMN_COUNT };
@@ -258,7 +258,7 @@ static strata_status read_rows(reader *r)
     return r->count ? STRATA_OK : refuse(r, r->line, "rows", ST_STR("none"));
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static int compare_rows(const void *a, const void *b)
 {

@@ -23,7 +23,7 @@ enum { ST_TRACE_LAYERS_MAX = 4096, ST_TRACE_EXPERTS_MAX = 65536, ST_TRACE_USED_M
 typedef struct st_trace_shape {
     char model[ST_TRACE_NAME_SIZE], arch[ST_TRACE_NAME_SIZE];
     uint32_t layers, experts, used;
-    uint64_t *expert_bytes, *dense_bytes; /* [layers]: of one expert (0: none), and of everything else that a token reads */
+    uint64_t *expert_bytes, *dense_bytes; /* [layers]: of one expert (0: none), of everything else that a token reads */
 } st_trace_shape;
 
 /* The experts of one token in one layer. */
@@ -49,7 +49,7 @@ strata_status st_trace_read(const char *path, st_trace **out, strata_error *erro
 strata_status st_trace_parse(const char *where, const char *text, size_t length, st_trace **out, strata_error *error);
 void st_trace_free(st_trace *trace);
 
-/* ---- writing (trace_write.c) ---- */
+/* ---- writing (trace_write.c) ------------------------------------------------------------------------------------- */
 
 typedef struct st_trace_writer st_trace_writer;
 

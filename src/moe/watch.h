@@ -1,5 +1,5 @@
-/* Observes the routing of every layer with routed experts, on every device: statistics and a trace. Owns neither; allocates
- * nothing. */
+/* Observes the routing of every layer with routed experts, on every device: statistics and a trace. Owns neither;
+ * allocates nothing. */
 #ifndef ST_MOE_WATCH_H
 #define ST_MOE_WATCH_H
 

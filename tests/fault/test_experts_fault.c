@@ -1,5 +1,5 @@
-/* An expert cache under failures: an upload, a fetch or a decision fails, uploads outnumber the queue's places or land while
- * the GPU still computes. The logits stay the same, and the counters say what happened. */
+/* An expert cache under failures: an upload, a fetch or a decision fails, uploads outnumber the queue's places or land
+ * while the GPU still computes. The logits stay the same, and the counters say what happened. */
 #include "support/golden.h"
 
 #include <string.h>
@@ -146,8 +146,8 @@ static void hints_change_nothing(void **state)
             golden_run r;
             golden_run_open(&r, &g, &options);
             check_all(&r, names[n]);
-            uint64_t predicted = golden_watch_count(&watch, ST_STAT_PREFETCHES) + golden_watch_count(&watch, ST_STAT_DROPPED);
-            if (prefetch & ST_PREFETCH_NEXT) assert_true(predicted > 0);
+            uint64_t sent = golden_watch_count(&watch, ST_STAT_PREFETCHES);
+            if (prefetch & ST_PREFETCH_NEXT) assert_true(sent + golden_watch_count(&watch, ST_STAT_DROPPED) > 0);
             golden_run_close(&r);
             golden_watch_close(&watch);
             golden_close(&g);

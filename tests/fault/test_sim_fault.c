@@ -1,5 +1,6 @@
-/* The simulated card while its n-th allocation, copy or launch fails, while it gets lost at the n-th call, and while the
- * host has no memory, for every n up to a clean run: a typed error, nothing owed, and everything works afterwards. */
+/* The simulated card while its n-th allocation, copy or launch fails, while it gets lost at the n-th call, and while
+ * the host has no memory, for every n up to a clean run: a typed error, nothing owed, and everything works
+ * afterwards. */
 #include "support/sim_rig.h"
 
 #include "base/fault.h"

@@ -1,5 +1,6 @@
-/* A model of Qwen3-30B-A3B's shape on a described machine, in virtual time: what the modes of its experts are worth. Nothing
- * is computed; the routing comes from a recorded trace where there is one, and from a generator with as much locality. */
+/* A model of Qwen3-30B-A3B's shape on a described machine, in virtual time: what the modes of its experts are worth.
+ * Nothing is computed; the routing comes from a recorded trace where there is one, and from a generator with as much
+ * locality. */
 #include "support/plan_rig.h"
 
 #include <math.h>

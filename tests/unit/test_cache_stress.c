@@ -1,4 +1,5 @@
-/* src/moe/cache.c: a million random events against a second book-keeping, and the gate on routings of its own making. */
+/* src/moe/cache.c: a million random events against a second book-keeping, and the gate on routings of its own
+ * making. */
 #include "support/kit.h"
 
 #include <stdlib.h>
@@ -186,7 +187,7 @@ static void a_million_events(void **state)
     assert_true(kit_is_slow() || (uint64_t)runs * events >= 1000000);
 }
 
-/* ---- the gate --------------------------------------------------------------------------------------------------------- */
+/* ---- the gate ---------------------------------------------------------------------------------------------------- */
 
 enum { WIDE = 128, HELD = 48, CHOSEN = 8 };
 

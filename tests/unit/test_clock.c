@@ -208,8 +208,8 @@ static double random_usage(int resource)
     return rates[resource] * pow(random_real(), 1 + 12 * random_below(2));
 }
 
-/* No resource gives more than it has, and whoever is slowed down uses one that is used up: nobody could be faster without
- * another being slower. */
+/* No resource gives more than it has, and whoever is slowed down uses one that is used up: nobody could be faster
+ * without another being slower. */
 static void nothing_is_given_twice_or_left(void **state)
 {
     (void)state;
@@ -569,7 +569,8 @@ static void tell(unsigned seed, story *s)
     for (int i = 0; i < QUEUES; i++) wait_for(clock, new_point(clock, queues[i]));
     s->end = st_clock_now(clock);
     assert_true(s->end <= longest * (1 + 1e-9)); /* sharing never costs: in the worst case one after the other */
-    for (int r = 0; r < ST_RESOURCE_COUNT; r++) assert_true(asked[r] / rates[r] <= s->end * (1 + 1e-9)); /* none is overused */
+    for (int r = 0; r < ST_RESOURCE_COUNT; r++) /* no resource gives more than its rate */
+        assert_true(asked[r] / rates[r] <= s->end * (1 + 1e-9));
     st_clock_free(clock);
 }
 

@@ -1,5 +1,5 @@
-/* src/moe/replay.c and strata_replay: counts by hand, by another implementation, by trying everything; and what the default
- * policy must reach on real routings. */
+/* src/moe/replay.c and strata_replay: counts by hand, by another implementation, by trying everything; and what the
+ * default policy must reach on real routings. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -33,7 +33,7 @@ static st_replay_result replay(const st_trace *trace, const char *policy, uint32
     return result;
 }
 
-/* ---- by hand ------------------------------------------------------------------------------------------------------------ */
+/* ---- by hand ----------------------------------------------------------------------------------------------------- */
 
 static const char small[] = "# route_trace v1\n# model=x arch=y n_layer=2 n_expert=4 n_expert_used=2\n"
                             "# layer=0 expert_bytes=1000000 dense_bytes=8000000\n"
@@ -70,7 +70,7 @@ static void counts_by_hand(void **state)
     st_trace_free(trace);
 }
 
-/* ---- by another implementation ------------------------------------------------------------------------------------------- */
+/* ---- by another implementation ----------------------------------------------------------------------------------- */
 
 typedef struct known_row {
     const char *policy;
@@ -78,7 +78,8 @@ typedef struct known_row {
     uint32_t within; /* equal worth may be ordered otherwise there */
 } known_row;
 
-/* From a simulation in Python that shares nothing with this code. The optimum there takes in what is never used again. */
+/* From a simulation in Python that shares nothing with this code. The optimum there takes in what is never used
+ * again. */
 static const known_row known[] = {
     {"lru", 8, 604, 1700, 0},      {"lru", 16, 968, 1336, 0},    {"lru", 32, 1525, 779, 0},    {"lru", 48, 1821, 483, 0},
     {"slru", 16, 1074, 1230, 4},   {"slru", 32, 1602, 702, 4},   {"slru", 48, 1891, 413, 4},   {"lfu", 8, 688, 1616, 4},
@@ -108,7 +109,7 @@ static void counts_by_another_implementation(void **state)
     st_trace_free(trace);
 }
 
-/* ---- by trying everything ------------------------------------------------------------------------------------------------ */
+/* ---- by trying everything ---------------------------------------------------------------------------------------- */
 
 enum { TRY_EXPERTS = 5, TRY_STEPS = 12, TRY_SETS = 1 << TRY_EXPERTS };
 
@@ -165,7 +166,7 @@ static void the_optimum_is_the_best_there_is(void **state)
     }
 }
 
-/* ---- real routings ---------------------------------------------------------------------------------------------------------- */
+/* ---- real routings ----------------------------------------------------------------------------------------------- */
 
 static const char *trace_path(const char *name)
 {
@@ -227,7 +228,7 @@ static void the_default_is_robust(void **state)
     }
 }
 
-/* ---- strata_replay ----------------------------------------------------------------------------------------------------------- */
+/* ---- strata_replay ----------------------------------------------------------------------------------------------- */
 
 static void rows_as_json(void **state)
 {

@@ -32,7 +32,8 @@ static void card_close(st_device *device)
 
 static strata_status card_open(const st_device_options *options, st_device **out, strata_error *error)
 {
-    if (!options->world) return st_error_set(error, STRATA_USAGE, NULL, "the simulated GPU: expected a world, found none");
+    if (!options->world)
+        return st_error_set(error, STRATA_USAGE, NULL, "the simulated GPU: expected a world, found none");
     st_device *device = st_alloc_zero(1, sizeof *device);
     if (!device) return st_error_memory(error, sizeof *device, "the simulated GPU");
     device->card.world = options->world;
@@ -222,7 +223,8 @@ static strata_status count_up(void *context, strata_error *error)
     return STRATA_OK;
 }
 
-static strata_status push_counting(st_queue *queue, const st_sim_count *source, const st_command *like, strata_error *error)
+static strata_status push_counting(st_queue *queue, const st_sim_count *source, const st_command *like,
+                                   strata_error *error)
 {
     st_sim_world *world = queue->device->card.world;
     strata_status status = st_sim_enter(world, ST_SIM_CALLS, error);
@@ -243,7 +245,8 @@ static strata_status card_signal(st_queue *queue, uint64_t *counter, uint64_t va
     return push_counting(queue, &(st_sim_count){counter, value}, &(st_command){.end = count_up}, error);
 }
 
-static strata_status card_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
+static strata_status card_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us,
+                               strata_error *error)
 {
     st_command command = {.ready = st_sim_count_reached, .patience = 1e-6 * (double)limit_us};
     return push_counting(queue, &(st_sim_count){counter, value}, &command, error);

@@ -6,7 +6,7 @@
 #include "backend/sim/clock_state.h"
 #include "base/error.h"
 
-/* --- events of one moment ------------------------------------------------------------------------------------- */
+/* --- events of one moment ----------------------------------------------------------------------------------------- */
 
 static st_clock_phase phase_of(const st_clock *clock, const st_demand *demand)
 {
@@ -62,8 +62,9 @@ static bool is_ready(st_clock *clock, st_clock_lane *q)
         q->patience = command->patience;
     } else if (q->patience <= 0) {
         strata_error error;
-        strata_status status = st_error_set(&error, STRATA_DEVICE, NULL, "a queue waited %.0f µs for a counter that did not reach its value",
-                                            command->patience * 1e6);
+        strata_status status =
+            st_error_set(&error, STRATA_DEVICE, NULL, "a queue waited %.0f µs for a counter that did not reach its value",
+                         command->patience * 1e6);
         stop(clock, q, status, &error);
     }
     return false;
@@ -162,7 +163,8 @@ static void advance(st_clock *clock, double seconds)
 
 typedef bool condition(void *context);
 
-/* Runs until the condition (may be NULL) holds (OK), the host's phase has ended (LIMIT) or no event is left (DEVICE). */
+/* Runs until the condition (may be NULL) holds (OK), the host's phase has ended (LIMIT) or no event is left
+ * (DEVICE). */
 static strata_status run(st_clock *clock, condition *done, void *context)
 {
     for (;;) {

@@ -1,6 +1,6 @@
-/* Virtual time: a discrete-event simulation of queues of commands that share resources. A command waits for the commands
- * before it in its queue and for the points that it depends on. It then takes its latency and its work: alone, the
- * slowest of amount / rate; with others, at a fair share of the resources in common (share.h). Knows no device, no
+/* Virtual time: a discrete-event simulation of queues of commands that share resources. A command waits for the
+ * commands before it in its queue and for the points that it depends on. It then takes its latency and its work: alone,
+ * the slowest of amount / rate; with others, at a fair share of the resources in common (share.h). Knows no device, no
  * operation and no memory: a command calls back when it starts and when it ends.
  *
  * Time passes only while the host waits or works. Events of the same moment happen in the order of the queue numbers,
@@ -30,9 +30,10 @@ typedef struct st_demand {
     double amount[ST_RESOURCE_COUNT];  /* bytes or operations */
 } st_demand;
 
-/* The callbacks of a command may be NULL and must not call the clock. `start` is called once. Then `next` gives the demand
- * of each phase (false: no phase is left) and `end` follows each phase. Without `next` there is one phase, with `demand`.
- * If `end` returns an error, the queue stops with that error: later commands are dropped, later points never reached. */
+/* The callbacks of a command may be NULL and must not call the clock. `start` is called once. Then `next` gives the
+ * demand of each phase (false: no phase is left) and `end` follows each phase. Without `next` there is one phase, with
+ * `demand`. If `end` returns an error, the queue stops with that error: later commands are dropped, later points never
+ * reached. */
 typedef struct st_command {
     st_demand demand;
     bool (*ready)(void *context); /* the command starts when this is true; called after every event */
@@ -49,8 +50,8 @@ strata_status st_clock_new(const double rates[ST_RESOURCE_COUNT], st_clock **out
 void st_clock_free(st_clock *clock);
 double st_clock_now(const st_clock *clock); /* the host's time */
 
-/* Queues and points are numbers. A point is reached when every command pushed to its queue before it has ended; it exists
- * until st_clock_forget; no point is 0. Freeing a queue drops the commands that have not ended. */
+/* Queues and points are numbers. A point is reached when every command pushed to its queue before it has ended; it
+ * exists until st_clock_forget; no point is 0. Freeing a queue drops the commands that have not ended. */
 strata_status st_clock_queue_new(st_clock *clock, uint32_t *queue, strata_error *error);
 void st_clock_queue_free(st_clock *clock, uint32_t queue);
 /* Takes ownership of the context on success. Fails with the error that stopped the queue, if any. */

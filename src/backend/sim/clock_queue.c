@@ -174,7 +174,7 @@ void st_clock_queue_free(st_clock *clock, uint32_t number)
     *q = (st_clock_lane){0};
 }
 
-/* --- open and close --------------------------------------------------------------------------------------------------------- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 strata_status st_clock_new(const double rates[ST_RESOURCE_COUNT], st_clock **out, strata_error *error)
 {

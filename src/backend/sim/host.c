@@ -1,5 +1,5 @@
-/* The host of the simulated GPU: the CPU backend, whose operations also take virtual time, during which the GPU's queues go
- * on. An operation is computed at the end of its time, as on the GPU. */
+/* The host of the simulated GPU: the CPU backend, whose operations also take virtual time, during which the GPU's
+ * queues go on. An operation is computed at the end of its time, as on the GPU. */
 #include "backend/cpu/cpu.h"
 #include "backend/sim/world.h"
 #include "base/alloc.h"
@@ -37,7 +37,8 @@ static const st_backend *cpu(void)
 
 static strata_status host_open(const st_device_options *options, st_device **out, strata_error *error)
 {
-    if (!options->world) return st_error_set(error, STRATA_USAGE, NULL, "the simulated host: expected a world, found none");
+    if (!options->world)
+        return st_error_set(error, STRATA_USAGE, NULL, "the simulated host: expected a world, found none");
     st_device *device = st_alloc_zero(1, sizeof *device);
     if (!device) return st_error_memory(error, sizeof *device, "the simulated host");
     device->world = options->world;
@@ -190,7 +191,8 @@ static strata_status host_signal(st_queue *queue, uint64_t *counter, uint64_t va
 }
 
 /* The GPU counts up in virtual time, which does not pass while the CPU spins. */
-static strata_status host_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error)
+static strata_status host_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us,
+                               strata_error *error)
 {
     st_sim_count c = {counter, value};
     return st_clock_wait_until(queue->device->world->clock, st_sim_count_reached, &c, 1e-6 * (double)limit_us, error);
@@ -236,7 +238,8 @@ static strata_status host_launch(st_segment *segment, st_queue *queue, strata_er
 {
     uint32_t rows = st_sim_rows(segment->rows, segment->step);
     strata_status status = STRATA_OK;
-    for (uint32_t i = 0; i < segment->ops.count && status == STRATA_OK; i++) status = run_op(segment, i, queue, rows, error);
+    for (uint32_t i = 0; i < segment->ops.count && status == STRATA_OK; i++)
+        status = run_op(segment, i, queue, rows, error);
     return status;
 }
 

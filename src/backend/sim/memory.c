@@ -8,7 +8,7 @@
 #include "base/error.h"
 
 enum { PAGE = 4096, POISON = 0xFF };
-#define POISON_MAX ((size_t)256 << 20) /* larger blocks are not poisoned: they keep their unallocated pages, which are zero */
+#define POISON_MAX ((size_t)256 << 20) /* larger blocks keep their unallocated pages, which are zero */
 
 strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error)
 {
@@ -69,9 +69,9 @@ strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out
     uint32_t index;
     if (!st_align_size(bytes ? bytes : 1, memory->granularity, &taken) || !find_gap(memory, taken, &index, &offset))
         return st_error_set(error, STRATA_MEMORY, "use fewer layers on the GPU, or a smaller context",
-                            "the simulated GPU: out of memory: %zu bytes requested, %zu of %zu in use", bytes, memory->used,
-                            memory->capacity);
-    if (!make_room(memory)) return st_error_memory(error, sizeof *memory->ranges, "the allocations of the simulated GPU");
+                            "the simulated GPU: out of memory: %zu bytes requested, %zu of %zu in use", bytes,
+                            memory->used, memory->capacity);
+    if (!make_room(memory)) return st_error_memory(error, sizeof *memory->ranges, "the simulated GPU's allocations");
     memmove(memory->ranges + index + 1, memory->ranges + index, (memory->count - index) * sizeof *memory->ranges);
     memory->ranges[index] = (st_sim_range){.offset = offset, .taken = taken, .bytes = bytes};
     memory->count++;

@@ -1,7 +1,7 @@
-/* The race checker: compares the memory accesses of copies and operations that overlap in virtual time, in different queues
- * or on host and GPU. If two overlap and one writes, a wait is missing, even if the result happens to be right. KV cache
- * and recurrent state are not checked: a layer's KV cache is one range, and an operation may write one part of it while
- * another reads a different part. Host writes to tables of experts are checked in segment.c. */
+/* The race checker: compares the memory accesses of copies and operations that overlap in virtual time, in different
+ * queues or on host and GPU. If two overlap and one writes, a wait is missing, even if the result happens to be right.
+ * KV cache and recurrent state are not checked: a layer's KV cache is one range, and an operation may write one part of
+ * it while another reads a different part. Host writes to tables of experts are checked in segment.c. */
 #include "backend/sim/world.h"
 #include "base/error.h"
 
@@ -52,7 +52,7 @@ strata_status st_sim_tell_race(const char *what, int32_t layer, strata_error *er
                         "%s (layer %d): another copy or operation used its memory at the same time", what, layer);
 }
 
-/* --- the accesses of an operation --------------------------------------------------------------------------------------- */
+/* --- the accesses of an operation --------------------------------------------------------------------------------- */
 
 static void see(st_sim_visitor *visitor, void *context, const void *address, size_t bytes, bool write)
 {

@@ -119,11 +119,12 @@ static strata_status check_step(const check *c)
     const st_step *step = c->segment->source.step;
     if (step_is_sane(c->segment)) return STRATA_OK;
     return st_error_set(c->error, STRATA_DEVICE, "wait for the copy of the step before the launch",
-                        "%s of layer %d: the step says %u rows, %u of logits, at most %u", st_op_name(c->bound->op->kind),
-                        c->bound->op->layer, step->count, step->out_count, step->batch_max);
+                        "%s of layer %d: the step says %u rows, %u of logits, at most %u",
+                        st_op_name(c->bound->op->kind), c->bound->op->layer, step->count, step->out_count, step->batch_max);
 }
 
-static strata_status check_indices(const check *c, const char *what, const int32_t *indices, size_t count, uint64_t limit)
+static strata_status check_indices(const check *c, const char *what, const int32_t *indices, size_t count,
+                                   uint64_t limit)
 {
     for (size_t i = 0; i < count; i++)
         if (indices[i] < 0 || (uint64_t)indices[i] >= limit)
@@ -224,9 +225,10 @@ static void release(st_segment *segment)
 static st_demand begin_op(flight *f, uint32_t index)
 {
     const st_segment *segment = f->segment;
+    const st_step *step = segment->source.step;
     check c = {.segment = segment, .bound = &segment->ops.bound[index]};
     if (!step_is_sane(segment) ||
-        check_addresses(&c, st_sim_rows(segment->source.rows, segment->source.step), segment->source.step->count) != STRATA_OK)
+        check_addresses(&c, st_sim_rows(segment->source.rows, step), step->count) != STRATA_OK)
         return (st_demand){0}; /* end_op reports it */
     f->op = (st_sim_op){.actor.visit = st_sim_op_visit, .bound = c.bound, .step = segment->source.step,
                         .rows = st_sim_rows(segment->source.rows, segment->source.step)};
@@ -252,7 +254,8 @@ static strata_status end_op(void *context, strata_error *error)
     st_sim_end(segment->card->world, &f->op.actor);
     if (segment->card->world->lost) return st_sim_tell_lost(error);
     if (segment->source.count == 0) return STRATA_OK;
-    check c = {.segment = segment, .bound = &segment->ops.bound[f->next - 1], .tables = f->tables + f->table, .error = error};
+    check c = {.segment = segment, .bound = &segment->ops.bound[f->next - 1], .tables = f->tables + f->table,
+               .error = error};
     f->table += table_entries(c.bound);
     if (f->op.actor.raced) return st_sim_tell_race(st_op_name(c.bound->op->kind), c.bound->op->layer, error);
     strata_status status = check_step(&c);
@@ -280,7 +283,8 @@ strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_
     if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated GPU");
     f->segment = segment;
     entries = 0;
-    for (uint32_t i = 0; i < segment->source.count; i++) entries += copy_tables(&segment->ops.bound[i], f->tables + entries);
+    for (uint32_t i = 0; i < segment->source.count; i++)
+        entries += copy_tables(&segment->ops.bound[i], f->tables + entries);
     st_command command = {.next = next_op, .end = end_op, .drop = drop_flight, .context = f};
     strata_status status = st_clock_push(segment->card->world->clock, queue, &command, error);
     if (status == STRATA_OK) segment->uses++;
@@ -288,7 +292,7 @@ strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_
     return status;
 }
 
-/* --- open and close --------------------------------------------------------------------------------------------------------- */
+/* --- open and close ----------------------------------------------------------------------------------------------- */
 
 strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *source, st_segment **out,
                                  strata_error *error)

@@ -94,7 +94,7 @@ strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *
     return STRATA_OK;
 }
 
-/* --- prices: as in profile.h, by resource of the clock ---------------------------------------------- */
+/* --- prices: as in profile.h, by resource of the clock ------------------------------------------------------------ */
 
 enum { EXPERTS_MAX = 4096 };
 
@@ -103,7 +103,8 @@ static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *w
 {
     const void *const *parts = bound->weight[0].parts;
     const int32_t *ids = bound->in[1].data;
-    uint32_t experts = bound->op->p.experts.experts, pairs = rows * bound->op->p.experts.used, here = 0, touched = 0, read = 0;
+    uint32_t experts = bound->op->p.experts.experts, pairs = rows * bound->op->p.experts.used;
+    uint32_t here = 0, touched = 0, read = 0;
     bool seen[EXPERTS_MAX] = {0};
     if (!parts || experts > EXPERTS_MAX) return;
     for (uint32_t i = 0; i < pairs; i++) {

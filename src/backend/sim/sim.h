@@ -1,9 +1,9 @@
 /* The simulated device, for tests and what-ifs: the reference operations on memory of a given capacity, a virtual clock
- * (clock.h) and failures injected at the n-th call. It has two backends that share a world: the GPU, and its host, which
- * is the CPU backend charged to the same clock. It reports what a real GPU would not: concurrent copies and operations
- * on the same memory, a table of experts that changes after the launch, an address of the wrong device, a poisoned
- * index. The target of a copy is poisoned when the copy starts and filled when it ends, so a missing wait changes the
- * logits. Knows no plan and no model beyond the operations it is given. */
+ * (clock.h) and failures injected at the n-th call. It has two backends that share a world: the GPU, and its host,
+ * which is the CPU backend charged to the same clock. It reports what a real GPU would not: concurrent copies and
+ * operations on the same memory, a table of experts that changes after the launch, an address of the wrong device, a
+ * poisoned index. The target of a copy is poisoned when the copy starts and filled when it ends, so a missing wait
+ * changes the logits. Knows no plan and no model beyond the operations it is given. */
 #ifndef ST_SIM_SIM_H
 #define ST_SIM_SIM_H
 
@@ -12,8 +12,8 @@
 
 typedef struct st_sim_world st_sim_world;
 
-/* For what-ifs on models that are too large to compute: time passes, but no operation computes and no large copy is made.
- * `choose` replaces the routers. */
+/* For what-ifs on models that are too large to compute: time passes, but no operation computes and no large copy is
+ * made. `choose` replaces the routers. */
 typedef struct st_sim_routing {
     void (*choose)(void *context, uint32_t layer, uint32_t rows, uint32_t used, int32_t *ids, float *weights);
     void *context;

@@ -23,7 +23,8 @@ static strata_status refuse(const transfer *t, const char *side, const void *add
                         t->from ? "copy" : "zero", names[t->kind], side, expected, t->bytes, address);
 }
 
-static strata_status check_side(const transfer *t, const char *side, const void *address, bool card, strata_error *error)
+static strata_status check_side(const transfer *t, const char *side, const void *address, bool card,
+                                strata_error *error)
 {
     const st_sim_memory *memory = &t->world->memory;
     if (card && !st_sim_memory_holds(memory, address, t->bytes))
@@ -100,7 +101,8 @@ static st_demand price_transfer(const transfer *t)
 strata_status st_sim_transfer(st_sim_world *world, uint32_t queue, st_copy_kind kind, void *to, const void *from,
                               size_t bytes, strata_error *error)
 {
-    transfer made = {.actor.visit = visit_transfer, .world = world, .kind = kind, .to = to, .from = from, .bytes = bytes};
+    transfer made = {.actor.visit = visit_transfer, .world = world, .kind = kind, .to = to, .from = from,
+                     .bytes = bytes};
     if (bytes == 0) return STRATA_OK;
     strata_status status = check_transfer(&made, error);
     if (status != STRATA_OK) return status;

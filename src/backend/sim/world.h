@@ -67,7 +67,8 @@ struct st_sim_world {
     bool lost;
 };
 
-/* Injects failures: every call of the GPU that can fail begins with this. `call` is ST_SIM_CALLS if it is not counted. */
+/* Injects failures: every call of the GPU that can fail begins with this. `call` is ST_SIM_CALLS if it is not
+ * counted. */
 strata_status st_sim_enter(st_sim_world *world, st_sim_call call, strata_error *error);
 strata_status st_sim_tell_lost(strata_error *error);
 
