@@ -1,6 +1,6 @@
 # strata: GNU make is the whole build system. `make help` lists the targets.
 #
-# A configuration (release, asan, tsan, fuzz) is a folder under build/ with objects of its own; the rules are the same.
+# Each configuration (release, asan, tsan, fuzz) has its objects in a folder of its own under build/, made by the same rules.
 
 BUILD ?= build
 
@@ -13,14 +13,14 @@ CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 CFLAGS_tsan    := -O1 -fsanitize=thread
 CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 
-# One file per instruction set; which one runs is chosen at run time.
+# The kernels of an instruction set are compiled for it; the program chooses one at run time.
 KERNEL_MATH := -ffp-contract=fast -fno-math-errno -fno-trapping-math
 CFLAGS_EXTRA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_MATH)
 CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
 CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
 CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
-# With the sanitizers -O3 takes minutes for these files, and half of -O2 is where variables are at each instruction.
+# Under the sanitizers -O3 takes minutes for these files, and half of the time of -O2 goes into variable tracking.
 KERNELS_release := -O3
 KERNELS_asan    := -O2 -fno-var-tracking
 KERNELS_tsan    := -O2 -fno-var-tracking
@@ -47,7 +47,7 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: all run test check asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
+.PHONY: all run test smoke fetch-model check asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
@@ -61,7 +61,7 @@ $(BUILD)/libstrata.a: $(BUILD)/release/libstrata.a
 $(BUILD)/strata.1: $(BUILD)/strata
 	@$(BUILD)/strata --print-man > $@.new && mv -f $@.new $@
 
-# --- set-up: the missing Debian packages, once per change of the list ------------------------------------------------
+# --- set-up: installs missing Debian packages, once per change of the list -------------------------------------------
 $(BUILD)/.deps-%: packages.txt tools/deps
 	@tools/deps $*
 	@mkdir -p $(BUILD) && touch $@
@@ -70,7 +70,7 @@ deps-test: $(BUILD)/.deps-build $(BUILD)/.deps-test
 deps-dev: $(BUILD)/.deps-build $(BUILD)/.deps-test $(BUILD)/.deps-dev
 
 # --- one set of rules per configuration --------------------------------------------------------------------------------
-# Objects wait for the packages (order only), so that a fresh machine needs nothing but make.
+# Objects depend on the packages (order only), so a fresh machine needs nothing but make.
 define config_rules
 $(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build $(2)
 	@mkdir -p $$(@D)
@@ -93,7 +93,7 @@ $(eval $(call config_rules,tsan,))
 $(eval $(call config_rules,fuzz,$(BUILD)/.deps-dev))
 .SECONDARY:
 
-# A fuzz target runs under libFuzzer (clang), and under a plain main over its kept corpus in the tests.
+# A fuzz target runs under libFuzzer (clang); in the tests a plain main runs it over its corpus.
 $(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libstrata.a
 	@mkdir -p $(@D)
 	@clang $(CFLAGS_fuzz) -fsanitize=fuzzer $^ $(LIBS) -o $@
@@ -105,26 +105,43 @@ RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
 TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_cache_stress unit/test_watch conform/test_bytes \
 	fault/test_experts_fault conform/test_conform)
-# valgrind has no AVX-512 and computes FMA in software: long runs of whole models are left to the sanitizers.
+# valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
 VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))
 CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
 FUZZ_TARGETS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzz/targets/%)
+BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
 
-## run: fetch the default model if need be, then chat with it (PROMPT="…" for one answer)
+## run: download the default model once, then chat with it (PROMPT="…" for one answer)
 run: all
 	@tools/run-default $(if $(PROMPT),-p '$(subst ','\'',$(PROMPT))')
 
-## test: every test, and the fuzz corpus under the sanitizers; ends with `N passed, N failed`
-test: deps-test
+# Without a network the tests of the model are skipped.
+fetch-model: | $(BUILD)/.deps-build
+	@tools/fetch-model >/dev/null || echo "strata: the tests of the default model are skipped" >&2
+
+## test: every test, also under the sanitizers, and the fuzz corpus; ends with `N passed, N failed, N skipped`
+test: deps-test fetch-model
 	@$(MAKE) --no-print-directory -j2 all $(RELEASE_TESTS) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
 
-## asan: the tests under the address and undefined-behaviour sanitizers alone
+## smoke: build and briefly run what the other targets offer and test does not (fuzz targets, thread sanitizer, bench, valgrind, lint, install)
+smoke: deps-dev all
+	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
+	@tests/fuzz/run 2 $(FUZZ_TARGETS)
+	@tests/run $(TSAN_TESTS)
+	@bench/run $(BENCH_PROGRAMS)
+	@tests/run --valgrind $(BUILD)/release/tests/unit/test_base
+	@tools/lint src/base/buf.c
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	    $(MAKE) -s install DESTDIR="$$folder" PREFIX=/usr >/dev/null && "$$folder/usr/bin/strata" --version
+	@echo "smoke: passed"
+
+## asan: the tests under the address and undefined-behaviour sanitizers
 asan: deps-test
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(ASAN_TESTS) $(CORPUS_TESTS)
 
-## tsan: what runs on several threads under the thread sanitizer
+## tsan: the tests with several threads under the thread sanitizer
 tsan: deps-test
 	@$(MAKE) --no-print-directory -j2 $(TSAN_TESTS)
 	@tests/run $(TSAN_TESTS)
@@ -134,22 +151,22 @@ check: deps-dev test tsan
 	@tools/lint
 	@tests/run --valgrind $(VALGRIND_TESTS)
 
-# What a tool that parses FILE has to be told: the language, where headers are, the instruction set.
+# The flags that a tool needs to parse FILE: language, include folders, instruction set.
 flags:
 	@echo $(filter -std=% -D% -I% -m%,$(CFLAGS_COMMON) $(CFLAGS_EXTRA_$(basename $(notdir $(FILE)))))
 
-## fuzz: libFuzzer with the sanitizers, FUZZ_SECONDS (60) for each target
+## fuzz: run each libFuzzer target for FUZZ_SECONDS (60) under the sanitizers
 fuzz: deps-dev
 	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-## bench: timings on this machine, and how they compare with what the planner predicts
+## bench: timings on this machine, and the planner's predictions beside them
 bench: all
-	@$(MAKE) --no-print-directory -j2 $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
-	@bench/run $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
+	@$(MAKE) --no-print-directory -j2 $(BENCH_PROGRAMS)
+	@bench/run $(BENCH_PROGRAMS)
 	@bench/predict --strata $(BUILD)/strata
 
-## install: program, library, header, man page and completions under PREFIX (/usr/local)
+## install: install program, library, header, man page and completions under PREFIX (/usr/local)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include \
 	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \

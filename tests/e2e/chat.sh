@@ -2,7 +2,7 @@
 # strata run on a terminal: a chat with history, interrupts, commands and a window that changes its size.
 . "$(dirname "$0")/tap"
 if ! command -v tmux >/dev/null; then
-    skip "a chat on a terminal" "tmux is not here"
+    skip "a chat on a terminal" "tmux not found"
     finish
 fi
 socket=strata-test-$$ model=$kit/llama.gguf number=0

@@ -110,16 +110,16 @@ if command -v groff >/dev/null; then
     check "the man page formats without warnings" out_empty
     groff -man -Tascii -P-c -P-u -P-b -P-o "$work/strata.1" >"$work/man" 2>/dev/null
 else
-    skip "the man page formats without warnings" "groff is not here"
+    skip "the man page formats without warnings" "groff not found"
     sed 's/\\-/-/g; s/\\f[BIR]//g' "$work/strata.1" >"$work/man"
 fi
 for shell in bash zsh fish; do "$strata" --print-completion $shell >"$work/complete.$shell"; done
 fails "completion for an unknown shell" 2 "expected bash, zsh or fish" --print-completion ksh
 check "the bash completion parses" bash -n "$work/complete.bash"
 if command -v zsh >/dev/null; then check "the zsh completion parses" zsh -n "$work/complete.zsh"
-else skip "the zsh completion parses" "zsh is not here"; fi
+else skip "the zsh completion parses" "zsh not found"; fi
 if command -v fish >/dev/null; then check "the fish completion parses" fish -n "$work/complete.fish"
-else skip "the fish completion parses" "fish is not here"; fi
+else skip "the fish completion parses" "fish not found"; fi
 pages_have_all() {
     local command option
     for command in $commands; do

@@ -271,7 +271,7 @@ for chat, tokens in (chats[0], 8), (chats[3], 10):
 PYTHON
 else
     for name in card "ids of a text" prompts answers; do
-        skip "the default model's $name" "it is not in the cache (make run fetches it)"
+        skip "the default model's $name" "not in the cache (tools/fetch-model downloads it)"
     done
 fi
 finish

@@ -117,6 +117,15 @@ check "packages that cannot be installed: exit code 6" test $? = 6
 check "they are named" err_has "missing Debian packages: gcc libjansson-dev"
 check "and the command" err_has "apt-get install gcc libjansson-dev"
 check "it tried, and after an update again" test "$(cut -d' ' -f1 "$work/apt" | tr '\n' ' ')" = "install update install "
+sed -i 's/libjansson-dev|gcc/zsh|tmux/' "$work/bin/dpkg-query"
+PATH=$work/bin:$PATH tools/deps test >"$work/out" 2>"$work/err"
+check "optional packages that cannot be installed: exit code 0" test $? = 0
+check "they are named too" err_has "missing optional Debian packages: tmux zsh; the tests that need them are skipped"
+sed -i 's/zsh|tmux/zsh|libcmocka-dev/' "$work/bin/dpkg-query"
+PATH=$work/bin:$PATH tools/deps test >"$work/out" 2>"$work/err"
+code=$?
+check "a required one beside them: exit code 6" eval '[ $code = 6 ] && err_has "missing Debian packages: libcmocka-dev"'
+sed -i 's/zsh|libcmocka-dev/libjansson-dev|gcc/' "$work/bin/dpkg-query"
 printf '#!/bin/sh\nexit 0\n' >"$work/bin/apt-get"
 PATH=$work/bin:$PATH tools/deps build >"$work/out" 2>"$work/err"
 check "packages that can be installed: exit code 0" test $? = 0
@@ -130,7 +139,7 @@ printf '#!/bin/sh\necho 1000\n' >"$work/bin/id"
 chmod +x "$work"/bin/*
 PATH=$work/bin /bin/sh tools/deps build >"$work/out" 2>"$work/err"
 check "neither root nor sudo: exit code 6" test $? = 6
-check "neither root nor sudo: said" err_has "neither root nor is sudo here"
+check "neither root nor sudo: said" err_has "not root, and sudo not found"
 
 # --- make install: the pages are those of the program
 make -s install -o all BUILD="$(dirname "$strata")" DESTDIR="$work/root" PREFIX=/usr >"$work/out" 2>"$work/err"
@@ -147,7 +156,7 @@ check "the program sees no header of the library but strata.h" eval \
 
 # --- make help
 make -s help >"$work/out" 2>"$work/err"
-for target in all run test check asan fuzz bench install clean help; do
+for target in all run test smoke check asan tsan fuzz bench install clean help; do
     check "make help lists $target" grep -q "^$target: " "$work/out"
 done
 finish

@@ -1,6 +1,6 @@
-/* A real model, SmolLM2-135M-Instruct, against float32 on its dequantised weights: the chance of each next token, and
+/* A real model, SmolLM2-135M-Instruct, against float32 on its dequantised weights: the probability of each next token, and
  * greedy answers. Needs the default model in the cache (tools/fetch-model) and is skipped without it. A short part of
- * the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the best there are. */
+ * the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the fastest. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -13,6 +13,8 @@
 #include "strata.h"
 
 enum { IDS_MAX = 2048, CHUNK = 512, ANSWER = 48 };
+
+static const char no_model[] = "the default model is not in the cache (tools/fetch-model downloads it)";
 
 static json_t *expected;
 static strata_model *model;
@@ -131,7 +133,7 @@ static double perplexity(double sum, size_t scored)
 static void next_tokens(void **state)
 {
     (void)state;
-    if (!model) skip();
+    if (!model) kit_skip(no_model);
     size_t tokens = kit_is_slow() ? 8 : 64;
     scores s = score("ref", tokens);
     assert_int_equal(s.scored, tokens - 1);
@@ -143,7 +145,8 @@ static void next_tokens(void **state)
 static void the_whole_text(void **state)
 {
     const char *cpu = *state;
-    if (!model || !is_whole()) skip();
+    if (!model) kit_skip(no_model);
+    if (!is_whole()) kit_skip("STRATA_TEST_WHOLE=1 runs it");
     scores s = score(cpu, json_array_size(json_object_get(expected, "tokens")));
     double found = perplexity(s.sum, s.scored), wanted = json_real_value(json_object_get(expected, "perplexity"));
     double spread = sqrt(s.squares / (double)s.scored);
@@ -198,14 +201,15 @@ static void follow_chats(const char *cpu, size_t count, size_t limit)
 static void a_chat(void **state)
 {
     const char *cpu = *state;
-    if (!model) skip();
+    if (!model) kit_skip(no_model);
     follow_chats(cpu, 1, ANSWER);
 }
 
 static void all_chats(void **state)
 {
     const char *cpu = *state;
-    if (!model || !is_whole()) skip();
+    if (!model) kit_skip(no_model);
+    if (!is_whole()) kit_skip("STRATA_TEST_WHOLE=1 runs it");
     follow_chats(cpu, 5, IDS_MAX);
 }
 
@@ -213,7 +217,7 @@ static void all_chats(void **state)
 static void prompts(void **state)
 {
     (void)state;
-    if (!model) skip();
+    if (!model) kit_skip(no_model);
     strata_template *chat_template = NULL;
     assert_int_equal(strata_template_of_model(model, &chat_template, NULL), STRATA_OK);
     const json_t *chats = json_object_get(expected, "chats");

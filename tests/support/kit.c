@@ -26,6 +26,12 @@ const char *kit_path(const char *name)
     return path;
 }
 
+void kit_skip(const char *reason)
+{
+    fprintf(stderr, "# skipped: %s\n", reason);
+    skip();
+}
+
 bool kit_is_slow(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

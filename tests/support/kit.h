@@ -1,5 +1,5 @@
-/* The golden kit: right answers by other implementations. A small copy lives in tests/data/kit; the whole of it may
- * stand beside the checkout or where STRATA_TEST_KIT says. */
+/* The golden kit: reference results of other implementations. A small copy is in tests/data/kit; the whole kit may stand
+ * beside the checkout or in the folder STRATA_TEST_KIT. */
 #ifndef TEST_SUPPORT_KIT_H
 #define TEST_SUPPORT_KIT_H
 
@@ -16,11 +16,14 @@
 /* The path of a file of the kit that the repository carries: a missing one fails the test. Good until the next call. */
 const char *kit_path(const char *name);
 
-/* The path of a file that only the whole kit has, or NULL; the test then calls skip(). Good until the next call. */
+/* The path of a file that only the whole kit has, or NULL; the test then calls kit_skip. Good until the next call. */
 const char *kit_path_optional(const char *name);
 
-/* Under a sanitizer or valgrind everything takes ten to fifty times as long: the longest tests then do a part of their
- * work. tests/run --valgrind says it with STRATA_TEST_SLOW=1. */
+/* Skips the test; tests/run shows the reason. Does not return. */
+void kit_skip(const char *reason);
+
+/* True under a sanitizer or valgrind, where code runs ten to fifty times slower: the longest tests then run a part of their
+ * cases. tests/run --valgrind sets STRATA_TEST_SLOW=1. */
 bool kit_is_slow(void);
 
 /* The whole file; a missing or unreadable one fails the test. */
