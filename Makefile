@@ -1,6 +1,6 @@
 # strata: GNU make is the whole build system. `make help` lists the targets.
 #
-# Each configuration (release, asan, tsan, fuzz) has its objects in a folder of its own under build/, made by the same rules.
+# Each configuration (release, asan, tsan, fuzz) has its own folder under build/; the rules are the same.
 
 BUILD ?= build
 
@@ -103,8 +103,8 @@ $(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/ma
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
-TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_cache_stress unit/test_watch conform/test_bytes \
-	fault/test_experts_fault conform/test_conform)
+TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_cache_stress \
+	unit/test_watch conform/test_bytes fault/test_experts_fault conform/test_conform)
 # valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
 VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))
 CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
@@ -124,7 +124,7 @@ test: deps-test fetch-model
 	@$(MAKE) --no-print-directory -j2 all $(RELEASE_TESTS) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
 
-## smoke: build and briefly run what the other targets offer and test does not (fuzz targets, thread sanitizer, bench, valgrind, lint, install)
+## smoke: build and briefly run what test does not: fuzz, tsan, bench, valgrind, lint, install
 smoke: deps-dev all
 	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
 	@tests/fuzz/run 2 $(FUZZ_TARGETS)

@@ -1,5 +1,5 @@
-/* How fast a GGUF directory is read: many tensors, and a large vocabulary. Both are built in memory, so that no disk
- * is measured. */
+/* The time to read a GGUF directory with many tensors, and one with a large vocabulary. Both are in memory: the disk
+ * is not measured. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
-/* What it costs to hand a job to the pool and wait for it, one after the other as the operations of a token are: an
- * empty job, which whoever comes first may do alone, and one whose parts wait for each other, so that every thread
- * takes one. */
+/* The cost of a fork-join of the thread pool, one after the other as the operations of a token are: of an empty job,
+ * whose parts one thread may run alone, and of a job whose parts wait for each other, so that every thread runs one. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* How fast the tokenizer is: English text, the texts that are slow for careless tokenizers, and the making of a large
- * vocabulary. Uses the kit beside the checkout if it is there, otherwise the small copy in tests/data. */
+/* The speed of the tokenizer: English text, texts with bad worst cases, and loading a large vocabulary. Uses the
+ * whole kit beside the checkout, or else the small copy in tests/data. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -59,7 +59,7 @@ static void close_vocab(bench_vocab *vocab)
     st_gguf_close(vocab->gguf);
 }
 
-/* The given text again and again. */
+/* Repeats a text. */
 static void fill(st_buf *out, size_t bytes, const char *text, size_t length)
 {
     out->length = 0;

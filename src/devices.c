@@ -1,4 +1,4 @@
-/* strata_devices: what is here, or what a placement describes, as JSON (docs/json.md). */
+/* strata_devices: the devices of this machine, or of a placement, as JSON (docs/json.md). */
 #include "devices.h"
 
 #include "backend/profiles.h"
@@ -25,16 +25,23 @@ static json_t *shares_of(const st_profile *p)
     return shares;
 }
 
-/* Rates that a device does not have are left out. NULL: no memory. */
+/* Leaves out rates that the device does not have. NULL: no memory. */
 static json_t *profile_json(const st_profile *p)
 {
     bool card = p->kind == ST_DEVICE_CARD;
     json_t *o = json_pack("{s:s, s:s, s:b, s:I, s:I}", "name", p->name, "kind", card ? "card" : "host", "estimate",
-                          p->estimate, "total_bytes", (json_int_t)p->total_bytes, "free_bytes", (json_int_t)p->free_bytes);
-    bool whole = o && set_number(o, "memory_gb_per_s", p->memory_rate, 1e9) && set_number(o, "ops_gop_per_s", p->op_rate, 1e9) &&
-                 set_number(o, "link_up_gb_per_s", p->link_up, 1e9) && set_number(o, "link_down_gb_per_s", p->link_down, 1e9) &&
-                 set_number(o, "disk_gb_per_s", p->disk_rate, 1e9) && set_number(o, "handover_us", p->handover_seconds, 1e-6) &&
-                 set_number(o, "launch_us", p->launch_seconds, 1e-6);
+                          p->estimate, "total_bytes", (json_int_t)p->total_bytes, "free_bytes",
+                          (json_int_t)p->free_bytes);
+    const struct {
+        const char *field;
+        double value, unit;
+    } rows[] = {{"memory_gb_per_s", p->memory_rate, 1e9}, {"ops_gop_per_s", p->op_rate, 1e9},
+                {"link_up_gb_per_s", p->link_up, 1e9},    {"link_down_gb_per_s", p->link_down, 1e9},
+                {"disk_gb_per_s", p->disk_rate, 1e9},     {"handover_us", p->handover_seconds, 1e-6},
+                {"launch_us", p->launch_seconds, 1e-6}};
+    bool whole = o != NULL;
+    for (size_t i = 0; whole && i < sizeof rows / sizeof *rows; i++)
+        whole = set_number(o, rows[i].field, rows[i].value, rows[i].unit);
     if (whole && card)
         whole = json_object_set_new(o, "display", json_boolean(p->display)) == 0 &&
                 json_object_set_new(o, "overhead_bytes", json_integer((json_int_t)p->overhead_bytes)) == 0 &&
@@ -47,7 +54,7 @@ static json_t *profile_json(const st_profile *p)
     return NULL;
 }
 
-/* The table; a host's row of any memory has no total. */
+/* The table of known devices; a host row for any amount of memory has no total. */
 static json_t *profiles_json(void)
 {
     json_t *rows = json_array();
@@ -71,8 +78,8 @@ static json_t *devices_json(const st_placement *placement, const char *kept)
         json_decref(cards);
         cards = NULL;
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "host", profile_json(&placement->devices[ST_HOST]), "cards", cards, "profiles",
-                     profiles_json(), "measurement", path);
+    return json_pack("{s:o, s:o, s:o, s:o}", "host", profile_json(&placement->devices[ST_HOST]), "cards", cards,
+                     "profiles", profiles_json(), "measurement", path);
 }
 
 static strata_status measure_here(const char *path, strata_error *error)
@@ -80,7 +87,7 @@ static strata_status measure_here(const char *path, strata_error *error)
     st_measurement measurement;
     if (!path)
         return st_error_set(error, STRATA_RUNTIME, "set XDG_CACHE_HOME to a folder that can be written",
-                            "there is no place to keep a measurement: neither XDG_CACHE_HOME nor HOME is a path");
+                            "no cache folder for the measurement: neither XDG_CACHE_HOME nor HOME is an absolute path");
     strata_status status = st_measurement_take(&measurement, error);
     return status == STRATA_OK ? st_measurement_save(path, &measurement, error) : status;
 }
@@ -92,7 +99,7 @@ strata_status strata_devices(const strata_placement *placement, bool probe, char
     strata_status status = probe ? measure_here(path, error) : STRATA_OK;
     if (status == STRATA_OK) status = st_placement_devices(placement, st_cores_here(), &devices, error);
     if (status == STRATA_OK) {
-        /* The file may hold a measurement of another machine only; then this one has none. */
+        /* The file may hold measurements of other machines only. */
         bool here = !devices.devices[ST_HOST].estimate && !(placement && placement->profile);
         json_t *root = devices_json(&devices, here ? path : NULL);
         status = st_json_give(root, JSON_REAL_PRECISION(6), "the list of devices", json, error);

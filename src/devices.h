@@ -1,5 +1,5 @@
-/* The host as a profile: its memory, its CPU, and their measured rates. `strata devices --probe` takes the measurement and
- * stores it in $XDG_CACHE_HOME/strata/devices.json. Reads files of the system; knows no model. */
+/* The host as a profile: its memory, its CPU, and their measured rates. `strata devices --probe` takes the
+ * measurement and stores it in $XDG_CACHE_HOME/strata/devices.json. Reads files of the system; knows no model. */
 #ifndef ST_DEVICES_H
 #define ST_DEVICES_H
 
@@ -20,8 +20,8 @@ typedef struct st_measurement {
     double type_share[ST_PROFILE_TYPES]; /* of read_rate, with weights of a type; 0: unknown */
 } st_measurement;
 
-/* devices_rates.c: replaces each rate above zero by the bytes per second at which decoding reads weights of that type from
- * memory. */
+/* devices_rates.c: replaces each rate above zero by the bytes per second at which decoding reads weights of that
+ * type from memory. */
 strata_status st_measure_reading(const st_backend *backend, st_device *device, double rates[ST_PROFILE_TYPES],
                                  strata_error *error);
 

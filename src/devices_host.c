@@ -1,44 +1,33 @@
 /* The host's profile from the system's own files. */
 #include <ctype.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/cores.h"
+#include "base/file.h"
 #include "base/memory.h"
 #include "devices.h"
 #include "placement.h"
 
+enum { CPUINFO_BYTES_MAX = 8 << 20 };
+
 /* The rates of a host that has not been measured: low estimates for a current machine. */
 static const double unmeasured_read = 18e9, unmeasured_ops_per_core = 50e9, unmeasured_disk = 1e9;
-
-/* Reads the start of a file into a string; false if nothing could be read. */
-static bool read_start(const char *path, char *out, size_t size)
-{
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return false;
-    size_t used = 0;
-    ssize_t got;
-    while (used + 1 < size && (got = read(file, out + used, size - 1 - used)) > 0) used += (size_t)got;
-    close(file);
-    out[used] = '\0';
-    return used > 0;
-}
 
 void st_host_cpu_name(const char *path, char *out, size_t size)
 {
     static const char key[] = "model name";
-    char text[4096];
-    const char *line = read_start(path, text, sizeof text) ? strstr(text, key) : NULL;
+    st_buf text = {0};
+    bool read = st_file_read(path, CPUINFO_BYTES_MAX, &text, NULL) == STRATA_OK && st_buf_append_char(&text, '\0');
+    const char *line = read ? strstr(text.data, key) : NULL;
     if (line) line += strlen(key) + strspn(line + strlen(key), " \t:");
     size_t length = line ? strcspn(line, "\n") : 0;
     while (length > 0 && isspace((unsigned char)line[length - 1])) length--;
     snprintf(out, size, "%.*s", length ? (int)length : 3, length ? line : "CPU");
     for (char *c = out; *c; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
+    st_buf_free(&text);
 }
 
 static void set_measured(st_profile *p, const st_measurement *m)

@@ -23,11 +23,11 @@ enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
 /* A type that reads less than this share of the memory's rate from the cache is limited by arithmetic. */
 #define MEMORY_LIMITED 0.5
 
-/* ---- measuring ----------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 typedef struct taking {
     st_measurement *m;
-    double batch_seconds_per_op; /* the sum over `batch_rows` rows */
+    double batch_seconds_per_op; /* summed over `batch_rows` measurements */
     uint32_t batch_rows;
 } taking;
 
@@ -42,16 +42,17 @@ static bool type_of(const char *name, uint32_t *out)
     return false;
 }
 
-/* Products of one row are limited by reading: a type's kernels reach a share of the memory's rate. These operations ran with
- * weights in the cache, so read_types measures again where the cache made them faster than memory. Batches are limited by
- * arithmetic: the rate is the mean over matrices and experts of the most common types. */
+/* Products of one row are limited by reading: a type's kernels reach a share of the memory's rate. These operations
+ * ran with weights in the cache, so read_types measures again where the cache made them faster than memory. Batches
+ * are limited by arithmetic: the rate is the mean over matrices and experts of the most common types. */
 static bool take_row(void *context, const st_op_measure *row)
 {
     taking *t = context;
     uint32_t type;
     bool matrices = row->kind == ST_OP_MATMUL || row->kind == ST_OP_EXPERTS;
     if (!matrices || !type_of(row->type, &type) || !(row->seconds > 0.0)) return true;
-    if (row->rows == 1 && row->kind == ST_OP_MATMUL) t->m->type_share[type] = row->bytes / row->seconds / t->m->read_rate;
+    if (row->rows == 1 && row->kind == ST_OP_MATMUL)
+        t->m->type_share[type] = row->bytes / row->seconds / t->m->read_rate;
     if (row->rows > 1 && (type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0)) {
         t->batch_seconds_per_op += row->seconds / row->ops;
         t->batch_rows++;
@@ -72,7 +73,8 @@ static strata_status read_types(const st_backend *backend, st_device *device, st
     return STRATA_OK;
 }
 
-static strata_status measure_device(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
+static strata_status measure_device(const st_backend *backend, st_device *device, st_measurement *m,
+                                    strata_error *error)
 {
     st_device_rates rates = {0};
     taking t = {.m = m};
@@ -83,7 +85,8 @@ static strata_status measure_device(const st_backend *backend, st_device *device
     status = st_measure_ops(backend, device, take_row, &t, error);
     if (status != STRATA_OK) return status;
     if (t.batch_rows == 0 || !(m->read_rate > 0.0))
-        return st_error_set(error, STRATA_DEVICE, "free some memory and try again", "%s: the measurement found no rates", m->cpu);
+        return st_error_set(error, STRATA_DEVICE, "free some memory and try again", "%s: the measurement found no rates",
+                            m->cpu);
     m->op_rate = t.batch_rows / t.batch_seconds_per_op;
     return read_types(backend, device, m, error);
 }
@@ -102,7 +105,7 @@ strata_status st_measurement_take(st_measurement *out, strata_error *error)
     return status;
 }
 
-/* ---- storing ------------------------------------------------------------------------------------------------------ */
+/* ---- storing ----------------------------------------------------------------------------------------------------- */
 
 char *st_measurement_path(void)
 {
@@ -178,8 +181,8 @@ static json_t *write_entry(const st_measurement *m)
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
         if (m->type_share[type] > 0.0 && st_type_find(type))
             json_object_set_new(shares, st_type_find(type)->name, json_real(m->type_share[type]));
-    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores", (int)m->cores,
-                     "read_gb_per_s", m->read_rate / 1e9, "int8_gop_per_s", m->int8_rate / 1e9, "batch_gop_per_s",
+    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores",
+                     (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "int8_gop_per_s", m->int8_rate / 1e9, "batch_gop_per_s",
                      m->op_rate / 1e9, "type_share", shares);
 }
 
@@ -188,7 +191,8 @@ static json_t *put_entry(json_t *machines, const st_measurement *m)
 {
     json_t *entry = write_entry(m);
     for (size_t i = json_array_size(machines); i-- > 0;)
-        if (i >= MACHINES_MAX - 1 || is_of(json_array_get(machines, i), m->cpu, m->cores)) json_array_remove(machines, i);
+        if (i >= MACHINES_MAX - 1 || is_of(json_array_get(machines, i), m->cpu, m->cores))
+            json_array_remove(machines, i);
     bool whole = json_array_insert_new(machines, 0, entry) == 0;
     json_t *root = whole ? json_pack("{s:O}", "machines", machines) : NULL;
     json_decref(machines);

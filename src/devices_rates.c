@@ -1,5 +1,5 @@
-/* The rate at which decoding reads weights of a type from memory: a chain of matrices, each multiplied by one row, larger
- * than the last-level cache. */
+/* The rate at which decoding reads weights of a type from memory: a chain of matrices, each multiplied by one row,
+ * larger than the last-level cache. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -42,8 +42,8 @@ static st_bound_op bind(const chain *c, const st_op *op, uint32_t type, size_t m
 {
     st_bound_op bound = {.op = op, .in[0] = {c->values + index % 2 * WIDTH, WIDTH},
                          .out = {c->values + (index + 1) % 2 * WIDTH, WIDTH}};
-    bound.weight[0] = (st_bound_weight){.data = c->weights + index * matrix_bytes, .info = st_type_find(type), .type = type,
-                                        .ne = {WIDTH, WIDTH, 1}, .row_bytes = matrix_bytes / WIDTH};
+    bound.weight[0] = (st_bound_weight){.data = c->weights + index * matrix_bytes, .info = st_type_find(type),
+                                        .type = type, .ne = {WIDTH, WIDTH, 1}, .row_bytes = matrix_bytes / WIDTH};
     return bound;
 }
 

@@ -1,10 +1,10 @@
-/* Time that only goes forward. */
+/* The monotonic clock. */
 #ifndef ST_BASE_CLOCK_H
 #define ST_BASE_CLOCK_H
 
 #include <time.h>
 
-/* Seconds since some point in the past. */
+/* Seconds since an unspecified point. */
 static inline double st_clock_seconds(void)
 {
     struct timespec now;

@@ -10,7 +10,7 @@ typedef struct core {
     long package, id;
 } core;
 
-/* A file that holds one number. */
+/* Reads a topology file, which holds one number. */
 static bool read_number(const char *root, int cpu, const char *name, long *out)
 {
     char path[512], text[32], *end;
@@ -42,7 +42,8 @@ uint32_t st_cores_count(const char *root, const cpu_set_t *mask)
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         core c;
         if (!CPU_ISSET(cpu, mask)) continue;
-        if (!read_number(root, cpu, "physical_package_id", &c.package) || !read_number(root, cpu, "core_id", &c.id)) alone++;
+        if (!read_number(root, cpu, "physical_package_id", &c.package) || !read_number(root, cpu, "core_id", &c.id))
+            alone++;
         else if (!is_known(cores, known, c)) cores[known++] = c;
     }
     return known + alone;
@@ -54,6 +55,6 @@ uint32_t st_cores_here(void)
     uint32_t cores = 0;
     if (sched_getaffinity(0, sizeof mask, &mask) == 0) cores = st_cores_count("/sys/devices/system/cpu", &mask);
     if (cores > 0) return cores;
-    long online = sysconf(_SC_NPROCESSORS_ONLN); /* a machine with more CPUs than the mask can name */
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than cpu_set_t holds */
     return online < 1 ? 1 : (uint32_t)online;
 }

@@ -1,16 +1,16 @@
-/* How many physical cores this process may use. Two hardware threads of a core share what our kernels need, so a thread
- * for each would only wait for the other. */
+/* The number of physical cores that this process may use. The kernels saturate a core with one thread, so its second
+ * hardware thread adds nothing. */
 #ifndef ST_BASE_CORES_H
 #define ST_BASE_CORES_H
 
 #include <sched.h>
 #include <stdint.h>
 
-/* Those of this machine that the process may run on; at least 1. */
+/* The cores of this machine within the affinity mask of the process; at least 1. */
 uint32_t st_cores_here(void);
 
-/* The distinct cores of the CPUs in `mask`, as the folder `root` (/sys/devices/system/cpu) tells them; a CPU of which it
- * tells nothing is a core of its own. */
+/* The distinct cores of the CPUs in `mask`, read from the folder `root` (/sys/devices/system/cpu). A CPU without
+ * topology files counts as a core. */
 uint32_t st_cores_count(const char *root, const cpu_set_t *mask);
 
 #endif

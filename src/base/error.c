@@ -45,7 +45,7 @@ void strata_free(void *pointer)
     st_free(pointer);
 }
 
-/* Replaces control characters and invalid UTF-8 in place, byte for byte, and cuts an unfinished last code point. */
+/* Replaces control characters and invalid UTF-8 in place, byte for byte, and drops an incomplete last code point. */
 static void make_printable(char *text)
 {
     size_t length = strlen(text), position = 0;
@@ -85,7 +85,7 @@ void st_error_prefix(strata_error *error, const char *prefix)
     if (!error) return;
     char message[sizeof error->message];
     memcpy(message, error->message, sizeof message);
-    /* Cutting the end is right here: the place comes first and the buffer is what bounds it. */
+    /* A long message loses its end: the location is at its start. */
     int kept = snprintf(error->message, sizeof error->message, "%s: ", prefix);
     size_t used = kept < 0 ? 0 : (size_t)kept;
     if (used < sizeof error->message) snprintf(error->message + used, sizeof error->message - used, "%.*s",

@@ -1,4 +1,4 @@
-/* Failures on demand: tests arm a kind of call to fail at its n-th time. Unarmed it costs one relaxed load. */
+/* Fault injection: a test arms the n-th call of a kind to fail. A call that is not armed costs one relaxed load. */
 #ifndef ST_BASE_FAULT_H
 #define ST_BASE_FAULT_H
 
@@ -11,14 +11,14 @@ typedef enum st_fault_kind {
     ST_FAULT_COUNT
 } st_fault_kind;
 
-/* From now on the `nth` call (from 1) of `kind` fails, and with `persistent` every later one too. nth = 0 disarms.
+/* The `nth` call (from 1) of `kind` after this one fails, and with `persistent` every later one too. nth = 0 disarms.
  * Both reset the counter. */
 void st_fault_arm(st_fault_kind kind, uint64_t nth, bool persistent);
 
-/* Calls of `kind` since it was last armed with a number above zero. */
+/* Calls of `kind` since it was last armed. */
 uint64_t st_fault_calls(st_fault_kind kind);
 
-/* For the layers that can fail: counts this call and says whether it must. */
+/* For the layers below test control: counts this call and returns whether it must fail. */
 bool st_fault_hit(st_fault_kind kind);
 
 #endif

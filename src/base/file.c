@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/fault.h"
 
-/* Each system call of this file passes here first, so that a test can make it fail. */
+/* Called before each system call of this file, so that a test can make it fail. */
 static bool must_fail(void)
 {
     if (!st_fault_hit(ST_FAULT_FILE)) return false;
@@ -81,7 +81,7 @@ void st_file_populate(const void *data, size_t bytes)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)data & ~(page - 1);
     size_t length = bytes + ((uintptr_t)data - start);
 #ifdef MADV_HUGEPAGE
-    madvise((void *)start, length, MADV_HUGEPAGE); /* a cold file may be cached in large pages: faster to read */
+    madvise((void *)start, length, MADV_HUGEPAGE); /* huge pages in the page cache make reads faster */
 #endif
 #ifdef MADV_POPULATE_READ
     if (madvise((void *)start, length, MADV_POPULATE_READ) == 0) return;

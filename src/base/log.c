@@ -11,5 +11,6 @@ void st_log(st_log_level level, const char *format, ...)
     va_start(args, format);
     int length = vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    if (length >= 0) fprintf(stderr, "strata: %s: %s\n", names[level], line); /* one call: lines do not interleave */
+    /* one call, so that lines of several threads do not interleave */
+    if (length >= 0) fprintf(stderr, "strata: %s: %s\n", names[level], line);
 }

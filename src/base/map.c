@@ -93,7 +93,7 @@ bool st_map_reserve(st_map *map, size_t count)
 st_map_result st_map_add(st_map *map, st_str key, uint32_t value)
 {
     if (!st_map_reserve(map, map->count + 1)) return ST_MAP_NO_MEMORY;
-    if (!key.data) key.data = ""; /* an empty key takes a place like any other */
+    if (!key.data) key.data = ""; /* an empty key needs a data pointer: NULL marks an empty slot */
     uint32_t hash = (uint32_t)st_hash_bytes(key.data, key.length);
     st_map_entry *entry = find_place(map->entries, map->capacity, key, hash);
     if (entry->key.data) return ST_MAP_EXISTS;

@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 
-/* --- control groups: versions 1 and 2 -------------------------------------------------------------------------------- */
+/* --- control groups: versions 1 and 2 ----------------------------------------------------------------------------- */
 
 enum { TEXT_BYTES_MAX = 1 << 20, PATH_BYTES_MAX = 4096 };
 
@@ -54,7 +54,8 @@ static uint64_t stat_field(const char *stat, const char *name, uint64_t absent)
     size_t length = strlen(name);
     for (const char *line = stat; line && *line; line = strchr(line, '\n'), line += line != NULL) {
         uint64_t value;
-        if (strncmp(line, name, length) == 0 && line[length] == ' ' && parse_bytes(line + length + 1, &value)) return value;
+        bool named = strncmp(line, name, length) == 0 && line[length] == ' ';
+        if (named && parse_bytes(line + length + 1, &value)) return value;
     }
     return absent;
 }
@@ -131,8 +132,8 @@ static void apply_version(const char *root, const cgroup_version *v, st_buf *tex
     if (!read || !find_path(read, v, path)) return;
     read = read_text(text, root, "/proc/self", "mountinfo");
     if (!read || !find_mount(read, v, top, folder)) return;
-    /* A container without a namespace of its own sees its group as the mount, under its path on the host. A path outside the
-     * namespace ("/..") has no folder here: the mount is all that can be seen. */
+    /* A container without a namespace of its own sees its group as the mount, under its path on the host. A path
+     * outside the namespace ("/..") has no folder here: the mount is all that can be seen. */
     size_t skip = strcmp(top, "/") == 0 ? 0 : strlen(top), base = strlen(folder);
     bool below = strncmp(path, top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0') && !strstr(path, "/..");
     snprintf(folder + base, sizeof folder - base, "%s", below ? path + skip : "");
@@ -153,7 +154,7 @@ void st_memory_limit(const char *root, st_memory *memory)
     st_buf_free(&text);
 }
 
-/* --- the host ---------------------------------------------------------------------------------------------------------- */
+/* --- the host ----------------------------------------------------------------------------------------------------- */
 
 /* A line such as "MemAvailable:   24043636 kB". */
 static bool find_kib(const char *text, const char *name, uint64_t *bytes)
@@ -173,7 +174,8 @@ bool st_memory_read(const char *path, st_memory *out)
     st_buf buffer = {0};
     st_memory memory;
     const char *text = read_text(&buffer, "", "", path);
-    bool found = text && find_kib(text, "MemTotal:", &memory.total_bytes) && find_kib(text, "MemAvailable:", &memory.available_bytes);
+    bool found = text && find_kib(text, "MemTotal:", &memory.total_bytes) &&
+                 find_kib(text, "MemAvailable:", &memory.available_bytes);
     st_buf_free(&buffer);
     if (found) *out = memory;
     return found;

@@ -18,8 +18,8 @@
  * because the next job of a token is microseconds away, then sleeps on a futex.
  *
  * A worker that shares its core with another process is preempted in the middle of a part again and again, and every
- * thread waits for it. So a worker that the caller waited for much longer than parts take backs off: it claims no part for
- * 2 ms, and each time it is late again, for twice as long as the last time. */
+ * thread waits for it. So a worker that the caller waited for much longer than parts take backs off: it claims no
+ * part for 2 ms, and each time it is late again, for twice as long as the last time. */
 enum {
     THREADS_MAX = 1024,
     COUNT_BITS = 24, /* of the number of parts, and of the next part */
@@ -39,10 +39,10 @@ typedef struct worker_thread {
     st_pool *pool;
     uint32_t index;
     pthread_t thread;
-    uint64_t late_us;                     /* when the caller found it late; 0: in time. The caller's, as are the next two */
-    uint64_t backoff_us, backoff_end_us;  /* the last back-off */
-    _Alignas(64) _Atomic bool busy;       /* running a part, or about to claim one */
-    _Atomic uint64_t backs_off_until_us;  /* 0: it does not back off */
+    uint64_t late_us;                    /* when the caller found it late; 0: in time */
+    uint64_t backoff_us, backoff_end_us; /* the last back-off; the caller's, as is late_us */
+    _Alignas(64) _Atomic bool busy;      /* running a part, or about to claim one */
+    _Atomic uint64_t backs_off_until_us; /* 0: it does not back off */
 } worker_thread;
 
 struct st_pool {
@@ -298,7 +298,7 @@ void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts)
         for (size_t i = 0; i < parts; i++) job(context, 0, i);
         return;
     }
-    /* More parts than the word can count run in several jobs. Each thread may add once after the last part: leave room. */
+    /* More parts than the word can count run in several jobs, with room for one late addition of each thread. */
     size_t most = COUNT_MASK - THREADS_MAX;
     for (size_t first = 0; first < parts; first += most) {
         shifted_job shifted = {.job = job, .context = context, .first = first};

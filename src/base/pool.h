@@ -21,7 +21,8 @@ uint32_t st_pool_threads(const st_pool *pool);
 /* Runs parts 0 … parts − 1 and returns when all are done. Called by one thread at a time, never from a job. */
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts);
 
-/* Replaces the monotonic clock by which the pool finds late workers. Called before the first job; any thread reads it. */
+/* Replaces the monotonic clock by which the pool finds late workers. Called before the first job; any thread reads
+ * it. */
 typedef uint64_t (*st_pool_clock)(void *context);
 void st_pool_set_clock(st_pool *pool, st_pool_clock clock, void *context);
 

@@ -1,4 +1,4 @@
-/* A view of bytes that somebody else owns; not NUL terminated. */
+/* A view of bytes that another object owns; not NUL-terminated. */
 #ifndef ST_BASE_STR_H
 #define ST_BASE_STR_H
 

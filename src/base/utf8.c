@@ -1,6 +1,6 @@
 #include "base/utf8.h"
 
-/* The range of the second byte is what excludes overlong forms, surrogates and what lies beyond U+10FFFF. */
+/* The range of the second byte excludes overlong forms, surrogates and code points beyond U+10FFFF. */
 static size_t sequence_length(unsigned char lead, unsigned char *second_min, unsigned char *second_max)
 {
     *second_min = 0x80;
@@ -20,7 +20,7 @@ static size_t sequence_length(unsigned char lead, unsigned char *second_min, uns
     return 0;
 }
 
-/* Walks one sequence: how many of its bytes are right, and how many it needs. */
+/* Checks one sequence: how many of its bytes are valid, and how many it needs. */
 static size_t good_bytes(const unsigned char *text, size_t length, size_t *needed)
 {
     unsigned char low, high;

@@ -1,4 +1,4 @@
-/* UTF-8: decoding, encoding, and repair of what is not valid. */
+/* UTF-8: decoding, encoding, and repair of invalid bytes. */
 #ifndef ST_BASE_UTF8_H
 #define ST_BASE_UTF8_H
 
@@ -20,7 +20,7 @@ size_t st_utf8_encode(uint32_t code, char *out);
 /* The length of the longest valid prefix. */
 size_t st_utf8_valid_prefix(const char *text, size_t length);
 
-/* How many bytes at the end are the start of a code point that is not finished yet (0 to 3). */
+/* The bytes at the end that begin an incomplete code point (0 to 3). */
 size_t st_utf8_unfinished_tail(const char *text, size_t length);
 
 /* Appends the text with each maximal invalid part replaced by U+FFFD. */

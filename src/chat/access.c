@@ -23,8 +23,8 @@ static const jinja_native *find_method(jinja_kind kind, st_str name)
     }
 }
 
-/* A method as a value; *out is MISSING where there is none of the name. A row without a function is one that the
- * sandbox hides, and so is everything Python keeps between double underscores. */
+/* A method bound to `object`; *out is MISSING if there is none of that name. The sandbox hides methods without a
+ * function in their row, and every name between double underscores. */
 static bool method_of(jinja_machine *machine, jinja_value object, jinja_value name, jinja_value *out)
 {
     st_str text = st_jinja_view(name.string);
@@ -104,7 +104,7 @@ static bool string_item(jinja_machine *machine, const jinja_string *string, int6
     return st_jinja_string_slice(machine, string, offset, offset + st_jinja_string_step(string, offset), out);
 }
 
-/* *out stays MISSING where there is no such element. */
+/* *out stays MISSING if there is no such element. */
 static bool index_item(jinja_machine *machine, jinja_value object, int64_t index, jinja_value *out)
 {
     if (object.kind == JINJA_STRING) return string_item(machine, object.string, index, out);
@@ -175,7 +175,7 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Python's rules: what the bounds mean for `count` items. */
+/* Resolves slice bounds for `count` items as Python does. */
 static bool slice_range(jinja_machine *machine, const jinja_value bounds[3], size_t count, jinja_range *out)
 {
     int64_t length = (int64_t)count, step, start, stop;

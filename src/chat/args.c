@@ -11,7 +11,7 @@ typedef struct place {
     st_str key;     /* empty in arrays */
 } place;
 
-/* Roles are part of control tokens in some templates; only plain words can be. */
+/* Some templates build control tokens from roles; only a plain word is trusted with that. */
 static bool is_plain_word(st_str text)
 {
     for (size_t i = 0; i < text.length; i++) {
@@ -42,7 +42,7 @@ static bool convert_array(jinja_machine *machine, const json_t *json, const plac
     return true;
 }
 
-/* jansson's iterators want a pointer to non-const and change nothing. */
+/* jansson's iterators take a non-const pointer but do not write. */
 static json_t *mutable_json(const json_t *json)
 {
     union {
@@ -102,7 +102,7 @@ bool st_jinja_set_args(jinja_machine *machine, const json_t *args)
     for (void *i = json_object_iter(object); i; i = json_object_iter_next(object, i)) {
         place at = {.depth = 1, .key = {json_object_iter_key(i), json_object_iter_key_len(i)}};
         const uint32_t *symbol = st_map_find(&machine->program->symbol_ids, at.key);
-        if (!symbol) continue; /* the template never speaks of it */
+        if (!symbol) continue; /* the template does not use it */
         if (!convert(machine, json_object_iter_value(i), &at, &machine->root[*symbol])) return false;
     }
     return true;

@@ -1,4 +1,4 @@
-/* The tree of a compiled template, immutable once built, and what the parser hands to the evaluator. */
+/* The syntax tree of a compiled template, immutable once built, and the program that the parser makes of it. */
 #ifndef ST_CHAT_AST_H
 #define ST_CHAT_AST_H
 
@@ -28,7 +28,7 @@ typedef enum jinja_node_type {
     JINJA_NODE_OR,
     JINJA_NODE_COMPARE,   /* a, then operators[i] items[i] */
     JINJA_NODE_CONDITION, /* b if a else c (c may be NULL) */
-    JINJA_NODE_CAPTURED,  /* the text of the block around it */
+    JINJA_NODE_CAPTURED,  /* the rendered text of the enclosing block */
     /* statements */
     JINJA_NODE_DATA,      /* constant */
     JINJA_NODE_PRINT,     /* a */
@@ -87,17 +87,17 @@ struct jinja_node {
     jinja_body body, otherwise;
     unsigned *operators; /* [items.count] */
     const jinja_call_arguments *arguments;
-    const jinja_native *native; /* NULL: no such filter or test, an error when it runs */
+    const jinja_native *native; /* NULL: no such filter or test; an error when evaluated */
     const jinja_macro_definition *macro;
     jinja_value constant;
 };
 
-/* Names are numbers; these come first in every template. */
+/* Names are interned as numbers; these come first in every template. */
 enum { JINJA_SYMBOL_LOOP, JINJA_SYMBOL_CALLER, JINJA_SYMBOL_VARARGS, JINJA_SYMBOL_KWARGS };
 
 typedef struct jinja_symbol {
     st_str name;
-    jinja_bound global; /* .native NULL: none of this name */
+    jinja_bound global; /* .native NULL: no global of this name */
 } jinja_symbol;
 
 typedef struct jinja_program {
@@ -108,7 +108,7 @@ typedef struct jinja_program {
     st_str literals;   /* all text and string constants, joined by newlines */
 } jinja_program;
 
-/* On failure nothing is owed but the machine's arena and st_map_free(&out->symbol_ids). */
+/* After a failure the caller frees the machine's arena and out->symbol_ids (st_map_free). */
 bool st_jinja_parse(jinja_machine *machine, st_str source, jinja_program *out);
 
 #endif

@@ -26,7 +26,7 @@ const jinja_native *st_jinja_find_test(st_str name)
     return st_jinja_find(&st_jinja_tests, name);
 }
 
-/* The next of the blank-separated names; empty at the end. */
+/* The next name of a blank-separated list; empty at the end. */
 static st_str next_parameter(const char **parameters)
 {
     const char *start = *parameters;
@@ -268,7 +268,7 @@ static bool add_double_star(jinja_machine *machine, const jinja_node *node, jinj
     return true;
 }
 
-/* Evaluates the arguments and calls. A call has a callee; a filter or test has its row and the value it applies to. */
+/* Evaluates the arguments, then calls: a callee, or the row of a filter or test with the value it applies to. */
 static bool finish_call(jinja_machine *machine, const jinja_node *node, jinja_value subject,
                         const jinja_arguments *arguments, jinja_value *out)
 {

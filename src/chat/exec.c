@@ -233,7 +233,7 @@ static jinja_flow exec_set(jinja_machine *machine, const jinja_node *node)
     return flow_of(assign(machine, node->a, value));
 }
 
-/* The value of a block's filters applied to its text. */
+/* Applies a block's filters to its text. */
 static bool filtered_capture(jinja_machine *machine, const jinja_node *node, jinja_value *out)
 {
     jinja_value outer = machine->captured;
@@ -270,7 +270,7 @@ static jinja_flow exec_call_block(jinja_machine *machine, const jinja_node *node
                    st_jinja_eval_call(machine, node->a, &caller, &value) && st_jinja_add_value(machine->output, value));
 }
 
-/* The values are evaluated before any of the names is there. */
+/* Evaluates all values before the first name is set. */
 static jinja_flow exec_with(jinja_machine *machine, const jinja_node *node)
 {
     jinja_list *values = st_jinja_list_new(machine, node->items.count / 2);

@@ -13,13 +13,13 @@ static bool is_given(jinja_value slot)
     return st_jinja_given(slot) && slot.kind != JINJA_NONE;
 }
 
-/* Strings that compare without regard to case. */
+/* Lower-cases strings for comparisons that ignore case. */
 static bool fold_case(jinja_machine *machine, jinja_value *value)
 {
     return value->kind != JINJA_STRING || st_jinja_string_case(machine, value->string, JINJA_LOWER, value);
 }
 
-/* What an item is compared by: an attribute of it or itself. */
+/* The key that an item is compared by: one of its attributes, or the item. */
 static bool key_of(jinja_machine *machine, jinja_value item, jinja_value attribute, bool case_sensitive,
                    jinja_value *out)
 {
@@ -28,7 +28,7 @@ static bool key_of(jinja_machine *machine, jinja_value item, jinja_value attribu
     return case_sensitive || fold_case(machine, out);
 }
 
-/* A generator: `fill` runs when it is iterated, so an argument that does not suit it is no error before. */
+/* Makes a generator: `fill` runs at its first iteration, and reports wrong arguments then. */
 static bool generate(jinja_machine *machine, const jinja_call *call,
                      bool (*fill)(jinja_machine *, const jinja_call *, jinja_list *), jinja_value *out)
 {
@@ -44,6 +44,12 @@ static bool generate(jinja_machine *machine, const jinja_call *call,
     *out = list_value(JINJA_GENERATOR, list);
     return true;
 }
+
+#define LAZY_FILTER(name)                                                                              \
+    static bool filter_##name(jinja_machine *machine, const jinja_call *call, jinja_value *out)        \
+    {                                                                                                  \
+        return generate(machine, call, fill_##name, out);                                              \
+    }
 
 /* ---- whole sequences ---- */
 
@@ -61,7 +67,7 @@ static bool filter_first(jinja_machine *machine, const jinja_call *call, jinja_v
     jinja_list *spent = call->self.kind == JINJA_GENERATOR ? call->self.list : NULL;
     size_t position = spent ? spent->position : 0;
     if (!st_jinja_iterate(machine, call->self, &iterator)) return false;
-    if (spent && position < spent->count) spent->position = position + 1; /* takes one item only */
+    if (spent && position < spent->count) spent->position = position + 1; /* consumes one item */
     if (iterator.left == 0) return st_jinja_undefined_hint(machine, "no first item, the sequence was empty", out);
     return st_jinja_next(machine, &iterator, out);
 }
@@ -129,10 +135,7 @@ static bool fill_items(jinja_machine *machine, const jinja_call *call, jinja_lis
     return true;
 }
 
-static bool filter_items(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return generate(machine, call, fill_items, out);
-}
+LAZY_FILTER(items)
 
 /* ---- order ---- */
 
@@ -243,10 +246,7 @@ static bool fill_unique(jinja_machine *machine, const jinja_call *call, jinja_li
     return machine->status == STRATA_OK;
 }
 
-static bool filter_unique(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return generate(machine, call, fill_unique, out);
-}
+LAZY_FILTER(unique)
 
 /* ---- groups ---- */
 
@@ -275,10 +275,7 @@ static bool fill_batch(jinja_machine *machine, const jinja_call *call, jinja_lis
     return machine->status == STRATA_OK;
 }
 
-static bool filter_batch(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return generate(machine, call, fill_batch, out);
-}
+LAZY_FILTER(batch)
 
 static bool fill_slice(jinja_machine *machine, const jinja_call *call, jinja_list *columns)
 {
@@ -301,10 +298,7 @@ static bool fill_slice(jinja_machine *machine, const jinja_call *call, jinja_lis
     return true;
 }
 
-static bool filter_slice(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return generate(machine, call, fill_slice, out);
-}
+LAZY_FILTER(slice)
 
 static bool group_key(jinja_machine *machine, const jinja_call *call, jinja_value item, bool folded, jinja_value *out)
 {
@@ -395,10 +389,7 @@ static bool fill_map(jinja_machine *machine, const jinja_call *call, jinja_list 
     return machine->status == STRATA_OK;
 }
 
-static bool filter_map(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return generate(machine, call, fill_map, out);
-}
+LAZY_FILTER(map)
 
 static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attribute, bool wanted, jinja_list *list)
 {
@@ -426,10 +417,7 @@ static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attri
     {                                                                                                  \
         return choose(machine, call, by_attribute, wanted, list);                                      \
     }                                                                                                  \
-    static bool filter_##name(jinja_machine *machine, const jinja_call *call, jinja_value *out)        \
-    {                                                                                                  \
-        return generate(machine, call, fill_##name, out);                                              \
-    }
+    LAZY_FILTER(name)
 
 CHOOSING_FILTER(select, false, true)
 CHOOSING_FILTER(reject, false, false)

@@ -2,14 +2,14 @@
 #include "chat/native.h"
 #include "chat/printf.h"
 
-/* Filters that take text. What is no string becomes one first, as Jinja does. */
+/* Filters of text. A value that is not a string is converted first, as in Jinja. */
 
 static bool self_text(jinja_machine *machine, const jinja_call *call, const jinja_string **out)
 {
     return st_jinja_to_string(machine, call->self, out);
 }
 
-/* Runs a method of strings on the value as text. */
+/* Applies a string method to the value as text. */
 static bool as_method(jinja_machine *machine, const jinja_call *call, const char *method,
                       const jinja_arguments *arguments, jinja_value *out)
 {
@@ -51,7 +51,7 @@ static bool starts_word(uint32_t code)
     return code == '-' || code == '(' || code == '{' || code == '[' || code == '<' || st_jinja_is_space(code);
 }
 
-/* Unlike the method, the filter starts words after blanks and opening brackets alone. */
+/* Unlike the method, the filter starts a word only after a blank or an opening bracket. */
 static bool filter_title(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
@@ -121,7 +121,7 @@ static bool filter_escape(jinja_machine *machine, const jinja_call *call, jinja_
     return true;
 }
 
-/* The text in front of each line but the first. */
+/* Puts the indentation before each line but the first. */
 static bool indent_prefix(jinja_machine *machine, jinja_value width, jinja_value *out)
 {
     jinja_string blank = {.bytes = " ", .length = 1, .ascii = true};
@@ -147,7 +147,7 @@ static bool filter_indent(jinja_machine *machine, const jinja_call *call, jinja_
     jinja_string newline = {.bytes = "\n", .length = 1, .ascii = true};
     jinja_value extended;
     if (!st_jinja_string_concat(machine, text, &newline, &extended))
-        return false; /* so that a last empty line counts */
+        return false; /* counts a last empty line */
     if (!st_jinja_call_native(machine, splitlines, extended, &none, &lines)) return false;
     if (first && !st_jinja_add_string(&builder, prefix.string)) return false;
     for (size_t i = 0; i < lines.list->count; i++) {

@@ -5,7 +5,7 @@
 #include "chat/format.h"
 #include "chat/native.h"
 
-/* Filters for single values: defaults, numbers, JSON. */
+/* Filters of single values: defaults, numbers, JSON. */
 
 static bool filter_default(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {

@@ -8,7 +8,7 @@
 
 /* ---- floats ---- */
 
-/* The C library writes the decimal point of the locale; values are written with '.' everywhere. */
+/* The C library writes the locale's decimal point; values need '.'. */
 static char decimal_point(void)
 {
     char sample[8];
@@ -16,7 +16,7 @@ static char decimal_point(void)
     return sample[1];
 }
 
-/* Splits |value| into its shortest digits and the place of the point. */
+/* Splits |value| into its shortest digits and the position of the decimal point. */
 static size_t shortest_digits(double value, char digits[20], int *exponent)
 {
     char text[32];
@@ -77,7 +77,7 @@ bool st_jinja_parse_float(st_str text, double *out)
         char c = text.data[i];
         if (c == '_') continue;
         if (c == 'x' || c == 'X' || c == 'p' || c == 'P' || c == '(' || c == '\0')
-            return false; /* hexadecimal: C's alone */
+            return false; /* hexadecimal floats are not Python */
         word = word || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z' && (c | 0x20) != 'e');
         buffer[length++] = c == '.' ? decimal_point() : c;
     }
@@ -106,7 +106,7 @@ static bool is_printable(uint32_t code)
     }
 }
 
-/* One character that repr writes as an escape: as many marks as bytes, of the same origin. */
+/* Escapes one character as repr() does; the bytes of the escape have the mark of the character. */
 static bool add_repr_escape(jinja_builder *builder, uint32_t code, bool foreign)
 {
     static const char plain[] = "\nn\rr\tt\\\\";
@@ -229,7 +229,7 @@ bool st_jinja_add_value(jinja_builder *builder, jinja_value value)
 {
     if (value.kind == JINJA_STRING) return st_jinja_add_string(builder, value.string);
     if (value.kind == JINJA_UNDEFINED) {
-        /* What the sandbox hides may not even be printed. */
+        /* An attribute that the sandbox hides must not be printed either. */
         return !value.undefined->unsafe || st_jinja_fail_undefined(builder->machine, value.undefined);
     }
     return add_nested(builder, value, 0);
@@ -267,7 +267,7 @@ static bool add_json_escape(jinja_builder *builder, uint32_t code, bool foreign)
 static bool add_json_string(jinja_builder *builder, const jinja_string *string, bool ascii)
 {
     if (!st_jinja_add_literal(builder, "\"")) return false;
-    size_t start = 0; /* of the run that needs no escape */
+    size_t start = 0; /* start of the run without escapes */
     for (size_t i = 0, length; i < string->length; i += length) {
         unsigned char c = (unsigned char)string->bytes[i];
         length = 1;
@@ -326,7 +326,7 @@ static bool add_json_list(jinja_builder *builder, const jinja_list *list, const 
     return add_json_break(builder, style, depth - 1) && st_jinja_add_literal(builder, "]");
 }
 
-/* The entries in the order they are written. */
+/* The entries in output order. */
 static bool ordered_entries(jinja_machine *machine, const jinja_dict *dict, bool sorted, const jinja_entry **out)
 {
     *out = dict->entries;

@@ -6,7 +6,7 @@
 
 enum { JINJA_FLOAT_BYTES = 40 };
 
-/* The shortest digits that read back the same, written as Python does. */
+/* The shortest decimal that reads back the same, in Python's format. */
 void st_jinja_format_float(double value, char out[JINJA_FLOAT_BYTES]);
 /* Digits with underscores, a point and an exponent, surrounding white space allowed; inf and nan too. */
 bool st_jinja_parse_float(st_str text, double *out);

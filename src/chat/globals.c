@@ -2,7 +2,7 @@
 #include "chat/native.h"
 #include "chat/printf.h"
 
-enum { RANGE_MAX = 100000 }; /* as Jinja's sandbox has it */
+enum { RANGE_MAX = 100000 }; /* as in Jinja's sandbox */
 
 static bool global_range(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
@@ -90,12 +90,12 @@ static bool global_strftime(jinja_machine *machine, const jinja_call *call, jinj
            st_jinja_format_time(machine, pattern, machine->now_seconds, out);
 }
 
-/* joiner(): an object whose first call gives nothing and every later one the separator. Its state is a namespace. */
+/* joiner(): returns an empty string at its first call, then the separator. Its state is a namespace. */
 static bool joiner_call(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     jinja_value *used = st_jinja_dict_get(call->self.dict, ST_STR("used"));
     jinja_value *separator = st_jinja_dict_get(call->self.dict, ST_STR("separator"));
-    if (!used || !separator) return st_jinja_fail(machine, "joiner without a state");
+    if (!used || !separator) return st_jinja_fail(machine, "joiner() has no state");
     if (used->boolean) *out = *separator;
     else if (!st_jinja_string_new(machine, ST_STR(""), false, out)) return false;
     used->boolean = true;

@@ -7,8 +7,8 @@
 #include "chat/format.h"
 #include "chat/template.h"
 
-/* JSON text → jansson's values. jansson's own reader takes a failed allocation for a shorter text, and its depth is
- * its own; this one reports both. */
+/* JSON text → jansson values. jansson's own parser hides failed allocations and has a fixed depth limit; this one
+ * reports both. */
 
 typedef struct reader {
     const char *text; /* [length] */
@@ -45,7 +45,7 @@ static json_t *fail_memory(reader *r)
     return NULL;
 }
 
-/* A value that was just made: NULL is a failed allocation. */
+/* Checks a new value: NULL is a failed allocation. */
 static json_t *made(reader *r, json_t *json)
 {
     return json ? json : fail_memory(r);
@@ -109,7 +109,7 @@ static bool read_escape(reader *r, st_buf *out)
     return fail(r, "this escape is not JSON's") != NULL;
 }
 
-/* What stands between the quotes, escapes resolved. */
+/* The text between the quotes, with escapes resolved. */
 static bool read_text(reader *r, st_buf *out)
 {
     if (at(r) != '"') return fail(r, "expected a string") != NULL;
@@ -175,7 +175,7 @@ static json_t *read_number(reader *r)
     if (real) {
         double value;
         if (!st_jinja_parse_float((st_str){text, length}, &value)) return fail(r, "the number is malformed");
-        json_t *json = json_real(value); /* jansson refuses what is not finite */
+        json_t *json = json_real(value); /* NULL for infinities and NaN */
         return json || (value - value == 0.0) ? made(r, json) : fail(r, "the number is too large");
     }
     errno = 0;

@@ -8,7 +8,7 @@ typedef struct lexer {
     st_str source;
     size_t position;
     size_t line_counted; /* machine->line is that of this position */
-    bool line_starting;  /* the last tag ended with its line */
+    bool line_starting;  /* the last tag ended at the end of its line */
     char *brackets;      /* [depth_max]: what closes each open bracket */
     size_t bracket_count;
     jinja_tokens *tokens;
@@ -78,7 +78,7 @@ static size_t strip_right(const lexer *l, size_t from, size_t to)
     return to;
 }
 
-/* lstrip_blocks: nothing but white space between the start of the line and the tag goes away. */
+/* lstrip_blocks: drops white space between the start of the line and the tag. */
 static size_t strip_line(const lexer *l, size_t from, size_t to)
 {
     size_t line = to;
@@ -97,7 +97,7 @@ static bool push_data(lexer *l, size_t from, size_t to, char sign, bool is_varia
     return true;
 }
 
-/* Moves behind a tag's end: `-` takes the white space that follows, trim_blocks one newline. */
+/* Moves past the end of a tag: `-` drops the white space that follows, trim_blocks one newline. */
 static void finish_tag(lexer *l, size_t end, char sign, bool trims)
 {
     if (sign == '-') end = skip_space(l, end);
@@ -117,7 +117,7 @@ static bool lex_comment(lexer *l, size_t from)
     return st_jinja_fail(l->machine, "the comment has no end");
 }
 
-/* Where `{%`, a sign, `word`, a sign and `%}` stand at `position`: the end of it all, else 0. */
+/* Matches `{%`, a sign, `word`, a sign and `%}` at `position`: returns the end of the tag, or 0. */
 static size_t match_tag(const lexer *l, size_t position, const char *word, char *begin_sign, char *end_sign)
 {
     if (!matches(l, position, "{%")) return 0;
@@ -250,7 +250,7 @@ static bool lex_token(lexer *l)
     return push_text(l, JINJA_TOKEN_NAME, from, l->position);
 }
 
-/* The end of the tag at the position: its length, 0 when there is none. */
+/* The length of the tag's end at the position; 0 if there is none. */
 static size_t match_end(const lexer *l, const char *closing, bool is_block, char *sign)
 {
     *sign = at(l, l->position);
@@ -313,7 +313,7 @@ static bool lex_next(lexer *l)
     return lex_tag(l, kind == '%');
 }
 
-/* Newlines become \n, and one at the very end goes away. */
+/* Converts newlines to \n and drops one at the end. */
 static bool normalise(jinja_machine *machine, st_str source, st_str *out)
 {
     char *text = st_jinja_alloc(machine, source.length, 1);

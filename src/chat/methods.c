@@ -1,7 +1,7 @@
 #include "chat/format.h"
 #include "chat/native.h"
 
-/* Methods of dicts and lists. A row without a function is one that changes its object: the sandbox hides it. */
+/* Methods of dicts and lists. A row without a function would modify its object: the sandbox hides it. */
 
 bool st_jinja_want_string(jinja_machine *machine, jinja_value value, const char *name, const jinja_string **out)
 {

@@ -3,9 +3,9 @@
 #include "chat/format.h"
 #include "chat/native.h"
 
-/* Methods of strings that ask. */
+/* Methods of strings that search and classify. */
 
-/* The bytes that a search's start and end (in characters, perhaps negative or absent) leave. */
+/* Converts start and end of a search from characters (may be negative or absent) to bytes. */
 static bool search_bounds(jinja_machine *machine, const jinja_call *call, size_t *from, size_t *to)
 {
     const jinja_string *self = call->self.string;
@@ -21,7 +21,7 @@ static bool search_bounds(jinja_machine *machine, const jinja_call *call, size_t
     return st_jinja_charge_bytes(machine, self->length);
 }
 
-/* Characters before the first (or last) match, -1: none. */
+/* The position of the first (or last) match in characters; -1: none. */
 static bool search(jinja_machine *machine, const jinja_call *call, bool last, int64_t *out)
 {
     const jinja_string *part;

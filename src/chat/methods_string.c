@@ -2,7 +2,7 @@
 #include "chat/native.h"
 #include "chat/printf.h"
 
-/* Methods of strings that give strings or lists of them. */
+/* Methods of strings that return strings or lists of strings. */
 
 /* ---- strip, case, replace ---- */
 
@@ -133,7 +133,7 @@ static void reverse_items(jinja_list *list)
     }
 }
 
-/* Where `part` last stands before `end`; SIZE_MAX: nowhere. */
+/* The last position of `part` before `end`; SIZE_MAX: none. */
 static size_t find_last(const jinja_string *string, const jinja_string *part, size_t end)
 {
     if (part->length > end) return SIZE_MAX;

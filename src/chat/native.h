@@ -18,18 +18,18 @@ typedef struct jinja_arguments {
     size_t keyword_count;
 } jinja_arguments;
 
-/* One call: the value before the dot, the bar or `is`, and the arguments in the order of the row's parameters. */
+/* One call: the value before the dot, the bar or `is`, and the arguments in parameter order. */
 typedef struct jinja_call {
     jinja_value self;
-    jinja_value slots[JINJA_SLOTS]; /* MISSING where not given */
-    jinja_arguments rest;           /* what a row with * and ** takes beyond its parameters */
+    jinja_value slots[JINJA_SLOTS]; /* MISSING: not passed */
+    jinja_arguments rest;           /* further arguments of a row with * and ** */
 } jinja_call;
 
 typedef bool (*jinja_function)(jinja_machine *machine, const jinja_call *call, jinja_value *out);
 
 typedef struct jinja_native {
     const char *name;
-    const char *parameters; /* names with blanks between; then * and ** for more of either kind */
+    const char *parameters; /* blank-separated names; then * and ** for further positional and keyword arguments */
     size_t required;
     jinja_function run;
 } jinja_native;
@@ -53,16 +53,16 @@ const jinja_native *st_jinja_find(const jinja_native_table *table, st_str name);
 const jinja_native *st_jinja_find_filter(st_str name);
 const jinja_native *st_jinja_find_test(st_str name);
 
-/* Puts the arguments into the row's order and runs it. */
+/* Binds the arguments to the row's parameters and calls it. */
 bool st_jinja_call_native(jinja_machine *machine, const jinja_native *native, jinja_value self,
                           const jinja_arguments *arguments, jinja_value *out);
-/* Calls whatever can be called. */
+/* Calls a macro, a native or a recursive loop. */
 bool st_jinja_call(jinja_machine *machine, jinja_value callee, const jinja_arguments *arguments, jinja_value *out);
 
-/* value.name and value[key], as the sandbox lets them. */
+/* value.name and value[key], within the sandbox. */
 bool st_jinja_attribute(jinja_machine *machine, jinja_value object, jinja_value name, jinja_value *out);
 bool st_jinja_item(jinja_machine *machine, jinja_value object, jinja_value key, jinja_value *out);
-/* "a.b.0" step by step, for the filters that take an attribute. */
+/* Resolves "a.b.0", for filters that take an attribute. */
 bool st_jinja_path(jinja_machine *machine, jinja_value object, jinja_value path, jinja_value *out);
 
 bool st_jinja_binary(jinja_machine *machine, unsigned operator, jinja_value a, jinja_value b, jinja_value *out);

@@ -124,7 +124,7 @@ static bool add_lists(jinja_machine *machine, jinja_value a, jinja_value b, jinj
     return true;
 }
 
-/* What `safe` gives escapes whatever plain text it meets. */
+/* Joining a safe string with plain text escapes the plain text. */
 static bool add_safe(jinja_machine *machine, jinja_value a, jinja_value b, jinja_value *out)
 {
     if (!a.string->safe && !st_jinja_string_escape(machine, a.string, &a)) return false;

@@ -139,7 +139,7 @@ bool st_parser_literal(parser *p, const jinja_string *string)
            st_jinja_add_string(&p->literals, string);
 }
 
-/* Unknown filters and tests are errors where Jinja's compiler looks at them, and forgiven inside `if` until they run.
+/* An unknown filter or test is a compile-time error, but inside `if` only when it is evaluated, as in Jinja.
  */
 static bool check_unknown(parser *p, size_t known)
 {
@@ -175,7 +175,7 @@ static bool parse_body(parser *p, const char *const *ends, jinja_body *out)
         if (token->type == JINJA_TOKEN_END) {
             if (!ends) break;
             p->machine->line = p->statement_line;
-            while (ends[1]) ends++; /* the last one ends it in any case */
+            while (ends[1]) ends++; /* END ends every body */
             return st_jinja_fail(p->machine, "expected '{%% %s %%}', found the end", ends[0]);
         }
         st_parser_advance(p);
@@ -212,7 +212,7 @@ static bool parse_block(parser *p, const char *end, jinja_body *out)
     return expect_block_end(p);
 }
 
-/* The same for a block with a scope of its own, where unknown filters are not forgiven. */
+/* The same for a block with its own scope, where an unknown filter is a compile-time error. */
 static bool parse_scope(parser *p, const char *end, jinja_body *out)
 {
     size_t known = p->unknown_count;
@@ -370,7 +370,7 @@ static bool parse_parameters(parser *p, jinja_macro_definition *macro)
     return true;
 }
 
-/* The body of a macro or of a call block: loops outside do not reach in. */
+/* The body of a macro or a call block: enclosing loops do not count for break and continue. */
 static bool parse_macro_body(parser *p, jinja_macro_definition *macro, const char *end)
 {
     bool caller = p->uses_caller, varargs = p->uses_varargs, kwargs = p->uses_kwargs;
@@ -432,7 +432,7 @@ static bool parse_with(parser *p, jinja_node *node)
     return parse_scope(p, "endwith", &node->body);
 }
 
-/* `generation` marks what the assistant says, for training; here its body is all there is to it. */
+/* `generation` marks the assistant's text for training; rendering only runs its body. */
 static bool parse_generation(parser *p, jinja_node *node)
 {
     return parse_scope(p, "endgeneration", &node->body);

@@ -6,7 +6,7 @@
 #include "chat/lexer.h"
 #include "chat/text.h"
 
-/* A filter or test that does not exist. Jinja forgives it inside `if` until it runs. */
+/* An unknown filter or test. Inside `if` it is an error only when evaluated. */
 typedef struct parser_unknown {
     const char *what;
     st_str name;
@@ -20,11 +20,11 @@ typedef struct parser {
     size_t position;
     size_t depth;
     size_t loop_depth; /* for break and continue */
-    uint32_t statement_line; /* where the innermost statement begins */
+    uint32_t statement_line; /* line of the innermost statement */
     size_t symbol_capacity;
     bool uses_caller, uses_varargs, uses_kwargs; /* since the macro being parsed began */
     parser_unknown unknown[16];
-    size_t unknown_count; /* may exceed the array: the first ones suffice */
+    size_t unknown_count; /* may exceed the array: only the first are kept */
     jinja_builder literals;
 } parser;
 
@@ -38,16 +38,16 @@ void st_parser_leave(parser *p);
 void st_parser_advance(parser *p);
 bool st_parser_at_operator(const parser *p, unsigned operator);
 bool st_parser_at_name(const parser *p, const char *name);
-bool st_parser_skip_operator(parser *p, unsigned operator); /* true when it was there */
+bool st_parser_skip_operator(parser *p, unsigned operator); /* true if it was skipped */
 bool st_parser_skip_name(parser *p, const char *name);
 bool st_parser_expect_operator(parser *p, unsigned operator);
 bool st_parser_expect_name(parser *p, st_str *name);
 bool st_parser_fail_token(parser *p, const char *expected);
 bool st_parser_symbol(parser *p, st_str name, uint32_t *symbol);
 jinja_node *st_parser_node(parser *p, jinja_node_type type, uint32_t line);
-bool st_parser_literal(parser *p, const jinja_string *string); /* notes a text of the template */
+bool st_parser_literal(parser *p, const jinja_string *string); /* records a literal of the template */
 
-/* A body under construction: nodes are collected, then copied out at their exact number. */
+/* A body under construction: nodes are collected, then copied to an array of their exact number. */
 typedef struct parser_items {
     const jinja_node **items; /* [capacity] */
     size_t count;
@@ -57,7 +57,7 @@ bool st_parser_push(parser *p, parser_items *items, const jinja_node *node);
 
 bool st_parser_expression(parser *p, const jinja_node **out);
 bool st_parser_expression_plain(parser *p, const jinja_node **out); /* without `x if y` */
-/* Expressions with commas between make a tuple; `end` is a name that ends it, or NULL. */
+/* Comma-separated expressions make a tuple; `end` is a name that ends it, or NULL. */
 bool st_parser_tuple(parser *p, bool with_condition, const char *end, bool parenthesised, const jinja_node **out);
 bool st_parser_primary(parser *p, const jinja_node **out);
 bool st_parser_postfix(parser *p, const jinja_node *node, const jinja_node **out);

@@ -70,7 +70,7 @@ static bool parse_string(parser *p, jinja_node *node)
             return false;
         st_parser_advance(p);
     }
-    /* A constant is shared between renderings: nothing may be appended behind it in place. */
+    /* Renderings share constants: none may be appended to in place. */
     jinja_string *own = st_jinja_alloc(p->machine, 1, sizeof *own);
     if (!own) return false;
     *own = *node->constant.string;
@@ -195,7 +195,7 @@ bool st_parser_tuple(parser *p, bool with_condition, const char *end, bool paren
     return true;
 }
 
-/* ---- what follows a value ---- */
+/* ---- postfix operators ---- */
 
 static bool add_keyword(parser *p, jinja_call_arguments *arguments, size_t *capacity, jinja_call_keyword keyword)
 {
@@ -470,7 +470,7 @@ static bool parse_filter_chain(parser *p, const jinja_node *subject, const jinja
     return true;
 }
 
-/* ---- operators, loosest last ---- */
+/* ---- operators, lowest precedence last ---- */
 
 static bool parse_unary(parser *p, bool with_filters, const jinja_node **out)
 {
@@ -498,7 +498,7 @@ static bool parse_operand(parser *p, const jinja_node **out)
     return parse_unary(p, true, out);
 }
 
-/* Left-associative operators of one rank. Each makes the tree a level deeper. */
+/* Left-associative operators of one precedence. Each makes the tree a level deeper. */
 static bool parse_rank(parser *p, parse_function operand, const unsigned *operators, const jinja_node **out)
 {
     size_t depth = p->depth;
@@ -555,7 +555,7 @@ static bool parse_sum(parser *p, const jinja_node **out)
     return parse_rank(p, parse_concat, operators, out);
 }
 
-/* A comparison's operator, 0 when there is none. `in` is OP1('i'), `not in` OP1('n'). */
+/* The next comparison operator; 0 if there is none. `in` is OP1('i'), `not in` OP1('n'). */
 static unsigned skip_comparison(parser *p)
 {
     static const unsigned operators[] = {OP2('=', '='), OP2('!', '='), OP1('<'),

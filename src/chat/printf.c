@@ -7,7 +7,7 @@
 
 enum { NUMBER_BYTES = 512, PRECISION_MAX = 100, WIDTH_MAX = 100000 };
 
-/* What stands between the marker and the letter, for both kinds of pattern. */
+/* The specification between the marker and the conversion letter, of both kinds of format. */
 typedef struct spec {
     uint32_t fill;
     char align; /* '<', '>', '^', '=' or 0 */
@@ -49,7 +49,7 @@ static bool add_text(jinja_builder *builder, const spec *s, const jinja_string *
     return add_padded(builder, s, align, cut.string, 0);
 }
 
-/* Puts commas between groups of three digits of the whole part. */
+/* Puts a comma between groups of three digits of the integer part. */
 static void group_digits(char text[NUMBER_BYTES])
 {
     size_t whole = strspn(text, "0123456789");
@@ -104,7 +104,7 @@ static void write_real(const spec *s, double value, char text[NUMBER_BYTES])
     else if (s->letter == 0) snprintf(text, NUMBER_BYTES, "%.*g", precision ? precision : 1, size);
     else snprintf(text, NUMBER_BYTES, "%.*f", precision, size);
     for (char *c = text; *c; c++) {
-        if (*c == ',') *c = '.'; /* the locale's point */
+        if (*c == ',') *c = '.'; /* the locale's decimal point */
     }
 }
 
@@ -123,7 +123,7 @@ static bool add_number(jinja_builder *builder, const spec *s, jinja_value value,
     return add_padded(builder, s, s->align ? s->align : '>', &string, used);
 }
 
-/* Digits at the position; *out stays as it is where there are none. */
+/* Reads a number at the position; does not write *out if there is none. */
 static bool read_number(jinja_machine *machine, const jinja_string *pattern, size_t *position, int64_t limit,
                         int64_t *out)
 {
@@ -250,7 +250,7 @@ static bool percent_one(percent *p)
     return add_number(&p->builder, &s, value, as_real);
 }
 
-/* Python asks a mapping no question about what it left over, and takes a list for one. */
+/* Python does not report unused values of a mapping, and a list counts as a mapping here. */
 static bool has_items(jinja_value value)
 {
     return value.kind == JINJA_DICT || value.kind == JINJA_LIST || value.kind == JINJA_RANGE ||
@@ -283,7 +283,7 @@ typedef struct braces {
     const jinja_string *pattern;
     size_t position;
     const jinja_arguments *arguments;
-    size_t automatic; /* the next of the fields without a number */
+    size_t automatic; /* the number of the next {} field */
 } braces;
 
 static char at(const braces *b)

@@ -8,7 +8,7 @@ typedef struct sorter {
     bool reverse;
 } sorter;
 
-/* Whether the right one must come first. With `reverse`, equal items keep their order too. */
+/* Whether the right item comes first. Equal items keep their order, also with `reverse`. */
 static bool right_first(const sorter *s, size_t left, size_t right, bool *out)
 {
     int order;

@@ -57,7 +57,7 @@ void st_rendering_free(st_rendering *rendering)
     st_buf_free(&rendering->foreign);
 }
 
-/* Copies what was built to buffers that outlive the arena. */
+/* Copies the output to buffers that outlive the arena. */
 static bool hand_out(jinja_machine *machine, const jinja_builder *output, st_rendering *out)
 {
     st_rendering made = {0};

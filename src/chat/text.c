@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 
-/* The room that several strings may share: each is a prefix of it, and the longest may grow in place. */
+/* Memory that several strings may share: each is a prefix of it, and the longest may grow in place. */
 typedef struct jinja_tail {
     char *bytes;          /* [capacity] */
     unsigned char *marks; /* [capacity] or NULL */
@@ -40,7 +40,7 @@ static bool builder_grow(jinja_builder *builder, size_t extra)
     return true;
 }
 
-/* Makes room for marks once the text is no longer of one origin. */
+/* Allocates marks once the bytes differ in origin. */
 static bool builder_mix(jinja_builder *builder)
 {
     if (builder->marks) return true;
@@ -224,7 +224,7 @@ bool st_jinja_string_repeat(jinja_machine *machine, const jinja_string *string, 
     return st_jinja_builder_finish(&builder, out);
 }
 
-/* ---- looking at strings ---- */
+/* ---- reading strings ---- */
 
 size_t st_jinja_string_step(const jinja_string *string, size_t position)
 {
@@ -296,7 +296,7 @@ bool st_jinja_string_strip(jinja_machine *machine, const jinja_string *string, c
     return st_jinja_string_slice(machine, string, from, to, out);
 }
 
-/* Python puts the new text before each character and at the end when the old one is empty. */
+/* As in Python, an empty old text matches before each character and at the end. */
 static bool replace_empty(jinja_builder *builder, const jinja_string *string, const jinja_string *to, int64_t limit)
 {
     for (size_t position = 0;; limit--) {

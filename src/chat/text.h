@@ -1,5 +1,5 @@
-/* Strings with marks: every operation carries, byte for byte, the knowledge of what came from the arguments. Owns the
- * builder that all output goes through. Positions are bytes unless a name says characters. */
+/* Strings with marks: every operation keeps, for each byte, whether it came from the arguments. Owns the builder
+ * that all output goes through. Positions are bytes unless a name says characters. */
 #ifndef ST_CHAT_TEXT_H
 #define ST_CHAT_TEXT_H
 
@@ -9,10 +9,10 @@
 typedef struct jinja_builder {
     jinja_machine *machine;
     char *bytes;          /* [capacity] */
-    unsigned char *marks; /* [capacity]; NULL while all bytes are alike */
+    unsigned char *marks; /* [capacity]; NULL while all bytes have one origin */
     size_t length;
     size_t capacity;
-    size_t length_max; /* 0: only memory bounds it */
+    size_t length_max; /* 0: no limit but memory */
     bool foreign;      /* of all bytes while marks is NULL */
     bool other;        /* not all bytes are ASCII */
 } jinja_builder;
@@ -35,7 +35,7 @@ static inline st_str st_jinja_view(const jinja_string *string)
     return (st_str){string->bytes, string->length};
 }
 
-/* Refers to the bytes; they must outlive the value. */
+/* Does not copy: the bytes must outlive the value. */
 bool st_jinja_string_new(jinja_machine *machine, st_str text, bool foreign, jinja_value *out);
 bool st_jinja_string_copy(jinja_machine *machine, st_str text, bool foreign, jinja_value *out);
 bool st_jinja_string_slice(jinja_machine *machine, const jinja_string *string, size_t from, size_t to,

@@ -3,7 +3,7 @@
 
 #include "chat/printf.h"
 
-/* strftime for UTC, with English names whatever the locale is. */
+/* strftime for UTC, with English names in every locale. */
 
 static const char *const day_names[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
 static const char *const month_names[] = {"January", "February", "March",     "April",   "May",      "June",
@@ -18,7 +18,7 @@ static bool add_number(jinja_builder *builder, long long value, int width, char 
     return st_jinja_add_literal(builder, text);
 }
 
-/* ISO 8601: the week that holds the year's first Thursday is its first. */
+/* ISO 8601: week 1 holds the first Thursday of the year. */
 static int iso_week(const struct tm *t, int *year)
 {
     int weekday = (t->tm_wday + 6) % 7, week = (t->tm_yday - weekday + 10) / 7;
@@ -41,7 +41,7 @@ static int iso_week(const struct tm *t, int *year)
 typedef struct number_row {
     char letter;
     int width;
-    char pad; /* when the pattern asks for none */
+    char pad; /* the default padding */
 } number_row;
 
 static const number_row number_rows[] = {

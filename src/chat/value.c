@@ -168,7 +168,7 @@ bool st_jinja_pair(jinja_machine *machine, jinja_value first, jinja_value second
 
 /* ---- dicts ---- */
 
-/* Numbers that are equal hash alike, whatever their kind. */
+/* Equal numbers have equal hashes, whatever their kind. */
 static uint64_t hash_number(jinja_value value)
 {
     double real = st_jinja_real_of(value);
@@ -195,7 +195,7 @@ static bool hash_value(jinja_machine *machine, jinja_value value, uint64_t *out)
         return st_jinja_fail(machine, "unhashable type: '%s'", st_jinja_type_name(value));
     }
     if (value.kind != JINJA_TUPLE) {
-        *out = (uint64_t)value.kind; /* few of a kind, told apart by equality */
+        *out = (uint64_t)value.kind; /* rare keys: equality tells them apart */
         return true;
     }
     if (!st_jinja_enter(machine)) return false;
@@ -328,7 +328,7 @@ jinja_value *st_jinja_dict_get(const jinja_dict *dict, st_str key)
     return NULL;
 }
 
-/* ---- asking values ---- */
+/* ---- reading values ---- */
 
 const char *st_jinja_type_name(jinja_value value)
 {
@@ -537,7 +537,7 @@ bool st_jinja_length(jinja_machine *machine, jinja_value value, size_t *out)
 
 /* ---- iteration ---- */
 
-/* Generators may be nested as deep as a template likes: the level limit bounds the C stack. */
+/* A template may nest generators to any depth: the level limit bounds the C stack. */
 static bool run_generator(jinja_machine *machine, jinja_list *list)
 {
     if (!st_jinja_enter(machine)) return false;
@@ -580,7 +580,7 @@ bool st_jinja_next(jinja_machine *machine, jinja_iterator *iterator, jinja_value
         size_t length = st_jinja_string_step(source.string, position);
         iterator->position += length;
         jinja_string plain = *source.string;
-        plain.safe = false; /* the characters of a safe text are not */
+        plain.safe = false; /* the characters of a safe string are not safe */
         const jinja_string *string = length < plain.length ? &plain : source.string;
         return st_jinja_string_slice(machine, string, position, position + length, out);
     }

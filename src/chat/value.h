@@ -1,8 +1,8 @@
-/* The values of a rendering: what a Jinja expression may yield, where its memory comes from, and how a failure is
- * said. Owns truth, equality, order, dicts, lists and iteration; knows neither the source nor its tree.
+/* The values of Jinja expressions, their memory, and the errors of a rendering. Owns truth, equality, order, dicts,
+ * lists and iteration; knows neither the source nor the syntax tree.
  *
- * All memory is one arena per rendering (or per compiled template) and dies with it. A function that can fail returns
- * false or NULL and has then set the machine's error; the first error stays. */
+ * All memory is one arena per rendering (or per compiled template) and dies with it. A function that can fail
+ * returns false or NULL and has then set the machine's error; the first error stays. */
 #ifndef ST_CHAT_VALUE_H
 #define ST_CHAT_VALUE_H
 
@@ -18,7 +18,7 @@
 typedef struct jinja_machine jinja_machine;
 
 typedef enum jinja_kind {
-    JINJA_MISSING, /* no value: a variable or an argument that is not there */
+    JINJA_MISSING, /* no value: an absent variable or argument */
     JINJA_UNDEFINED,
     JINJA_NONE,
     JINJA_BOOL,
@@ -65,15 +65,15 @@ typedef struct jinja_value {
     };
 } jinja_value;
 
-/* Bytes with the knowledge of where each came from. Never changed once made. */
+/* Bytes, each with a mark of its origin. Immutable. */
 struct jinja_string {
     const char *bytes;          /* [length], valid UTF-8 */
-    const unsigned char *marks; /* [length], nonzero where foreign; NULL: `foreign` says it for all */
+    const unsigned char *marks; /* [length], nonzero: foreign; NULL: `foreign` holds for all */
     size_t length;
-    struct jinja_tail *tail; /* spare room behind the bytes, so that appending in a loop is linear; NULL: none */
+    struct jinja_tail *tail; /* spare capacity behind the bytes: appending in a loop is linear; NULL: none */
     bool foreign;
     bool ascii; /* a byte is a character */
-    bool safe;  /* what the safe and escape filters give: `+` escapes the other side */
+    bool safe;  /* made by the filters safe and escape: `+` escapes the other side */
 };
 
 struct jinja_list {
@@ -82,7 +82,8 @@ struct jinja_list {
     size_t capacity;
     size_t position;       /* of a generator: the items before it are consumed */
     const char *type_name; /* NULL: the kind's */
-    /* Of a generator that has not run: its first iteration calls fill(machine, call, list). NULL: the items are there. */
+    /* Of a generator that has not run: its first iteration calls fill(machine, call, list). NULL: the items are
+     * there. */
     bool (*fill)(jinja_machine *machine, const struct jinja_call *call, jinja_list *list);
     const struct jinja_call *call;
 };
@@ -95,7 +96,7 @@ struct jinja_range {
 };
 
 struct jinja_undefined {
-    const char *hint; /* the whole message; NULL: made of the two below */
+    const char *hint; /* the message; NULL: made of the next two */
     jinja_kind owner; /* MISSING: the key is a variable's name */
     jinja_value key;
     bool unsafe; /* an attribute that the sandbox hides */
@@ -122,20 +123,20 @@ struct jinja_machine {
     size_t steps;
     size_t levels; /* nested evaluations */
     size_t calls;  /* nested macro calls */
-    uint32_t line; /* of the source: where an error is */
+    uint32_t line; /* of the source, for errors */
     int64_t now_seconds;
     strata_status status; /* OK until something failed */
     strata_error *error;
     const struct jinja_program *program;
-    jinja_value *root; /* [program's symbols]: variables at the top */
+    jinja_value *root; /* [program's symbols]: top-level variables */
     struct jinja_scope *scope; /* NULL: the top */
-    jinja_value captured; /* the text of the block whose filters run */
+    jinja_value captured; /* the text of the block that is being filtered */
     struct jinja_builder *output;
 };
 
 /* ---- failures and limits ------------------------------------------------------------------------------------ */
 
-/* The template's fault: STRATA_TEMPLATE with the line. Returns false. */
+/* An error of the template: STRATA_TEMPLATE with the line. Returns false. */
 bool st_jinja_fail(jinja_machine *machine, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A limit was reached: STRATA_LIMIT. Returns false. */
 bool st_jinja_fail_limit(jinja_machine *machine, const char *limit, size_t value);
@@ -143,7 +144,7 @@ void *st_jinja_alloc(jinja_machine *machine, size_t count, size_t size); /* zero
 bool st_jinja_charge(jinja_machine *machine, size_t steps);
 bool st_jinja_charge_bytes(jinja_machine *machine, size_t bytes); /* for work that grows with the length of a text */
 bool st_jinja_charge_search(jinja_machine *machine, size_t bytes, size_t part); /* … with a product of lengths */
-/* Enter before going one level deeper, leave after: bounds the C stack. */
+/* Enter before each recursion, leave after it: bounds the C stack. */
 bool st_jinja_enter(jinja_machine *machine);
 void st_jinja_leave(jinja_machine *machine);
 
@@ -188,7 +189,7 @@ bool st_jinja_undefined_name(jinja_machine *machine, st_str name, jinja_value *o
 bool st_jinja_undefined_member(jinja_machine *machine, jinja_kind owner, jinja_value key, bool unsafe,
                                jinja_value *out);
 bool st_jinja_undefined_hint(jinja_machine *machine, const char *hint, jinja_value *out);
-bool st_jinja_fail_undefined(jinja_machine *machine, const jinja_undefined *undefined); /* says why it is not there */
+bool st_jinja_fail_undefined(jinja_machine *machine, const jinja_undefined *undefined); /* names what is missing */
 
 jinja_list *st_jinja_list_new(jinja_machine *machine, size_t capacity);
 bool st_jinja_list_push(jinja_machine *machine, jinja_list *list, jinja_value value);
@@ -196,16 +197,16 @@ bool st_jinja_pair(jinja_machine *machine, jinja_value first, jinja_value second
 
 jinja_dict *st_jinja_dict_new(jinja_machine *machine, size_t capacity);
 bool st_jinja_dict_set(jinja_machine *machine, jinja_dict *dict, jinja_value key, jinja_value value);
-/* *found is NULL where the key is not there. Fails for a key that cannot be hashed. */
+/* *found is NULL for an absent key. Fails for a key that cannot be hashed. */
 bool st_jinja_dict_find(jinja_machine *machine, const jinja_dict *dict, jinja_value key, jinja_value **found);
-jinja_value *st_jinja_dict_get(const jinja_dict *dict, st_str key); /* NULL: not there */
+jinja_value *st_jinja_dict_get(const jinja_dict *dict, st_str key); /* NULL: absent */
 
-/* ---- asking values ------------------------------------------------------------------------------------------- */
+/* ---- reading values ------------------------------------------------------------------------------------------ */
 
-const char *st_jinja_type_name(jinja_value value); /* as Python says it */
+const char *st_jinja_type_name(jinja_value value); /* as in Python */
 bool st_jinja_truth(jinja_value value);
 bool st_jinja_equal(jinja_machine *machine, jinja_value a, jinja_value b, bool *out);
-/* -1, 0, 1; fails where Python has no order, naming `operator`. */
+/* -1, 0 or 1; fails for values that Python cannot order, naming `operator`. */
 bool st_jinja_compare(jinja_machine *machine, jinja_value a, jinja_value b, const char *operator, int *out);
 bool st_jinja_contains(jinja_machine *machine, jinja_value container, jinja_value item, bool *out);
 double st_jinja_real_of(jinja_value number); /* BOOL, INTEGER or FLOAT */
@@ -218,13 +219,13 @@ bool st_jinja_length(jinja_machine *machine, jinja_value value, size_t *out); /*
 typedef struct jinja_iterator {
     jinja_value source;
     size_t position; /* item, or byte of a string */
-    size_t left;     /* items to come */
+    size_t left;     /* remaining items */
 } jinja_iterator;
 
 bool st_jinja_iterate(jinja_machine *machine, jinja_value value, jinja_iterator *out);
-/* False at the end, and when the machine failed: look at its status then. */
+/* False at the end, or when the machine failed: its status tells which. */
 bool st_jinja_next(jinja_machine *machine, jinja_iterator *iterator, jinja_value *out);
-/* All items as a fresh list. */
+/* Collects all items in a new list. */
 bool st_jinja_collect(jinja_machine *machine, jinja_value value, jinja_list **out);
 
 #endif

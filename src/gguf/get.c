@@ -1,4 +1,4 @@
-/* Reading what the directory holds. Lengths were checked when the file was opened. */
+/* Access to the directory. Lengths were checked when the file was opened. */
 #include <inttypes.h>
 
 #include "gguf/directory.h"
@@ -6,7 +6,7 @@
 typedef struct type_row {
     const char *name;
     const char *array_name;
-    size_t bytes; /* 0: it has a length of its own */
+    size_t bytes; /* 0: variable length */
     char kind;    /* i integer, s signed integer, f float, b bool */
 } type_row;
 
@@ -91,7 +91,7 @@ const st_gguf_key *st_gguf_key_find(const st_gguf *gguf, const char *name)
     return st_gguf_file_key(&gguf->files[0], st_str_from(name));
 }
 
-/* What a getter does when the key is not what it reads. */
+/* The error of a getter for a key of another type. */
 static strata_status fail_kind(const st_gguf *gguf, const st_gguf_key *key, const char *expected, strata_error *error)
 {
     st_gguf_place place = {.file = &gguf->files[0], .kind = "key", .name = key->name};

@@ -1,6 +1,6 @@
-/* GGUF: bytes → a checked directory of keys and tensors. Alone knows the file format. Reads the directory only: no
- * tensor data is touched, and nothing is allocated by what the file claims before the claim is checked. Knows no model
- * family and no tokenizer; the standard keys' types (known.c) are part of the format. */
+/* GGUF: bytes → a validated directory of keys and tensors. The only module that knows the file format. Reads the
+ * directory, never tensor data, and checks every count and length before it allocates. Knows no model family and no
+ * tokenizer; the types of the standard keys (known.c) are part of the format. */
 #ifndef ST_GGUF_GGUF_H
 #define ST_GGUF_GGUF_H
 
@@ -27,7 +27,7 @@ typedef enum st_gguf_type {
     ST_GGUF_TYPE_COUNT
 } st_gguf_type;
 
-/* A key and its value, still in the file. */
+/* A key; its value stays in the file. */
 typedef struct st_gguf_key {
     st_str name;
     st_gguf_type type;
@@ -46,17 +46,17 @@ typedef struct st_gguf_tensor {
     size_t bytes;              /* exact size */
     uint32_t file;             /* which file of a split, from 0 */
     uint64_t file_offset;      /* from the start of that file */
-    const unsigned char *data; /* mapped; reading it reads the disk */
+    const unsigned char *data; /* mapped: the first access reads the disk */
 } st_gguf_tensor;
 
-/* Opens a file; of a split, give any of its files' names and all are opened and checked against each other. */
+/* Opens a file, or all files of a split by the name of any of them. */
 strata_status st_gguf_open(const char *path, st_gguf **out, strata_error *error);
-/* The same over bytes in memory, which must outlive it: for fuzzing. `name` is for messages. */
+/* The same for bytes in memory, which must outlive it. `name` is for messages. */
 strata_status st_gguf_open_memory(const char *name, const void *bytes, size_t size, st_gguf **out,
                                   strata_error *error);
 void st_gguf_close(st_gguf *gguf);
 
-const char *st_gguf_path(const st_gguf *gguf);       /* as given to open */
+const char *st_gguf_path(const st_gguf *gguf);       /* as passed to open */
 uint32_t st_gguf_version(const st_gguf *gguf);
 uint32_t st_gguf_file_count(const st_gguf *gguf);
 uint64_t st_gguf_file_bytes(const st_gguf *gguf);    /* of all files */
@@ -70,15 +70,14 @@ size_t st_gguf_tensor_count(const st_gguf *gguf);
 const st_gguf_tensor *st_gguf_tensor_at(const st_gguf *gguf, size_t index);
 const st_gguf_tensor *st_gguf_tensor_find(const st_gguf *gguf, const char *name); /* NULL if absent */
 
-/* Typed reading. An absent key leaves *out alone, so that a default goes in before the call; `found` (may be NULL)
- * says whether it was there. A key of another type or out of range is STRATA_FORMAT with the key's name, the expected
- * and the found. */
+/* Typed getters. An absent key does not write *out, so the caller puts the default there first; `found` may be NULL.
+ * A value of another type or out of range is STRATA_FORMAT. */
 strata_status st_gguf_get_u64(const st_gguf *gguf, const char *name, uint64_t *out, bool *found, strata_error *error);
 strata_status st_gguf_get_f64(const st_gguf *gguf, const char *name, double *out, bool *found, strata_error *error);
 strata_status st_gguf_get_bool(const st_gguf *gguf, const char *name, bool *out, bool *found, strata_error *error);
 strata_status st_gguf_get_str(const st_gguf *gguf, const char *name, st_str *out, bool *found, strata_error *error);
-/* The key if it is an array of `item_type` (any integer type when that is ST_GGUF_I64, any float type when it is
- * ST_GGUF_F64); NULL in *out if absent. */
+/* The key if it is an array of `item_type`; ST_GGUF_I64 stands for any integer type, ST_GGUF_F64 for any float type.
+ * *out is NULL if the key is absent. */
 strata_status st_gguf_get_array(const st_gguf *gguf, const char *name, st_gguf_type item_type, const st_gguf_key **out,
                                 strata_error *error);
 
@@ -86,7 +85,7 @@ strata_status st_gguf_get_array(const st_gguf *gguf, const char *name, st_gguf_t
 int64_t st_gguf_item_i64(const st_gguf_key *array, uint64_t index);
 double st_gguf_item_f64(const st_gguf_key *array, uint64_t index);
 
-/* Walks an array of strings in order: start with *cursor = 0; false at the end. Cannot over-read. */
+/* Iterates over an array of strings: start with *cursor = 0; false at the end. */
 bool st_gguf_next_str(const st_gguf_key *array, size_t *cursor, st_str *out);
 
 const char *st_gguf_type_name(st_gguf_type type); /* "u32", "string", … */

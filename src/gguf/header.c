@@ -1,10 +1,10 @@
-/* The first 24 bytes: what the file is, its version, how many tensors and keys it has. */
+/* The header: the first 24 bytes, with magic, version, and the numbers of tensors and keys. */
 #include <inttypes.h>
 
 #include "gguf/directory.h"
 #include "gguf/limits.h"
 
-/* What people take for a GGUF file, by its first bytes. */
+/* Files that are often given instead of a GGUF file, by their first bytes. */
 typedef struct not_gguf {
     const char *start;
     const char *what;

@@ -1,5 +1,5 @@
-/* The keys of a file: names, types and where their values lie. Every value is walked once, so that later reading needs
- * no checks of lengths. */
+/* The keys of a file: names, types and the places of their values. Every value is checked here, so the getters need not
+ * check lengths. */
 #include <inttypes.h>
 
 #include "base/alloc.h"
@@ -138,7 +138,7 @@ static strata_status read_alignment(st_gguf_file *file, strata_error *error)
 
 strata_status st_gguf_read_keys(st_gguf_file *file, st_gguf_reader *reader, strata_error *error)
 {
-    size_t count = (size_t)file->key_total; /* at most ST_GGUF_KEYS_MAX: read_header looked */
+    size_t count = (size_t)file->key_total; /* at most ST_GGUF_KEYS_MAX: read_header checked it */
     file->keys = st_alloc_zero(count, sizeof *file->keys);
     if (!file->keys || !st_map_reserve(&file->key_map, count))
         return st_error_memory(error, count * sizeof *file->keys, file->path);

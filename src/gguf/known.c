@@ -233,7 +233,7 @@ static void kinds_text(unsigned kinds, char *text, size_t size)
     }
 }
 
-/* What the value is, its sign left aside: UINT for every integer. */
+/* The kind of a value; UINT for every integer, whatever its sign. */
 static unsigned kind_of(const st_gguf_key *key)
 {
     bool array = key->type == ST_GGUF_ARRAY;

@@ -6,13 +6,13 @@
 
 #include "gguf/gguf.h"
 
-/* What a value may be; several may be allowed. */
+/* The types that a value may have; several may be allowed. */
 typedef enum st_gguf_kind {
     ST_GGUF_IS_STRING = 1 << 0,
     ST_GGUF_IS_BOOL = 1 << 1,
     ST_GGUF_IS_FLOAT = 1 << 2,
     ST_GGUF_IS_INT = 1 << 3,
-    ST_GGUF_IS_UINT = 1 << 4, /* an integer of any type that is not negative */
+    ST_GGUF_IS_UINT = 1 << 4, /* a non-negative integer of any type */
     ST_GGUF_IS_STRINGS = 1 << 5,
     ST_GGUF_IS_BOOLS = 1 << 6,
     ST_GGUF_IS_FLOATS = 1 << 7,
@@ -21,7 +21,7 @@ typedef enum st_gguf_kind {
 } st_gguf_kind;
 
 typedef struct st_gguf_known {
-    const char *name;  /* a name that begins with "." follows the value of general.architecture */
+    const char *name;  /* a name that starts with "." stands behind the value of general.architecture */
     unsigned kinds;    /* of st_gguf_kind */
 } st_gguf_known;
 

@@ -1,5 +1,4 @@
-/* What a GGUF file may ask for: the one table of limits. Counts and lengths are besides always held against the bytes
- * that the file has. */
+/* The limits of a GGUF file. Counts and lengths are also checked against the size of the file. */
 #ifndef ST_GGUF_LIMITS_H
 #define ST_GGUF_LIMITS_H
 
@@ -18,7 +17,7 @@ enum {
     ST_GGUF_ALIGNMENT_MAX = 1 << 20,
     ST_GGUF_FILES_MAX = 1024, /* of a split */
 
-    /* The fewest bytes each takes in the directory; what bounds a count by the size of the file. */
+    /* The smallest size of an entry in the directory: bounds a count by the size of the file. */
     ST_GGUF_KEY_BYTES_MIN = 8 + 1 + 4 + 1,            /* name, type, value */
     ST_GGUF_TENSOR_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8, /* name, dimensions, type, offset */
 };

@@ -10,7 +10,7 @@
 
 enum { PATH_SHOWN_MAX = 200 };
 
-/* The path as messages show it: a long one would leave no room for the rest. */
+/* The path in messages: of a long one only the end, which leaves room for the message. */
 static const char *shown_path(st_gguf *gguf, const char *path)
 {
     static const char cut[] = "…";
@@ -60,7 +60,7 @@ static strata_status gguf_new(const char *path, uint32_t file_count, st_gguf **o
     return STRATA_OK;
 }
 
-/* Reads the directory of a file whose bytes are there. */
+/* Reads the directory of a mapped file. */
 static strata_status read_file(st_gguf *gguf, st_gguf_file *file, strata_error *error)
 {
     st_gguf_reader reader = {.data = file->data, .size = file->size};
@@ -82,7 +82,7 @@ static strata_status map_file(st_gguf *gguf, st_gguf_file *file, const char *pat
     return read_file(gguf, file, error);
 }
 
-/* Opens file number `index` of a split beside the one that was named. */
+/* Opens file `index` of a split, in the folder of the file that was named. */
 static strata_status map_part(st_gguf *gguf, const st_gguf_split_name *name, uint32_t index, strata_error *error)
 {
     size_t room;

@@ -1,4 +1,4 @@
-/* How the errors of a GGUF file are worded: the file, the key or tensor, what was expected, what was found. */
+/* Error messages of a GGUF file: the file, the key or tensor, what was expected, what was found. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A cursor over bytes that cannot read past their end. Little endian, as the format is. Private to src/gguf. */
+/* A bounds-checked cursor over little-endian bytes. Private to src/gguf. */
 #ifndef ST_GGUF_READER_H
 #define ST_GGUF_READER_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the numbers of a GGUF file are read as they lie");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are little endian and read in place");
 
 typedef struct st_gguf_reader {
     const unsigned char *data; /* [size] */
@@ -20,7 +20,7 @@ static inline size_t st_gguf_reader_left(const st_gguf_reader *reader)
     return reader->size - reader->position;
 }
 
-/* Steps over `length` bytes and points at them; false, and no step, when fewer are left. */
+/* Advances by `length` bytes and points *out at them; false, without advancing, when fewer are left. */
 static inline bool st_gguf_reader_take(st_gguf_reader *reader, uint64_t length, const unsigned char **out)
 {
     if (length > st_gguf_reader_left(reader)) return false;

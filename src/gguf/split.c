@@ -27,7 +27,7 @@ bool st_gguf_split_parse(const char *path, st_gguf_split_name *out)
     if (end[0] != '-' || !parse_number(end + 1, &number) || memcmp(end + 6, "-of-", 4) != 0 ||
         !parse_number(end + 10, &count) || strcmp(end + 15, ".gguf") != 0)
         return false;
-    /* Number 0 becomes an index beyond any count. */
+    /* Number 0 wraps to an index above any count. */
     *out = (st_gguf_split_name){.stem_length = length - tail, .index = number - 1, .count = count};
     return true;
 }
@@ -61,7 +61,7 @@ strata_status st_gguf_split_check(st_gguf_file *file, uint32_t count, strata_err
     bool has_count = split_value(file, "split.count", &found);
     if (!split_value(file, "split.tensors.count", &file->split_tensors)) file->split_tensors = UINT64_MAX;
     if (count == 1) {
-        if (!has_count || found == 0) file->split_tensors = UINT64_MAX; /* merged from a split, or never one */
+        if (!has_count || found == 0) file->split_tensors = UINT64_MAX; /* merged from a split, or never split */
         return has_count ? check_alone(file, found, error) : STRATA_OK;
     }
     st_gguf_place place = {.file = file, .kind = "key", .name = ST_STR("split.count")};

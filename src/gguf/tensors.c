@@ -1,4 +1,5 @@
-/* The tensors of a file: names, shapes, types, and that their data lies inside the file, aligned, each for itself. */
+/* The tensors of a file: names, shapes and types. Checks that their data is aligned, inside the file and without
+ * overlaps. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@
 #include "gguf/directory.h"
 #include "gguf/limits.h"
 
-/* Types that had a number once, or have one that strata does not read. */
+/* Type numbers that strata does not read, and their names. */
 typedef struct known_number {
     uint32_t number;
     const char *name;
@@ -25,7 +26,7 @@ static const known_number known_numbers[] = {
 
 static strata_status fail_type(const st_gguf_place *place, uint32_t type, strata_error *error)
 {
-    const char *name = "not a known one";
+    const char *name = "unknown";
     for (size_t i = 0; i < sizeof known_numbers / sizeof *known_numbers; i++)
         if (known_numbers[i].number == type) name = known_numbers[i].name;
     return st_gguf_fail(place, STRATA_UNSUPPORTED, "use a file with another quantisation, or a newer strata", error,
@@ -52,7 +53,7 @@ static strata_status read_shape(st_gguf_reader *reader, const st_gguf_place *pla
     return STRATA_OK;
 }
 
-/* The exact size; that the number of elements fits an int64 is checked too, for the others' sake. */
+/* Computes the exact size. The number of elements must also fit an int64, which other modules rely on. */
 static strata_status measure(const st_gguf_place *place, st_gguf_tensor *tensor, strata_error *error)
 {
     if (tensor->ne[0] % tensor->info->block != 0)
@@ -75,7 +76,7 @@ static strata_status measure(const st_gguf_place *place, st_gguf_tensor *tensor,
     return STRATA_OK;
 }
 
-/* Reads one entry; file_offset is still from the start of the data. */
+/* Reads one entry; file_offset is relative to the data for now. */
 static strata_status read_tensor(const st_gguf_file *file, st_gguf_reader *reader, st_gguf_place *place,
                                  st_gguf_tensor *tensor, strata_error *error)
 {
@@ -129,7 +130,8 @@ static strata_status make_room(st_gguf *gguf, const st_gguf_file *file, strata_e
     return STRATA_OK;
 }
 
-/* After the directory come zeros up to the data. Anything else means that the counts of the header are wrong. */
+/* Zeros must fill the gap between the directory and the data; other bytes mean that the counts in the header are
+ * wrong. */
 static strata_status check_padding(const st_gguf_file *file, const st_gguf_reader *reader, strata_error *error)
 {
     st_gguf_place place = {.file = file};
@@ -142,7 +144,7 @@ static strata_status check_padding(const st_gguf_file *file, const st_gguf_reade
     return STRATA_OK;
 }
 
-/* Moves the tensors' offsets to the start of the file and holds them against its size. */
+/* Makes the offsets relative to the file and checks that the file holds all data. */
 static strata_status check_ends(st_gguf_tensor *tensors, size_t count, const st_gguf_file *file, strata_error *error)
 {
     const st_gguf_tensor *last = NULL;
@@ -191,7 +193,7 @@ static strata_status check_overlaps(const st_gguf_tensor *tensors, size_t count,
     strata_status status = STRATA_OK;
     for (size_t i = 1; i < count && status == STRATA_OK; i++) {
         const st_gguf_tensor *before = order[i - 1], *tensor = order[i];
-        uint64_t end = before->file_offset + before->bytes; /* inside the file: check_ends looked */
+        uint64_t end = before->file_offset + before->bytes; /* does not wrap: check_ends checked it */
         if (tensor->file_offset >= end) continue;
         st_gguf_place place = {.file = file, .kind = "tensor", .name = tensor->name};
         status = st_gguf_fail(&place, STRATA_FORMAT, NULL, error,
@@ -223,7 +225,7 @@ strata_status st_gguf_read_tensors(st_gguf *gguf, st_gguf_file *file, st_gguf_re
     if (status == STRATA_OK) status = check_overlaps(tensors, count, file, error);
     for (size_t i = 0; i < count && status == STRATA_OK; i++) {
         tensors[i].data = file->data + tensors[i].file_offset;
-        gguf->tensor_bytes += tensors[i].bytes; /* apart from each other and inside the file */
+        gguf->tensor_bytes += tensors[i].bytes; /* does not wrap: inside the file, without overlaps */
     }
     return status;
 }

@@ -1,5 +1,5 @@
 /* Each allocation of parsing the arguments, compiling and rendering fails once, and then it and all later ones: a typed
- * error, nothing left behind (the leak checker looks), and the next call works. */
+ * error, no leak (checked by the sanitizer), and the next call works. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static const char args_text[] =
     " {\"role\": \"tool\", \"content\": \"c\"}], \"tools\": [{\"b\": [1, 2.5, null], \"a\": {\"x\": \"\\n\"}}], "
     "\"words\": \"c a d b\"}";
 
-/* Everything from text to text. */
+/* Parses the arguments, compiles and renders. */
 static strata_status run_all(st_rendering *out, strata_error *error)
 {
     st_template *made = NULL;

@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Small enough that a run is short, large enough that all of the engine is in reach. */
+/* Limits that keep a run short and still reach all of the engine. */
 static const st_template_limits limits = {
     .source_bytes_max = 1 << 16,
     .steps_max = 20000,

@@ -1,6 +1,6 @@
-/* A real model, SmolLM2-135M-Instruct, against float32 on its dequantised weights: the probability of each next token, and
- * greedy answers. Needs the default model in the cache (tools/fetch-model) and is skipped without it. A short part of
- * the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the fastest. */
+/* A real model, SmolLM2-135M-Instruct, against float32 on its dequantised weights: the probability of each next
+ * token, and greedy answers. Needs the default model in the cache (tools/fetch-model) and is skipped without it. A
+ * short part of the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the fastest. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -254,8 +254,8 @@ int main(void)
         {.name = "all chats, reference", .test_func = all_chats, .initial_state = reference},
         {.name = "all chats, best kernels", .test_func = all_chats},
     };
-    /* The whole is asked for, not missing: what is not run is not counted. Nor is a chat on the reference when tests are
-     * slow: next_tokens runs the same operations. */
+    /* The whole is asked for, not missing: what is not run is not counted. Nor is a chat on the reference when tests
+     * are slow: next_tokens runs the same operations. */
     size_t count = is_whole() ? 8 : kit_is_slow() ? 3 : 4;
     return _cmocka_run_group_tests("smollm2", tests, count, set_up, tear_down);
 }

@@ -1,5 +1,4 @@
-/* Reads everything that an opened directory holds, the tensors' data aside: what fuzzing and mutation run over a file
- * that was let in. */
+/* Reads everything in an opened directory but tensor data: for files that fuzzing and mutation could open. */
 #ifndef TEST_SUPPORT_GGUF_WALK_H
 #define TEST_SUPPORT_GGUF_WALK_H
 

@@ -1,5 +1,5 @@
-/* Builds GGUF bytes in memory for the tests: right ones, and with the raw calls wrong ones. An append that finds no
- * memory shows in out.failed. */
+/* Builds GGUF bytes in memory: valid files, and malformed ones with the raw calls. A failed allocation sets
+ * out.failed. */
 #ifndef TEST_SUPPORT_GGUF_WRITER_H
 #define TEST_SUPPORT_GGUF_WRITER_H
 
@@ -19,7 +19,7 @@ void gguf_writer_free(gguf_writer *writer);
 
 /* Pads the directory, writes the tensors' data and the counts of the header. */
 void gguf_writer_finish(gguf_writer *writer);
-/* The same without data: for files that break off. */
+/* The same without data: for truncated files. */
 void gguf_writer_finish_directory(gguf_writer *writer);
 
 /* Raw parts. */

@@ -1,5 +1,5 @@
-/* The golden kit: reference results of other implementations. A small copy is in tests/data/kit; the whole kit may stand
- * beside the checkout or in the folder STRATA_TEST_KIT. */
+/* The golden kit: reference results of other implementations. A small copy is in tests/data/kit; the whole kit may
+ * stand beside the checkout or in the folder STRATA_TEST_KIT. */
 #ifndef TEST_SUPPORT_KIT_H
 #define TEST_SUPPORT_KIT_H
 
@@ -22,8 +22,8 @@ const char *kit_path_optional(const char *name);
 /* Skips the test; tests/run shows the reason. Does not return. */
 void kit_skip(const char *reason);
 
-/* True under a sanitizer or valgrind, where code runs ten to fifty times slower: the longest tests then run a part of their
- * cases. tests/run --valgrind sets STRATA_TEST_SLOW=1. */
+/* True under a sanitizer or valgrind, where code runs ten to fifty times slower: the longest tests then run a part
+ * of their cases. tests/run --valgrind sets STRATA_TEST_SLOW=1. */
 bool kit_is_slow(void);
 
 /* The whole file; a missing or unreadable one fails the test. */

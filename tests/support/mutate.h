@@ -1,4 +1,4 @@
-/* Malformed GGUF files, each with a name, how to build it, and what opening it must answer. */
+/* Malformed GGUF files, each with a name, a builder, and the expected error. */
 #ifndef TEST_SUPPORT_MUTATE_H
 #define TEST_SUPPORT_MUTATE_H
 
@@ -15,7 +15,7 @@ typedef void mutate_build(const mutate_case *row, gguf_writer *writer);
 struct mutate_case {
     char name[112];
     mutate_build *build;
-    unsigned statuses;  /* any of them is right */
+    unsigned statuses;  /* any of them is accepted */
     char message[96];   /* must be in the message; "" for any */
     size_t place;       /* for the builder: where */
     uint64_t value;     /* for the builder: what */

@@ -1,4 +1,4 @@
-/* Malformed files that are built, not patched: names, doubles, nesting, limits, overlaps, other formats. */
+/* Malformed files that are built, not patched: names, duplicates, nesting, limits, overlaps, other formats. */
 #include <stdio.h>
 
 #include "support/mutate.h"
@@ -92,7 +92,7 @@ static void add_names(void)
     mutate_add(build_architecture, FORMAT, "found one of 1048576", "architecture of 1 MiB")->value = 1 << 20;
 }
 
-/* ---- doubles ----------------------------------------------------------------------------------------------------- */
+/* ---- duplicates -------------------------------------------------------------------------------------------------- */
 
 static void build_double_key(const mutate_case *row, gguf_writer *w)
 {
@@ -271,7 +271,7 @@ static void build_product(const mutate_case *row, gguf_writer *w)
     gguf_writer_finish(w);
 }
 
-/* One tensor that needs one byte more than there is. */
+/* One tensor that is one byte longer than the file. */
 static void build_one_byte_short(const mutate_case *row, gguf_writer *w)
 {
     gguf_writer_begin(w, 3);

@@ -1,4 +1,4 @@
-/* One good file, in which one number at one place is changed; and the same file cut off at each place. */
+/* A valid file with one number changed, and the same file truncated at each field. */
 #include <stdio.h>
 
 #include "support/mutate.h"
@@ -284,7 +284,7 @@ static const patch patches[] = {
     {PLACE_LAST_OFFSET, 160, FORMAT, "6 bytes are missing"},
 };
 
-/* Each length and count of 8 bytes meets each of these. */
+/* Each 8-byte length and count gets each of these values. */
 static const size_t lengths[] = {PLACE_TENSOR_COUNT,  PLACE_KEY_COUNT,     PLACE_NAME_LENGTH,
                                  PLACE_STRING_LENGTH, PLACE_BOOLS_COUNT,   PLACE_NUMBERS_COUNT,
                                  PLACE_STRINGS_COUNT, PLACE_STRINGS_LENGTH, PLACE_TENSOR_NAME_LENGTH};

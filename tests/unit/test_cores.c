@@ -1,4 +1,4 @@
-/* src/base/cores.c: what a machine tells of its CPUs, and what it does not. */
+/* src/base/cores.c: topologies of several machines, and missing files. */
 #include "support/kit.h"
 
 #include <ftw.h>
@@ -66,15 +66,15 @@ static int remove_root(void **state)
     return nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Two packages of two cores with two threads each; core numbers come again in the other package. */
+/* Two packages of two cores with two threads each; core ids repeat in the other package. */
 static void threads_of_a_core_count_once(void **state)
 {
     (void)state;
     static const char *const package[] = {"0\n", "1\n"}, *const core[] = {"0\n", "4\n"};
     for (int cpu = 0; cpu < 8; cpu++) add_cpu(cpu, package[cpu / 2 % 2], core[cpu % 2]);
     assert_int_equal(count(0, 7), 4);
-    assert_int_equal(count(0, 3), 4); /* a thread of each */
-    assert_int_equal(count(0, 1), 2); /* what the process may not use does not count */
+    assert_int_equal(count(0, 3), 4); /* one thread of each core */
+    assert_int_equal(count(0, 1), 2); /* CPUs outside the mask do not count */
     cpu_set_t pair;
     CPU_ZERO(&pair);
     CPU_SET(1, &pair);
@@ -82,7 +82,7 @@ static void threads_of_a_core_count_once(void **state)
     assert_int_equal(st_cores_count(root, &pair), 1);
 }
 
-static void a_machine_that_says_nothing(void **state)
+static void missing_topology_files(void **state)
 {
     (void)state;
     assert_int_equal(count(0, 2), 3); /* a core per CPU */
@@ -97,7 +97,7 @@ static void a_machine_that_says_nothing(void **state)
     assert_int_equal(st_cores_count(root, &nothing), 0);
 }
 
-/* Virtual machines say −1. */
+/* Some virtual machines report −1. */
 static void ids_that_are_negative(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_machine_that_says_nothing, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(missing_topology_files, make_root, remove_root),
         cmocka_unit_test_setup_teardown(ids_that_are_negative, make_root, remove_root),
         cmocka_unit_test(this_machine),
     };

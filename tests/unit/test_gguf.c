@@ -1,5 +1,4 @@
-/* Reading right files: what the directory holds, the getters, the limits from the inside, and that no tensor data is
- * touched. */
+/* Valid files: the directory, the getters, values at the limits, and that opening reads no tensor data. */
 #include "support/kit.h"
 
 #include <fcntl.h>
@@ -259,7 +258,7 @@ static void strings_in_order(void **state)
         assert_true(st_str_is(text, items[i]));
     }
     assert_false(st_gguf_next_str(words, &cursor, &text));
-    cursor = words->data_bytes - 1; /* a cursor that is no place: nothing is read past the end */
+    cursor = words->data_bytes - 1; /* a cursor between strings: nothing is read past the end */
     assert_false(st_gguf_next_str(words, &cursor, &text));
     cursor = SIZE_MAX;
     assert_false(st_gguf_next_str(words, &cursor, &text));
@@ -268,7 +267,7 @@ static void strings_in_order(void **state)
     close_both(gguf, &writer);
 }
 
-/* ---- limits from the inside -------------------------------------------------------------------------------------- */
+/* ---- values at the limits ---------------------------------------------------------------------------------------- */
 
 static void names_as_long_as_may_be(void **state)
 {
@@ -471,7 +470,7 @@ static void paths_that_are_no_files(void **state)
     st_gguf_close(NULL);
 }
 
-/* A long path is cut from the front, a name with terminal codes is made harmless, and an error is not needed. */
+/* A long path loses its start, control characters in a name are replaced, and `error` may be NULL. */
 static void messages(void **state)
 {
     (void)state;
@@ -496,7 +495,7 @@ static void messages(void **state)
     assert_null(gguf);
 }
 
-/* The five files that the mutations start from are right. */
+/* The five files that the mutations start from are valid. */
 static void valid_files(void **state)
 {
     (void)state;
@@ -541,7 +540,7 @@ static void known_keys_of_right_types(void **state)
     close_both(gguf, &writer);
 }
 
-/* A key of another architecture, or without any, is nobody's: its type is free. */
+/* The type of a key of another architecture is not checked. */
 static void keys_of_other_architectures(void **state)
 {
     (void)state;

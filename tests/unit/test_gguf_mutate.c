@@ -1,5 +1,5 @@
-/* Malformed files: every row of the table, every prefix and every changed byte of small valid ones. Each must end in a
- * typed error within a second and within twice the file and 64 MiB of memory, or open and hold together. */
+/* Malformed files: every row of the table, every prefix and every changed byte of small valid ones. Each must be
+ * refused with a typed error, within twice the size of the file and 64 MiB of memory, or open and be consistent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 enum { ROWS_MIN = 220, MEMORY_SPARE = 64 << 20 };
 
-/* The address space can be limited only where no tool lives in it. */
+/* The sanitizers and valgrind need more address space than a limit would leave. */
 static bool memory_can_be_limited(void)
 {
 #if defined(__SANITIZE_ADDRESS__)
@@ -84,7 +84,7 @@ static void check_case(void **state)
     check_answer(row, status, &error, "test.gguf");
 }
 
-/* The same answers from files on disk. */
+/* The same results for files on disk. */
 static void check_on_disk(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Split files on disk: right ones by any of their names, and ones that lie, are missing or are doubled. */
+/* Split files on disk: valid ones by any of their names, and wrong, missing and duplicate ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

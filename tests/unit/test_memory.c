@@ -1,4 +1,5 @@
-/* src/base/memory.c: /proc/meminfo, and control groups in made-up trees of both versions, as containers and hosts have them. */
+/* src/base/memory.c: /proc/meminfo, and control groups in made-up trees of both versions, as containers and hosts
+ * have them. */
 #include "support/kit.h"
 
 #include <ftw.h>
@@ -12,7 +13,8 @@
 #define GIB ((uint64_t)1 << 30)
 #define V2_MOUNT "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 #define V1_MOUNT "33 25 0:30 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory\n"
-#define OTHER_MOUNTS "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+#define OTHER_MOUNTS "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" \
+    "31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
 
 static char root[64];
 
@@ -91,7 +93,8 @@ static void v2_container(void **state)
     write_bytes("/sys/fs/cgroup/memory.current", 3 * GIB);
     expect(4 * GIB, 1 * GIB);
     /* 2.5 of the 3 GiB are page cache that can be reclaimed */
-    write_file("/sys/fs/cgroup/memory.stat", "anon 100\nfile 2684354560\ninactive_file 1610612736\nactive_file 1073741824\n");
+    write_file("/sys/fs/cgroup/memory.stat",
+               "anon 100\nfile 2684354560\ninactive_file 1610612736\nactive_file 1073741824\n");
     expect(4 * GIB, 4 * GIB - GIB / 2);
     write_bytes("/sys/fs/cgroup/memory.current", GIB); /* read at another moment than the cache */
     expect(4 * GIB, 4 * GIB);
@@ -157,7 +160,8 @@ static void v1_container(void **state)
 {
     (void)state;
     write_file("/proc/self/cgroup", "11:cpuset,memory:/docker/0123abc\n");
-    write_file("/proc/self/mountinfo", "33 25 0:30 /docker/0123abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+    write_file("/proc/self/mountinfo",
+               "33 25 0:30 /docker/0123abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
     write_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes", 4 * GIB);
     write_bytes("/sys/fs/cgroup/memory/memory.usage_in_bytes", GIB);
     expect(4 * GIB, 3 * GIB);
@@ -183,7 +187,8 @@ static void hybrid(void **state)
 static void malformed_files(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"", "\n\n", "0", "0:", "0::", ":::", "0::/", "11:memory", "11:memory:/a", " - cgroup2", "\\", "\\777"};
+    static const char *const texts[] = {"", "\n\n", "0", "0:", "0::", ":::", "0::/", "11:memory", "11:memory:/a",
+                                        " - cgroup2", "\\", "\\777"};
     write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {

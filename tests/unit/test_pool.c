@@ -195,8 +195,8 @@ static void check_backs_off(st_pool *pool, test_clock *c)
     assert_in_range(j.by_worker, 0, 1);
 }
 
-/* Each back-off is twice as long as the last, up to 256 ms; then the worker claims parts again. A worker that was in time
- * for long enough starts from 2 ms. */
+/* Each back-off is twice as long as the last, up to 256 ms; then the worker claims parts again. A worker that was in
+ * time for long enough starts from 2 ms. */
 static void a_slow_worker_backs_off(void **state)
 {
     (void)state;

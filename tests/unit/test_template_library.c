@@ -1,4 +1,4 @@
-/* What templates call: filters, methods and tests. */
+/* Filters, methods and tests. */
 #include "template_rows.h"
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
@@ -133,7 +133,8 @@ static const template_row filters_rows[] = {
     {NULL, "{% set x = 5|map('upper') %}{% set y = 5|select %}{% set z = 5|reject('odd') %}ok", "ok", NULL},
     {NULL, "{% set x = 5|selectattr('a') %}{% set y = 5|rejectattr('a') %}ok", "ok", NULL},
     {NULL, "{% set x = 5|batch(2) %}{% set y = 5|slice(2) %}{% set z = l|slice(0) %}ok", "ok", NULL},
-    {NULL, "{% set x = l|map('no such filter') %}{% set y = l|select('no such test') %}{% set z = l|map %}ok", "ok", NULL},
+    {NULL, "{% set x = l|map('no such filter') %}{% set y = l|select('no such test') %}{% set z = l|map %}ok",
+     "ok", NULL},
     {NULL, "{% set x = l|map('no such filter')|select|unique|batch(2) %}{{ x is iterable }}", "True", NULL},
     {NULL, "{% set x = l|map('string') %}{{ x|list }}{{ x|list }}", "['3', '1', '2'][]", NULL},
     {NULL, "{% for x in 5|unique %}{% endfor %}", NULL, "'int' object is not iterable"},

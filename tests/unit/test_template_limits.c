@@ -1,4 +1,4 @@
-/* Templates and arguments that want too much: a limit stops them, and its error names it. */
+/* Templates and arguments that exceed a limit: the error names the limit. */
 #include "support/kit.h"
 
 #include <pthread.h>
@@ -39,7 +39,8 @@ static const limit_row rows[] = {
      "{% set ns = namespace() %}{% set ns.l = [1] %}{% for i in ns.l recursive %}{{ loop(ns.l) }}{% endfor %}",
      "200 levels"},
     {"nested generators",
-     "{% set ns = namespace(g=[1]) %}{% for i in range(10000) %}{% set ns.g = ns.g|map('string') %}{% endfor %}{{ ns.g|list }}",
+     "{% set ns = namespace(g=[1]) %}{% for i in range(10000) %}{% set ns.g = ns.g|map('string') %}{% endfor %}"
+     "{{ ns.g|list }}",
      "200 levels"},
     {"great range", "{% for i in range(1000000000) %}{% endfor %}", "100000 numbers in a range()"},
     {"great range as list", "{{ range(10 ** 18)|list }}", "100000 numbers in a range()"},
@@ -181,7 +182,7 @@ static void test_source_size(void **state)
     st_rendering_free(&rendering);
 }
 
-/* Each limit at its value passes, one less stops. */
+/* A rendering passes at its exact limit and fails at one less. */
 static void test_limits_are_exact(void **state)
 {
     (void)state;

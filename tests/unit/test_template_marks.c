@@ -1,4 +1,4 @@
-/* Which bytes of a rendering came from the arguments: every operation carries the marks along. */
+/* Which bytes of a rendering came from the arguments: every operation keeps the marks. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -114,7 +114,7 @@ static void test_marks(void **state)
     assert_int_equal(right, count);
 }
 
-/* The template's own words, for those who ask which tokens it may write. */
+/* The literals of a template: the control tokens that it may write. */
 static void test_source(void **state)
 {
     (void)state;

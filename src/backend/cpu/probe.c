@@ -1,5 +1,6 @@
-/* The rates of the machine: reading memory, and int8 arithmetic in registers. Each is the best of many rounds with all
- * workers: the first rounds wake them up and raise the clock, and a round that another process disturbed does not count. */
+/* The rates of the machine: reading memory, and int8 arithmetic in registers. Each is the best of many rounds with
+ * all workers: the first rounds wake them up and raise the clock, and a round that another process disturbed does
+ * not count. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -69,10 +70,12 @@ static double best_round(st_pool *pool, st_pool_job part, probe_job *job, size_t
     return best;
 }
 
-strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, st_device_rates *out, strata_error *error)
+strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, st_device_rates *out,
+                           strata_error *error)
 {
     size_t parts = PARTS_PER_WORKER * (size_t)st_pool_threads(pool);
-    probe_job job = {.isa = isa, .part_bytes = (size_t)st_memory_probe_bytes_now() / parts / PART_ALIGNMENT * PART_ALIGNMENT, .part_work = 64};
+    size_t part_bytes = (size_t)st_memory_probe_bytes_now() / parts / PART_ALIGNMENT * PART_ALIGNMENT;
+    probe_job job = {.isa = isa, .part_bytes = part_bytes, .part_work = 64};
     void *buffer = NULL;
     st_device_rates rates = {0};
     /* allocated as weights and KV are, in large pages: with small ones the probe would time page walks */

@@ -9,13 +9,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* One file, in a block of exactly its size, so that the sanitizer sees a read past its end. */
+/* Runs one file in a block of exactly its size, so that the sanitizer finds a read past its end. */
 static int run_file(const char *path, size_t size)
 {
     FILE *file = fopen(path, "rb");
     uint8_t *bytes = malloc(size ? size : 1);
     int ok = file && bytes && fread(bytes, 1, size, file) == size;
-    /* The name comes first: if the target dies, it is the last line. */
+    /* Prints the name first: if the target crashes, it is the last line. */
     printf("# %s\n", path);
     fflush(stdout);
     if (ok) (void)LLVMFuzzerTestOneInput(bytes, size);
