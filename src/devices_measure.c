@@ -25,11 +25,11 @@ enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-typedef struct taking {
+typedef struct rate_sums {
     st_measurement *m;
     double batch_seconds_per_op; /* summed over `batch_rows` measurements */
     uint32_t batch_rows;
-} taking;
+} rate_sums;
 
 static bool type_of(const char *name, uint32_t *out)
 {
@@ -45,9 +45,9 @@ static bool type_of(const char *name, uint32_t *out)
 /* Products of one row are limited by reading: a type's kernels reach a share of the memory's rate. These operations
  * ran with weights in the cache, so read_types measures again where the cache made them faster than memory. Batches
  * are limited by arithmetic: the rate is the mean over matrices and experts of the most common types. */
-static bool take_row(void *context, const st_op_measure *row)
+static bool add_row(void *context, const st_op_measure *row)
 {
-    taking *t = context;
+    rate_sums *t = context;
     uint32_t type;
     bool matrices = row->kind == ST_OP_MATMUL || row->kind == ST_OP_EXPERTS;
     if (!matrices || !type_of(row->type, &type) || !(row->seconds > 0.0)) return true;
@@ -77,12 +77,12 @@ static strata_status measure_device(const st_backend *backend, st_device *device
                                     strata_error *error)
 {
     st_device_rates rates = {0};
-    taking t = {.m = m};
+    rate_sums t = {.m = m};
     strata_status status = backend->probe(device, &rates, error);
     if (status != STRATA_OK) return status;
     m->read_rate = rates.read_bytes;
     m->int8_rate = rates.int8_ops;
-    status = st_measure_ops(backend, device, take_row, &t, error);
+    status = st_measure_ops(backend, device, add_row, &t, error);
     if (status != STRATA_OK) return status;
     if (t.batch_rows == 0 || !(m->read_rate > 0.0))
         return st_error_set(error, STRATA_DEVICE, "free some memory and try again", "%s: the measurement found no rates",

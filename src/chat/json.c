@@ -120,7 +120,7 @@ static bool read_text(reader *r, st_buf *out)
         size_t valid = st_utf8_valid_prefix(r->text + r->position, run - r->position);
         if (!st_buf_append(out, r->text + r->position, valid)) return fail_memory(r) != NULL;
         r->position += valid;
-        if (r->position < run) return fail(r, "expected UTF-8, found a byte that is not") != NULL;
+        if (r->position < run) return fail(r, "expected UTF-8, found an invalid byte") != NULL;
         if (run == r->length) return fail(r, "the string has no closing quote") != NULL;
         if (at(r) == '"') break;
         if (at(r) != '\\') return fail(r, "a control character must be escaped") != NULL;

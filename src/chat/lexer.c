@@ -340,7 +340,7 @@ bool st_jinja_lex(jinja_machine *machine, st_str source, jinja_tokens *out)
     size_t valid = st_utf8_valid_prefix(l.source.data, l.source.length);
     if (valid < l.source.length) {
         count_lines(&l, valid);
-        return st_jinja_fail(machine, "expected UTF-8, found a byte that is not");
+        return st_jinja_fail(machine, "expected UTF-8, found an invalid byte");
     }
     l.brackets = st_jinja_alloc(machine, machine->limits.depth_max, 1);
     if (!l.brackets) return false;

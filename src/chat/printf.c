@@ -178,7 +178,7 @@ static bool percent_name(percent *p, jinja_value *out)
     }
     if (p->whole.kind != JINJA_DICT) return st_jinja_fail(machine, "format requires a mapping");
     jinja_value *found = st_jinja_dict_get(p->whole.dict, name);
-    if (!found) return st_jinja_fail(machine, "the format's key is not there");
+    if (!found) return st_jinja_fail(machine, "the format's key was not found");
     *out = *found;
     return true;
 }

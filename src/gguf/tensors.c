@@ -54,7 +54,7 @@ static strata_status read_shape(st_gguf_reader *reader, const st_gguf_place *pla
 }
 
 /* Computes the exact size. The number of elements must also fit an int64, which other modules rely on. */
-static strata_status measure(const st_gguf_place *place, st_gguf_tensor *tensor, strata_error *error)
+static strata_status compute_size(const st_gguf_place *place, st_gguf_tensor *tensor, strata_error *error)
 {
     if (tensor->ne[0] % tensor->info->block != 0)
         return st_gguf_fail(place, STRATA_FORMAT, NULL, error,
@@ -88,7 +88,7 @@ static strata_status read_tensor(const st_gguf_file *file, st_gguf_reader *reade
     if (!st_gguf_reader_u32(reader, &tensor->type)) return st_gguf_fail_short(place, reader, 4, "the type", error);
     tensor->info = st_type_find(tensor->type);
     if (!tensor->info) return fail_type(place, tensor->type, error);
-    status = measure(place, tensor, error);
+    status = compute_size(place, tensor, error);
     if (status != STRATA_OK) return status;
     if (!st_gguf_reader_u64(reader, &tensor->file_offset))
         return st_gguf_fail_short(place, reader, 8, "the offset", error);
@@ -112,7 +112,7 @@ static strata_status add_tensor(st_gguf *gguf, const st_gguf_place *place, const
     return STRATA_OK;
 }
 
-static strata_status make_room(st_gguf *gguf, const st_gguf_file *file, strata_error *error)
+static strata_status reserve_tensors(st_gguf *gguf, const st_gguf_file *file, strata_error *error)
 {
     size_t count = gguf->tensor_count + (size_t)file->tensor_total; /* each at most ST_GGUF_TENSORS_MAX */
     st_gguf_place place = {.file = file};
@@ -197,8 +197,8 @@ static strata_status check_overlaps(const st_gguf_tensor *tensors, size_t count,
         if (tensor->file_offset >= end) continue;
         st_gguf_place place = {.file = file, .kind = "tensor", .name = tensor->name};
         status = st_gguf_fail(&place, STRATA_FORMAT, NULL, error,
-                              "expected data of its own, found that it overlaps tensor %.*s by %" PRIu64 " bytes",
-                              ST_STR_ARG(before->name), end - tensor->file_offset);
+                              "expected data without overlaps, found that it overlaps tensor %.*s by %" PRIu64
+                              " bytes", ST_STR_ARG(before->name), end - tensor->file_offset);
     }
     st_free(order);
     return status;
@@ -207,7 +207,7 @@ static strata_status check_overlaps(const st_gguf_tensor *tensors, size_t count,
 strata_status st_gguf_read_tensors(st_gguf *gguf, st_gguf_file *file, st_gguf_reader *reader, strata_error *error)
 {
     size_t first = gguf->tensor_count;
-    strata_status status = make_room(gguf, file, error);
+    strata_status status = reserve_tensors(gguf, file, error);
     for (uint64_t i = 0; i < file->tensor_total && status == STRATA_OK; i++) {
         st_gguf_place place = {.file = file, .kind = "tensor", .index = i};
         st_gguf_tensor tensor;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "quant/row.h"
 
-/* The shapes of a layer of a model of a few billion weights. */
+/* The shapes of a layer of a model with a few billion parameters. */
 enum {
     WIDTH = 2048,
     HEADS = 16,
@@ -25,42 +25,42 @@ enum {
 
 #define OP_SECONDS 0.02 /* of each operation: wakes the workers, and leaves out launches that were disturbed */
 
-typedef struct lab {
+typedef struct op_timer {
     const st_backend *backend;
     st_device *device;
     st_queue *queue;
-    unsigned char *memory; /* everything an operation reads and writes: its content does not matter, its size does */
+    unsigned char *memory; /* the operations' inputs, weights and outputs; their content does not matter */
     size_t bytes, used;
     st_step *step;
     const void **parts;    /* [EXPERTS] */
     st_on_measure on_row;
     void *context;
     strata_error *error;
-} lab;
+} op_timer;
 
 static size_t align_up(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
 }
 
-static void *take(lab *l, size_t bytes)
+static void *reserve(op_timer *l, size_t bytes)
 {
     void *start = l->memory + l->used;
     l->used += align_up(bytes);
     return l->used <= l->bytes ? start : l->memory;
 }
 
-static st_bound_value value(lab *l, uint32_t width, uint32_t rows)
+static st_bound_value value(op_timer *l, uint32_t width, uint32_t rows)
 {
-    return (st_bound_value){take(l, (size_t)width * rows * sizeof(float)), width};
+    return (st_bound_value){reserve(l, (size_t)width * rows * sizeof(float)), width};
 }
 
-static st_bound_weight matrix(lab *l, uint32_t type, size_t in, size_t out, size_t parts)
+static st_bound_weight matrix(op_timer *l, uint32_t type, size_t in, size_t out, size_t parts)
 {
     const st_type_info *info = st_type_find(type);
     st_bound_weight w = {.info = info, .type = type, .ne = {in, out, parts}};
     st_type_row_bytes(info, in, &w.row_bytes);
-    unsigned char *data = take(l, w.row_bytes * out * parts);
+    unsigned char *data = reserve(l, w.row_bytes * out * parts);
     w.data = data;
     if (parts == 1) return w;
     for (size_t i = 0; i < parts; i++) l->parts[i] = data + i * out * w.row_bytes;
@@ -69,7 +69,7 @@ static st_bound_weight matrix(lab *l, uint32_t type, size_t in, size_t out, size
 }
 
 /* The shortest of several launches of the operation. */
-static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *row)
+static strata_status time_op(op_timer *l, const st_bound_op *bound, st_op_measure *row)
 {
     st_device_info info;
     l->backend->info(l->device, &info);
@@ -77,10 +77,10 @@ static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *ro
     scratch.shared_bytes = align_up(scratch.shared_bytes);
     scratch.worker_bytes = align_up(scratch.worker_bytes);
     st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = l->step,
-                                .scratch = take(l, scratch.shared_bytes + scratch.worker_bytes * info.workers),
+                                .scratch = reserve(l, scratch.shared_bytes + scratch.worker_bytes * info.workers),
                                 .shared_bytes = scratch.shared_bytes, .worker_bytes = scratch.worker_bytes};
     st_segment *segment = NULL;
-    strata_status status = l->used > l->bytes ? st_error_memory(l->error, l->used, "the operations' laboratory")
+    strata_status status = l->used > l->bytes ? st_error_memory(l->error, l->used, "the measurement of operations")
                                               : l->backend->prepare(l->device, &source, &segment, l->error);
     row->seconds = 1e9;
     double end = st_clock_seconds() + OP_SECONDS;
@@ -96,7 +96,7 @@ static strata_status time_op(lab *l, const st_bound_op *bound, st_op_measure *ro
     return st_error_set(l->error, STRATA_INTERRUPTED, NULL, "stopped after %s", st_op_name(row->kind));
 }
 
-static st_op start(lab *l, st_op_kind kind, uint32_t rows, uint32_t position)
+static st_op start(op_timer *l, st_op_kind kind, uint32_t rows, uint32_t position)
 {
     l->used = 0;
     l->step->count = l->step->out_count = rows;
@@ -104,7 +104,7 @@ static st_op start(lab *l, st_op_kind kind, uint32_t rows, uint32_t position)
     return (st_op){.kind = kind};
 }
 
-static strata_status time_matmul(lab *l, uint32_t type, uint32_t rows)
+static strata_status time_matmul(op_timer *l, uint32_t type, uint32_t rows)
 {
     st_op op = start(l, ST_OP_MATMUL, rows, 0);
     st_bound_op bound = {.op = &op, .in[0] = value(l, WIDTH, rows), .out = value(l, WIDTH, rows)};
@@ -114,7 +114,7 @@ static strata_status time_matmul(lab *l, uint32_t type, uint32_t rows)
     return time_op(l, &bound, &row);
 }
 
-static strata_status time_experts(lab *l, uint32_t type, uint32_t rows)
+static strata_status time_experts(op_timer *l, uint32_t type, uint32_t rows)
 {
     st_op op = start(l, ST_OP_EXPERTS, rows, 0);
     op.p.experts.experts = EXPERTS;
@@ -125,7 +125,7 @@ static strata_status time_experts(lab *l, uint32_t type, uint32_t rows)
                          .out = value(l, WIDTH, rows)};
     int32_t *ids = bound.in[1].data;
     for (uint32_t i = 0; i < rows * USED; i++) ids[i] = (int32_t)((i * 5 + i / USED) % EXPERTS);
-    /* gate, up and down share one table of addresses: what is read is as much, where it is does not matter */
+    /* gate, up and down share one table of addresses: the bytes read are the same */
     bound.weight[0] = matrix(l, type, WIDTH, 2 * EXPERT_WIDTH, EXPERTS);
     bound.weight[2] = bound.weight[0];
     bound.weight[2].ne[0] = EXPERT_WIDTH;
@@ -137,7 +137,7 @@ static strata_status time_experts(lab *l, uint32_t type, uint32_t rows)
     return time_op(l, &bound, &row);
 }
 
-static strata_status time_attention(lab *l, st_type type, uint32_t rows)
+static strata_status time_attention(op_timer *l, st_type type, uint32_t rows)
 {
     st_op op = start(l, ST_OP_ATTENTION, rows, DEPTH);
     op.p.attention.heads = HEADS;
@@ -147,14 +147,14 @@ static strata_status time_attention(lab *l, st_type type, uint32_t rows)
     size_t row_bytes = st_row_bytes(type, KV_HEADS * HEAD);
     uint32_t capacity = DEPTH + rows;
     st_bound_op bound = {.op = &op, .in[0] = value(l, HEADS * HEAD, rows), .out = value(l, HEADS * HEAD, rows)};
-    bound.kv = (st_kv_view){.keys = take(l, capacity * row_bytes), .values = take(l, capacity * row_bytes),
+    bound.kv = (st_kv_view){.keys = reserve(l, capacity * row_bytes), .values = reserve(l, capacity * row_bytes),
                             .key_row_bytes = row_bytes, .value_row_bytes = row_bytes, .capacity = capacity, .type = type};
     st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, 2.0 * capacity * (double)row_bytes,
                          4.0 * HEADS * HEAD * (DEPTH + rows / 2.0) * rows};
     return time_op(l, &bound, &row);
 }
 
-static strata_status time_deltanet(lab *l, uint32_t rows)
+static strata_status time_deltanet(op_timer *l, uint32_t rows)
 {
     st_op op = start(l, ST_OP_DELTANET, rows, 0);
     op.p.deltanet.key_heads = HEADS;
@@ -166,13 +166,13 @@ static strata_status time_deltanet(lab *l, uint32_t rows)
     bound.weight[0] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
     bound.weight[1] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
     size_t state = (size_t)VALUE_HEADS * HEAD * HEAD;
-    bound.state.delta = take(l, state * sizeof(float));
+    bound.state.delta = reserve(l, state * sizeof(float));
     st_op_measure row = {op.kind, "F32", rows, 0, 2.0 * (double)state * sizeof(float), 7.0 * (double)state * rows};
     return time_op(l, &bound, &row);
 }
 
 /* Operations on rows: two inputs, one output, a weight that some of them use. */
-static strata_status time_rows(lab *l, st_op_kind kind, uint32_t rows)
+static strata_status time_rows(op_timer *l, st_op_kind kind, uint32_t rows)
 {
     st_op op = start(l, kind, rows, 0);
     if (kind == ST_OP_RMS_NORM) {
@@ -187,12 +187,12 @@ static strata_status time_rows(lab *l, st_op_kind kind, uint32_t rows)
     st_bound_op bound = {.op = &op, .in = {value(l, WIDTH, rows), value(l, WIDTH, rows)}};
     bound.out = kind == ST_OP_ROPE ? bound.in[0] : value(l, WIDTH, rows);
     bound.weight[0] = kind == ST_OP_CONV ? matrix(l, ST_TYPE_F32, TAPS, WIDTH, 1) : matrix(l, ST_TYPE_F32, WIDTH, 1, 1);
-    bound.state.conv = take(l, WIDTH * TAPS * sizeof(float));
+    bound.state.conv = reserve(l, WIDTH * TAPS * sizeof(float));
     st_op_measure row = {kind, "-", rows, 0, 3.0 * WIDTH * rows * sizeof(float), 4.0 * WIDTH * rows};
     return time_op(l, &bound, &row);
 }
 
-static strata_status time_all(lab *l)
+static strata_status time_all(op_timer *l)
 {
     static const uint32_t rows[] = {1, BATCH};
     static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
@@ -202,7 +202,7 @@ static strata_status time_all(lab *l)
     for (size_t r = 0; r < 2; r++) {
         for (size_t t = 0; t < st_type_count() && status == STRATA_OK; t++) {
             st_type type = st_type_at(t);
-            if (type >= ST_TYPE_I8 && type <= ST_TYPE_F64) continue; /* no model multiplies by them */
+            if (type >= ST_TYPE_I8 && type <= ST_TYPE_F64) continue; /* not weights of any model */
             status = time_matmul(l, type, rows[r]);
         }
         for (size_t t = 0; t < st_type_count() && status == STRATA_OK; t++)
@@ -221,7 +221,7 @@ strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on
 {
     st_device_info info;
     backend->info(device, &info);
-    lab l = {.backend = backend, .device = device, .bytes = ((size_t)384 + 4 * info.workers) << 20, .on_row = on_row,
+    op_timer l = {.backend = backend, .device = device, .bytes = ((size_t)384 + 4 * info.workers) << 20, .on_row = on_row,
              .context = context, .error = error};
     const void *parts[EXPERTS];
     l.parts = parts;
@@ -230,7 +230,7 @@ strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on
     if (status != STRATA_OK) return status;
     l.memory = memory;
     l.step = st_alloc_zero(1, st_step_bytes(BATCH));
-    if (!l.step) status = st_error_memory(error, st_step_bytes(BATCH), "the operations' laboratory");
+    if (!l.step) status = st_error_memory(error, st_step_bytes(BATCH), "the measurement of operations");
     if (status == STRATA_OK) status = backend->queue_new(device, ST_QUEUE_COMPUTE, &l.queue, error);
     if (status == STRATA_OK) status = backend->zero(l.queue, l.memory, l.bytes, error);
     if (status == STRATA_OK) {

@@ -1,5 +1,4 @@
-/* Timing: every kind of operation at real shapes on a device, the laboratory for kernels. Knows operations and addresses;
- * needs no model. */
+/* Times every kind of operation at realistic shapes on a device. Knows operations and addresses; needs no model. */
 #ifndef ST_RUN_MEASURE_H
 #define ST_RUN_MEASURE_H
 
@@ -11,10 +10,10 @@ typedef struct st_op_measure {
     uint32_t rows;
     double seconds;    /* the shortest of several runs */
     double bytes;      /* weights and state read */
-    double ops;        /* multiplications and additions */
+    double ops;        /* multiplications plus additions */
 } st_op_measure;
 
-/* Calls `on_row` for every operation × type; returning false stops it with STRATA_INTERRUPTED. */
+/* Calls `on_row` for every operation × type; false from it stops with STRATA_INTERRUPTED. */
 typedef bool (*st_on_measure)(void *context, const st_op_measure *row);
 strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on_measure on_row, void *context,
                              strata_error *error);

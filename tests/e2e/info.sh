@@ -55,7 +55,7 @@ check "a vocabulary alone, as text" out_has "none: no tensors"
 run info --json "$kit/quant/rows.gguf"
 check "every tensor type has a row" json 'len(d["tensor_types"]) >= 20 and d["tokenizer"] is None'
 run info "$kit/llama.expect.gguf"
-check "an architecture nobody knows still has a card" out_has "architecture    golden"
+check "an unknown architecture still has a model card" out_has "architecture    golden"
 
 # --- the program
 for model in llama qwen35moe gemma4-e; do
@@ -74,7 +74,7 @@ assert all(op["operation"] in op["text"] and "\n" not in op["text"] for op in pr
 PYTHON
 done
 check "no program unless asked" eval 'run info --json "$kit/llama.gguf"; json "\"program\" not in d"'
-fails "the program of an architecture nobody knows lists the known" 3 "architecture golden: expected one of llama, " \
+fails "the program of an unknown architecture lists the known ones" 3 "architecture golden: expected one of llama, " \
     info --program "$kit/llama.expect.gguf"
 fails "the program of a vocabulary alone" 3 "found a file without tensors" info --program --json "$kit/tokenizer/gpt-2.vocab.gguf"
 

@@ -49,7 +49,7 @@ fails "more ids than the model's context: both numbers" 1 "has 600 tokens, the c
 fails "--mtp of a model without it" 2 "no NextN block" logits -m "$kit/llama.gguf" --ids 1,2 --mtp -o "$work/x"
 fails "an unknown --cpu" 2 "--cpu: expected" logits -m "$kit/llama.gguf" --ids 1,2 --cpu nothing -o "$work/x"
 fails "a folder that is not there" 1 "cannot write" logits -m "$kit/llama.gguf" --ids 1 -o "$work/none/x"
-fails "an architecture nobody knows" 3 "architecture golden: expected one of" logits -m "$kit/llama.expect.gguf" --ids 1 -o "$work/x"
+fails "an unknown architecture" 3 "architecture golden: expected one of" logits -m "$kit/llama.expect.gguf" --ids 1 -o "$work/x"
 check "no failure left a file" eval '! ls "$work" | grep -q "^x"'
 "$strata" logits -m "$kit/llama.gguf" --ids 1 -o - >/dev/full 2>"$work/err"
 check "a full disk is exit code 1" test $? = 1

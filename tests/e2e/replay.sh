@@ -45,7 +45,7 @@ if [ "$code" = 0 ]; then
     check "the default's uploads" above 0.85 "$(field blend 32 uploads)"
     check "the default's hits" above "$(field blend 32 hit_rate)" 0.825
 else
-    skip "a whole recording" "../shared/traces is not there"
+    skip "a whole recording" "../shared/traces not found"
 fi
 
 # --- the chart

@@ -70,7 +70,7 @@ code=$?
 check "a prompt that is not UTF-8" failed_as 1 "expected a prompt in UTF-8"
 fails "no model" 2 "expected --model" run -p x
 fails "a missing model" 3 "none.gguf" run -m none.gguf -p x
-fails "an architecture nobody knows" 3 "architecture golden" run -m "$kit/llama.expect.gguf" --ids-file "$work/ids"
+fails "an unknown architecture" 3 "architecture golden" run -m "$kit/llama.expect.gguf" --ids-file "$work/ids"
 fails "a vocabulary alone" 3 "found a file without tensors" run -m "$kit/tokenizer/llama-spm.vocab.gguf" -p x
 fails "two prompts" 2 "expected one of --prompt, --file and --ids-file, found 2" run -m "$model" -p x -f y
 fails "a system message without a template" 2 "--system: expected no --raw" run -m "$model" --raw -sys x -p y
@@ -122,7 +122,7 @@ check "--top-p 0, too" cmp "$work/out" "$work/zero"
 draw --min-p 1 --seed 9
 check "--min-p 1, too" cmp "$work/out" "$work/zero"
 draw --temp 0 --logit-bias 65+1000 -l 66-3
-check "--logit-bias: one token for ever" test "$(tr -d A <"$work/out" | wc -c)" = 0
+check "--logit-bias: one token repeats" test "$(tr -d A <"$work/out" | wc -c)" = 0
 draw --temp 0 --logit-bias 65+5 --presence-penalty 100 --repeat-last-n -1
 check "penalties: every token but once" eval '[ "$(tr -cd A <"$work/out" | wc -c)" -le 1 ]'
 draw --temp 0 --repeat-penalty 50

@@ -294,14 +294,14 @@ static void add_tensors(void)
     static const uint64_t overlaps[] = {1, 2, 31, 32};
     for (size_t i = 0; i < sizeof overlaps / sizeof *overlaps; i++) {
         char message[64];
-        snprintf(message, sizeof message, "tensor second: expected data of its own, found that it overlaps");
+        snprintf(message, sizeof message, "tensor second: expected data without overlaps, found that it overlaps");
         mutate_case *row =
             mutate_add(build_overlap, FORMAT, message, "overlap by %llu bytes", (unsigned long long)overlaps[i]);
         row->place = 64;
         row->value = 64 + overlaps[i];
     }
     mutate_add(build_overlap, FORMAT, "second", "one tensor inside another")->value = 400;
-    mutate_add(build_overlap_unsorted, FORMAT, "tensor last: expected data of its own, found that it overlaps tensor m",
+    mutate_add(build_overlap_unsorted, FORMAT, "tensor last: expected data without overlaps, found that it overlaps tensor m",
                "overlap by 1 in a directory out of order")
         ->value = 128;
     for (size_t i = 0; i < st_type_count(); i++) {

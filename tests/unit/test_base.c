@@ -75,7 +75,7 @@ static void an_error_may_be_null(void **state)
     st_error_prefix(NULL, "x");
 }
 
-static void an_error_cannot_drive_the_terminal(void **state)
+static void control_characters_in_an_error_are_replaced(void **state)
 {
     (void)state;
     strata_error error;
@@ -425,7 +425,7 @@ int main(void)
         cmocka_unit_test(a_status_out_of_range_is_a_runtime_error),
         cmocka_unit_test(an_error_carries_message_and_hint),
         cmocka_unit_test(an_error_may_be_null),
-        cmocka_unit_test(an_error_cannot_drive_the_terminal),
+        cmocka_unit_test(control_characters_in_an_error_are_replaced),
         cmocka_unit_test(a_long_error_is_cut_between_code_points),
         cmocka_unit_test(a_memory_error_names_what_and_how_much),
         cmocka_unit_test(a_prefix_goes_in_front),

@@ -66,7 +66,7 @@ static void a_file_is_mapped(void **state)
     st_file_unmap(&mapping);
 }
 
-static void what_is_no_file_is_refused_in_words(void **state)
+static void only_regular_files_are_mapped(void **state)
 {
     (void)state;
     st_mapping mapping = {.size = 77};
@@ -198,7 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_mapped),
-        cmocka_unit_test(what_is_no_file_is_refused_in_words),
+        cmocka_unit_test(only_regular_files_are_mapped),
         cmocka_unit_test(a_file_is_read_up_to_its_limit),
         cmocka_unit_test(every_call_may_fail),
         cmocka_unit_test(reading_without_memory_is_an_error),

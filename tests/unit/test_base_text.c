@@ -31,7 +31,7 @@ static void every_scalar_value_round_trips(void **state)
     }
 }
 
-static void what_is_no_scalar_value_is_written_as_the_replacement(void **state)
+static void invalid_code_points_are_encoded_as_the_replacement(void **state)
 {
     (void)state;
     uint32_t codes[] = {0xD800, 0xDFFF, 0x110000, UINT32_MAX};
@@ -189,7 +189,7 @@ static void empty_keys_and_keys_with_nul_are_keys(void **state)
     st_map_free(&map);
 }
 
-static void a_map_without_memory_is_as_it_was(void **state)
+static void a_failed_allocation_leaves_the_map_unchanged(void **state)
 {
     (void)state;
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
@@ -242,7 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scalar_value_round_trips),
-        cmocka_unit_test(what_is_no_scalar_value_is_written_as_the_replacement),
+        cmocka_unit_test(invalid_code_points_are_encoded_as_the_replacement),
         cmocka_unit_test(invalid_parts_are_replaced_as_unicode_says),
         cmocka_unit_test(the_valid_prefix_ends_at_the_first_fault),
         cmocka_unit_test(a_tail_is_unfinished_only_if_it_can_be_finished),
@@ -251,7 +251,7 @@ int main(void)
         cmocka_unit_test(a_map_finds_what_was_added),
         cmocka_unit_test(an_existing_value_stays),
         cmocka_unit_test(empty_keys_and_keys_with_nul_are_keys),
-        cmocka_unit_test(a_map_without_memory_is_as_it_was),
+        cmocka_unit_test(a_failed_allocation_leaves_the_map_unchanged),
         cmocka_unit_test(reserving_keeps_the_entries),
         cmocka_unit_test(the_hash_depends_on_every_byte_and_the_length),
     };

@@ -98,7 +98,7 @@ static void missing_topology_files(void **state)
 }
 
 /* Some virtual machines report −1. */
-static void ids_that_are_negative(void **state)
+static void negative_ids(void **state)
 {
     (void)state;
     for (int cpu = 0; cpu < 3; cpu++) add_cpu(cpu, "-1\n", cpu == 2 ? "1\n" : "0\n");
@@ -125,7 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, make_root, remove_root),
         cmocka_unit_test_setup_teardown(missing_topology_files, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(ids_that_are_negative, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(negative_ids, make_root, remove_root),
         cmocka_unit_test(this_machine),
     };
     return cmocka_run_group_tests_name("cores", tests, NULL, NULL);

@@ -199,7 +199,7 @@ static void getters_of_absent_keys(void **state)
     close_both(gguf, &writer);
 }
 
-static void numbers_at_their_ends(void **state)
+static void integers_at_their_limits(void **state)
 {
     (void)state;
     gguf_writer writer;
@@ -269,7 +269,7 @@ static void strings_in_order(void **state)
 
 /* ---- values at the limits ---------------------------------------------------------------------------------------- */
 
-static void names_as_long_as_may_be(void **state)
+static void names_of_maximum_length(void **state)
 {
     (void)state;
     char *name = st_alloc(ST_GGUF_KEY_NAME_BYTES_MAX + 1);
@@ -394,7 +394,7 @@ static void the_most_keys_and_tensors(void **state)
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* The pages of the tensors' data cannot be read: opening touches none of them. */
-static void data_is_not_touched(void **state)
+static void opening_reads_no_tensor_data(void **state)
 {
     (void)state;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -456,7 +456,7 @@ static void large_file(void **state)
     unlink(path);
 }
 
-static void paths_that_are_no_files(void **state)
+static void invalid_paths(void **state)
 {
     (void)state;
     st_gguf *gguf = NULL;
@@ -513,7 +513,7 @@ static void valid_files(void **state)
 }
 
 /* Every standard key with a value of a right type opens. */
-static void known_keys_of_right_types(void **state)
+static void standard_keys_of_valid_types(void **state)
 {
     (void)state;
     size_t count;
@@ -564,20 +564,20 @@ int main(void)
         cmocka_unit_test(kit_whole),
         cmocka_unit_test(getters_of_every_type),
         cmocka_unit_test(getters_of_absent_keys),
-        cmocka_unit_test(numbers_at_their_ends),
+        cmocka_unit_test(integers_at_their_limits),
         cmocka_unit_test(strings_in_order),
-        cmocka_unit_test(names_as_long_as_may_be),
+        cmocka_unit_test(names_of_maximum_length),
         cmocka_unit_test(alignments),
         cmocka_unit_test(alignments_of_other_types),
         cmocka_unit_test(files_without_tensors),
         cmocka_unit_test(string_of_64_mib),
         cmocka_unit_test(the_most_keys_and_tensors),
-        cmocka_unit_test(data_is_not_touched),
+        cmocka_unit_test(opening_reads_no_tensor_data),
         cmocka_unit_test(large_file),
-        cmocka_unit_test(paths_that_are_no_files),
+        cmocka_unit_test(invalid_paths),
         cmocka_unit_test(messages),
         cmocka_unit_test(valid_files),
-        cmocka_unit_test(known_keys_of_right_types),
+        cmocka_unit_test(standard_keys_of_valid_types),
         cmocka_unit_test(keys_of_other_architectures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
