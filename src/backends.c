@@ -45,7 +45,8 @@ const char *st_backend_names(char *text, size_t size)
 {
     size_t used = 0;
     for (size_t i = 0; i < ROWS && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i == 0 ? "" : i + 1 == ROWS ? " or " : ", ", rows[i].name);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i == 0 ? "" : i + 1 == ROWS ? " or " : ", ",
+                                 rows[i].name);
     return text;
 }
 

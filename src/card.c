@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "json.h"
 
-/* Longer arrays are not one value per layer, and no news for a card. */
+/* Longer arrays are not one value per layer: the model card leaves them out. */
 enum { CARD_ITEMS_MAX = 1024 };
 
 typedef enum card_kind { CARD_TEXT, CARD_NUMBER } card_kind;
@@ -39,7 +39,7 @@ static const card_row card_rows[] = {
     {"nextn_predict_layers", "nextn_predict_layers", CARD_NUMBER, true},
 };
 
-/* The names people know the file type's numbers by. */
+/* Common names of the file types. */
 static const char *const file_type_names[] = {
     [0] = "F32",      [1] = "F16",      [2] = "Q4_0",     [3] = "Q4_1",   [7] = "Q8_0",    [8] = "Q5_0",
     [9] = "Q5_1",     [10] = "Q2_K",    [11] = "Q3_K_S",  [12] = "Q3_K_M", [13] = "Q3_K_L", [14] = "Q4_K_S",
@@ -57,7 +57,7 @@ typedef struct type_sum {
     uint64_t bytes;
 } type_sum;
 
-/* A card in the making. A field that finds no memory makes it `failed`, so that the writer checks once. */
+/* Writes a model card. A failed allocation sets `failed`, so that the writer checks once. */
 typedef struct card {
     const st_card_subject *subject;
     json_t *object;
@@ -66,7 +66,7 @@ typedef struct card {
     bool failed;
 } card;
 
-/* Takes `value` over; NULL means that no memory was found for it. */
+/* Takes ownership of `value`; NULL is a failed allocation. */
 static void set_field(card *made, json_t *object, const char *field, json_t *value)
 {
     if (json_object_set_new(object, field, value) != 0) made->failed = true;

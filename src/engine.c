@@ -29,7 +29,7 @@ static strata_status make_plan(strata_engine *engine, const strata_engine_option
     return st_plan_build(&engine->source, &engine->placement.options, &engine->arena, &engine->plan, error);
 }
 
-/* Bytes of the layer's weights, but for routed experts; or of one of those. */
+/* Bytes of one routed expert of a layer, and of the layer's other weights. */
 static void count_layer_bytes(const strata_engine *engine, uint32_t layer, uint64_t *expert, uint64_t *dense)
 {
     for (uint32_t i = 0; i < engine->binding->count; i++) {
@@ -88,7 +88,8 @@ static strata_status parse_prefetch(const char *text, unsigned *out, strata_erro
             *out = rows[i].flags;
             return STRATA_OK;
         }
-    return text ? st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text) : STRATA_OK;
+    if (!text) return STRATA_OK;
+    return st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text);
 }
 
 static strata_status land(strata_engine *engine, const strata_engine_options *options, strata_error *error)

@@ -21,7 +21,7 @@ struct strata_engine {
     st_watch watch;         /* counts and records the routing, where that is asked for */
     st_trace *warm;         /* a recorded routing that fills the expert slots */
     st_load *load;
-    pthread_mutex_t lock;   /* of the devices, which have one pool, and of all that counts: held for a batch at a time */
+    pthread_mutex_t lock;   /* of the devices, which share one pool, and of all counters; held for a batch at a time */
     bool taken[ST_SEQUENCES_MAX]; /* which of the plan's sequences have a session; under `lock` */
 };
 

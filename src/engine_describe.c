@@ -3,7 +3,7 @@
 #include "json.h"
 #include "plan/explain.h"
 
-/* What a range of operations costs one token: the weights it reads, and its multiplications and additions. */
+/* Weights read, and multiplications and additions, of a range of operations for one token. */
 static st_op_cost cost_per_token(const strata_engine *engine, st_op_range range)
 {
     st_op_cost sum = {0};
@@ -21,7 +21,7 @@ static uint32_t attention_span(const st_op *op)
     return op->p.attention.window ? op->p.attention.window : op->p.attention.chunk;
 }
 
-/* The row of that reach; a new one if there is none yet. */
+/* Finds the row of a span, or adds one. */
 static json_t *kv_read_row(json_t *rows, json_int_t span)
 {
     for (size_t i = 0; i < json_array_size(rows); i++) {
@@ -32,7 +32,7 @@ static json_t *kv_read_row(json_t *rows, json_int_t span)
     return json_array_append_new(rows, row) == 0 ? row : NULL;
 }
 
-/* What a token reads of keys and values for each position that it looks back at, by how far back that is at most. */
+/* Bytes of KV cache that a token reads for each earlier position, by the span of the attention. */
 static json_t *kv_read_rows(const strata_engine *engine)
 {
     const st_program *program = engine->program;
@@ -52,7 +52,7 @@ static json_t *kv_read_rows(const strata_engine *engine)
     return rows;
 }
 
-/* The kinds of operation that took time, with how often and how long; empty unless the engine was made to profile. */
+/* Calls and seconds of each kind of operation; empty unless options.profile is set. */
 static json_t *profile_rows(const strata_engine *engine)
 {
     st_op_time times[ST_OP_COUNT];

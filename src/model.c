@@ -14,10 +14,10 @@
 #include "strata.h"
 #include "tokenizer/tokenizer.h"
 
-/* What is made on first use: behind a pointer, because the model itself is const to its users. */
+/* Made on first use: behind a pointer, because callers have a const model. */
 typedef struct model_lazy {
     pthread_mutex_t mutex;
-    st_tokenizer *tokenizer; /* NULL until a first use succeeds; then the same for good */
+    st_tokenizer *tokenizer; /* NULL until the first use succeeds */
 } model_lazy;
 
 struct strata_model {
@@ -38,7 +38,7 @@ struct strata_template {
     char *eos;
 };
 
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static model_lazy *lazy_new(void)
 {
@@ -117,7 +117,7 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
     st_card_subject subject = {.gguf = model->gguf, .tensors = (flags & STRATA_DESCRIBE_TENSORS) != 0};
     if (st_gguf_key_find(model->gguf, "tokenizer.ggml.model")) {
         status = st_model_tokenizer(model, &subject.tokenizer, &problem);
-        /* A vocabulary we cannot use is a fact of the card; a lack of memory is not. */
+        /* An unsupported vocabulary is a fact of the model card; a lack of memory is an error. */
         if (status == STRATA_MEMORY) {
             if (error) *error = problem;
             return status;
@@ -139,9 +139,9 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
     return status;
 }
 
-/* ---- tokens ----------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* Hands the ids over; never a NULL for an empty list. */
+/* Gives the ids to the caller; an empty list is not NULL. */
 static strata_status give_tokens(st_tokens *from, strata_token **tokens, size_t *count, strata_error *error)
 {
     if (!from->ids) from->ids = st_alloc(0);
@@ -270,7 +270,7 @@ strata_status strata_decoder_finish(strata_decoder *decoder, const char **text, 
     return STRATA_OK;
 }
 
-/* ---- chat templates --------------------------------------------------------------------------------------------- */
+/* ---- chat templates ---------------------------------------------------------------------------------------------- */
 
 strata_status strata_template_new(const char *source, size_t length, strata_template **out, strata_error *error)
 {

@@ -1,4 +1,4 @@
-/* The opened file as the rest of the library sees it: behind strata_model. */
+/* strata_model inside the library: the opened file. */
 #ifndef ST_MODEL_H
 #define ST_MODEL_H
 
@@ -8,7 +8,7 @@
 
 const st_gguf *st_model_gguf(const strata_model *model);
 
-/* The model's tokenizer, made by whoever comes first. A failure is this call's alone: the next one tries again. */
+/* The model's tokenizer, made on first use by any thread. After a failure the next call tries again. */
 strata_status st_model_tokenizer(const strata_model *model, const st_tokenizer **out, strata_error *error);
 
 #endif

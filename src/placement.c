@@ -17,7 +17,7 @@ static void give_memory(st_profile *profile, uint64_t bytes)
     profile->total_bytes = profile->free_bytes = bytes;
 }
 
-/* A profile's host or the one that this is; of as much memory as the user says, the profile has, or is available here. */
+/* The profile's host, or this machine; with the memory of the options, of the profile, or available now. */
 static st_profile host_of(const strata_placement *placement, const st_profile_set *set, uint32_t threads)
 {
     st_profile here = st_host_profile(), host = set->has_host ? set->host : here;
@@ -26,12 +26,12 @@ static st_profile host_of(const strata_placement *placement, const st_profile_se
         host.total_bytes = here.total_bytes;
         host.free_bytes = here.free_bytes;
     }
-    /* Fewer threads than cores compute less, but mostly read as fast. */
+    /* Fewer threads than cores compute less, but read memory almost as fast. */
     if (!set->has_host && threads && threads < host.cores) host.op_rate *= (double)threads / host.cores;
     return host;
 }
 
-/* The profile's card, or one of which nothing but the memory is known. */
+/* The profile's GPU, or a typical one with the given memory. */
 static st_profile card_of(const strata_placement *placement, const st_profile_set *set)
 {
     st_profile card = set->card;
@@ -44,7 +44,7 @@ static st_profile card_of(const strata_placement *placement, const st_profile_se
     return card;
 }
 
-/* A device that is named decides whether a GPU takes part. */
+/* A named device decides whether a GPU takes part. */
 static strata_status check_device(const strata_placement *placement, const st_backend_row *row, bool card_given,
                                   strata_error *error)
 {
@@ -82,9 +82,9 @@ strata_status st_placement_devices(const strata_placement *placement, uint32_t t
     return STRATA_OK;
 }
 
-/* ---- the planner's options ----------------------------------------------------------------------------------------- */
+/* ---- the planner's options --------------------------------------------------------------------------------------- */
 
-/* A word of the options and what it means. */
+/* A word of the options and its value. */
 typedef struct word_row {
     const char *word;
     int value;
@@ -94,7 +94,7 @@ static const word_row kv_words[] = {{"f32", ST_TYPE_F32}, {"bf16", ST_TYPE_BF16}
 static const word_row moe_words[] = {
     {"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cache", ST_MOE_CACHE}, {"cpu", ST_MOE_CPU}, {NULL, ST_MOE_AUTO}};
 
-/* The row of a word; the last, which has none, for no word. */
+/* The row of a word; for NULL the last row, which is the default. */
 static const word_row *find_word(const word_row *rows, const char *word)
 {
     for (; rows->word; rows++)

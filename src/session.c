@@ -1,4 +1,4 @@
-/* A conversation: a sequence of tokens, what the device remembers of it, and the loop that continues it. */
+/* A session: a sequence of tokens, its KV cache on the devices, and the loop that generates more. */
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -10,17 +10,17 @@ enum { TEXT_RESERVE = 4096 };
 
 struct strata_session {
     strata_engine *engine;
-    uint32_t sequence;    /* which of the plan's it has; ST_SEQUENCES_MAX: none */
+    uint32_t sequence;    /* index among the plan's; ST_SEQUENCES_MAX: none */
     st_run *run;
     strata_token *tokens; /* [context]: the sequence */
     uint32_t count;       /* of the sequence */
-    uint32_t done;        /* how many of them the device has seen: the others follow before the next logits */
+    uint32_t done;        /* tokens that have run: the others run before the next logits */
     uint32_t last_row;    /* of the last batch: the row of the sequence's last token */
 };
 
-/* --- life --------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* The memory of sessions is taken when the engine loads: a session gets one of its places. */
+/* The engine allocates the memory of all sessions when it loads; a session takes one of the plan's sequences. */
 static strata_status take_sequence(strata_session *session, strata_error *error)
 {
     strata_engine *engine = session->engine;
@@ -77,7 +77,7 @@ void strata_session_free(strata_session *session)
     st_free(session);
 }
 
-/* --- running tokens ----------------------------------------------------------------------------------------------------------- */
+/* --- running tokens ----------------------------------------------------------------------------------------------- */
 
 static strata_status check_tokens(const strata_session *session, const strata_token *tokens, size_t count,
                                   strata_error *error)
@@ -94,7 +94,7 @@ static strata_status check_tokens(const strata_session *session, const strata_to
     return STRATA_OK;
 }
 
-/* Runs what the device has not seen of the sequence before `end`, a batch at most. Sessions take turns by the batch. */
+/* Runs at most one batch of the tokens before `end` that have not run. The lock is held for a batch. */
 static strata_status run_batch(strata_session *session, uint32_t end, strata_error *error)
 {
     strata_engine *engine = session->engine;
@@ -103,7 +103,7 @@ static strata_status run_batch(strata_session *session, uint32_t end, strata_err
     st_engine_lock(engine);
     strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
     uint32_t reached;
-    /* A batch that broke off may have left a state that is neither here nor there: the sequence starts again. */
+    /* A failed batch may leave the state half updated, so the sequence restarts from zero. */
     if (status != STRATA_OK && st_run_rewind(session->run, 0, &reached, NULL) == STRATA_OK) session->done = reached;
     st_engine_unlock(engine);
     if (status != STRATA_OK) return status;
@@ -112,7 +112,7 @@ static strata_status run_batch(strata_session *session, uint32_t end, strata_err
     return STRATA_OK;
 }
 
-/* Runs the sequence as far as `end`; progress is told of all that is left of it, from `first` on. */
+/* Runs the sequence up to `end`; progress counts from `first`. */
 static strata_status run_until(strata_session *session, uint32_t end, uint32_t first, strata_progress progress,
                                void *context, strata_error *error)
 {
@@ -133,9 +133,9 @@ static strata_status take_snapshot(strata_session *session, strata_error *error)
     return status;
 }
 
-/* Runs all of a new prompt. A model whose state cannot be rewound gets a snapshot one step before the end: the same
- * prompt again, or another answer to it, runs its last token alone. Whoever goes on token by token leaves none: they
- * would push out those worth having. */
+/* Runs a new prompt. A model whose state cannot be rewound gets a snapshot one step before the end, so that the same
+ * prompt again, or another answer to it, runs its last token alone. Continuing token by token takes no snapshots: they
+ * would evict more useful ones. */
 static strata_status run_prompt(strata_session *session, strata_progress progress, void *context, strata_error *error)
 {
     uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1; /* NextN runs the token before the point again */
@@ -147,7 +147,7 @@ static strata_status run_prompt(strata_session *session, strata_progress progres
     return status == STRATA_OK ? run_until(session, session->count, first, progress, context, error) : status;
 }
 
-/* Keeps the first `count` tokens and what the device remembers of them. */
+/* Keeps the first `count` tokens and their KV cache. */
 static strata_status rewind_to(strata_session *session, uint32_t count, strata_error *error)
 {
     uint32_t reached;
@@ -169,7 +169,7 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
     if (status != STRATA_OK) return status;
     uint32_t shared = 0;
     while (shared < session->done && shared < count && session->tokens[shared] == tokens[shared]) shared++;
-    if (shared == count) shared--; /* the last token is run again: its logits are wanted */
+    if (shared == count) shared--; /* the last token runs again for its logits */
     status = rewind_to(session, shared, error);
     if (status != STRATA_OK) return status;
     memcpy(session->tokens, tokens, count * sizeof *tokens);
@@ -189,7 +189,7 @@ strata_status strata_session_logits(strata_session *session, const float **logit
     return status;
 }
 
-/* --- scoring -------------------------------------------------------------------------------------------------------------------- */
+/* --- scoring ------------------------------------------------------------------------------------------------------ */
 
 typedef struct scoring {
     strata_session *session;
@@ -199,7 +199,7 @@ typedef struct scoring {
     size_t row;
 } scoring;
 
-/* Hands over the logits of all rows of the last batch, a few at a time. */
+/* Passes the logits of all rows of the last batch to the caller, a few at a time. */
 static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *error)
 {
     uint32_t vocab = s->session->engine->desc->vocab, rows[ST_SESSION_OUT_ROWS];
@@ -238,7 +238,7 @@ strata_status strata_session_score(strata_session *session, const strata_token *
     return status;
 }
 
-/* --- generating ------------------------------------------------------------------------------------------------------------------ */
+/* --- generating --------------------------------------------------------------------------------------------------- */
 
 typedef struct generator {
     strata_session *session;

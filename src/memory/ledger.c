@@ -15,7 +15,7 @@ typedef struct page {
     st_ledger_line lines[ST_OWNER_COUNT];
     uint64_t late_bytes[ST_OWNER_COUNT]; /* committed after the lock */
     uint64_t over_bytes[ST_OWNER_COUNT]; /* released but never committed */
-    const st_backend *backend;           /* whose block it is; NULL: none yet */
+    const st_backend *backend;           /* that allocated the block; NULL: none yet */
     st_device *handle;
     void *block;
     bool host_memory;
@@ -87,7 +87,7 @@ void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64
     p->capacity_bytes = capacity_bytes;
 }
 
-/* --- the numbers: a sum that does not fit stays at the largest, where it differs from every plan ------------------ */
+/* --- the numbers: a sum that overflows stays at UINT64_MAX, which no plan has ------------------------------------- */
 
 static void add(uint64_t *sum, uint64_t bytes)
 {

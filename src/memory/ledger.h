@@ -1,7 +1,7 @@
 /* The ledger: device × owner, to the byte. The plan reserves a range, its owner commits it and may release it; after
- * loading the ledger is locked, and a commit is an error. A device that can tell its free bytes exactly is asked before and
- * after, so that the plan is compared with the device and not with itself. Owns the numbers and the one allocation per
- * device; knows no model and decides nothing. */
+ * loading the ledger is locked, and a commit is an error. A device that can tell its free bytes exactly is asked before
+ * and after, so that the plan is compared with the device and not with itself. Owns the numbers and the one allocation
+ * per device; knows no model and decides nothing. */
 #ifndef ST_MEMORY_LEDGER_H
 #define ST_MEMORY_LEDGER_H
 
@@ -10,7 +10,7 @@
 
 typedef struct st_ledger st_ledger;
 
-/* A line of the trace: free and used bytes at a named moment (R3). */
+/* A line of the trace: used and free bytes of a device at a named moment. */
 typedef void (*st_ledger_trace)(void *context, const char *moment, const char *device, uint64_t used_bytes,
                                 uint64_t free_bytes);
 
@@ -23,7 +23,7 @@ strata_status st_ledger_close(st_ledger *ledger, strata_error *error);
 
 void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64_t capacity_bytes);
 
-/* What the plan says an owner may take. */
+/* Adds what the plan gives an owner. */
 void st_ledger_reserve(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 
 /* The device's one block. Freed by st_ledger_close. A block of no bytes is fine. */
@@ -31,11 +31,11 @@ strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_ba
                                  uint64_t bytes, bool host_memory, strata_error *error);
 unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device);
 
-/* Somebody takes bytes: a range of the block, or memory that lies elsewhere (mapped). */
+/* Adds what an owner has: a range of the block, or mapped memory. */
 void st_ledger_commit(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 void st_ledger_release(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 
-/* No more commits. Those that come are counted as mistakes and told by st_ledger_check. */
+/* After it a commit is an error, which st_ledger_check reports. */
 void st_ledger_lock(st_ledger *ledger);
 
 void st_ledger_mark(st_ledger *ledger, const char *moment); /* calls trace for every device */
@@ -47,8 +47,8 @@ typedef struct st_ledger_line {
 st_ledger_line st_ledger_at(const st_ledger *ledger, uint32_t device, st_owner owner);
 
 /* STRATA_MEMORY with device, owner and both numbers at the first difference between reserved and committed, or if
- * something was committed after the lock, or if the device's free bytes have not shrunk by what was reserved. Runtime is
- * the driver's and not compared. */
+ * something was committed after the lock, or if the device's free bytes have not shrunk by what was reserved. Runtime
+ * is the driver's and not compared. */
 strata_status st_ledger_check(const st_ledger *ledger, strata_error *error);
 
 #endif

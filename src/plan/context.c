@@ -1,13 +1,13 @@
-/* The search for the context, and for the most that fits the card at one. */
+/* Searches for the context, and for the placement that puts most on the GPU at a given context. */
 #include "plan/draft.h"
 
 enum {
-    CONTEXT_WHOLE = 4096, /* a model that is all on the card with so many positions stays there */
-    CONTEXT_USUAL = 8192, /* what others are placed for */
+    CONTEXT_WHOLE = 4096, /* a model that fits the GPU whole with this context stays there */
+    CONTEXT_USUAL = 8192, /* the context that other models are placed for */
     CONTEXT_STEP = 256,
 };
 
-/* Of the speed at the usual context, what a longer one must keep. */
+/* A longer context must keep this share of the speed at the usual one. */
 #define SPEED_KEPT 0.9
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -36,7 +36,7 @@ uint32_t st_context_usual(const st_planner *p, st_moe_mode mode)
     return smaller(mode == ST_MOE_RESIDENT ? CONTEXT_WHOLE : CONTEXT_USUAL, context_max(p));
 }
 
-/* --- placement at a context -------------------------------------------------------------------------------------- */
+/* --- placement at a context --------------------------------------------------------------------------------------- */
 
 static void try_step(st_planner *p, uint32_t step, st_draft *draft)
 {
@@ -45,7 +45,7 @@ static void try_step(st_planner *p, uint32_t step, st_draft *draft)
     st_draft_size(p, draft);
 }
 
-/* Slots are decided where all layers that may have some run on the card; those that get none then go to the host. */
+/* Slots are counted with every layer that may have some on the GPU; a layer that gets none then moves to the host. */
 static void give_slots(st_planner *p, st_draft *draft)
 {
     st_draft filled = *draft;
@@ -58,7 +58,7 @@ static void give_slots(st_planner *p, st_draft *draft)
     st_draft_size(p, draft);
 }
 
-/* Expert slots come last: a cache has all else on the card. A forced mode must put something there. */
+/* Expert slots come last: a cache has everything else on the GPU. A mode that the options ask for uses the GPU. */
 static uint32_t step_least(const st_planner *p, st_moe_mode mode, bool whole)
 {
     if (whole || mode == ST_MOE_CACHE) return st_draft_step_last(p);
@@ -87,9 +87,9 @@ bool st_draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, 
     return st_draft_fits(out);
 }
 
-/* --- search ------------------------------------------------------------------------------------------------------ */
+/* --- search ------------------------------------------------------------------------------------------------------- */
 
-/* Whether the last placement has room for the context without leaving more in the file. */
+/* Whether the last placement fits with the context and leaves no more weights on disk. */
 static bool holds(st_planner *p, const st_draft *draft, uint32_t context)
 {
     st_draft trial = *draft;
@@ -109,7 +109,7 @@ uint32_t st_draft_largest_context(st_planner *p, const st_draft *draft, uint32_t
     return from + low * step;
 }
 
-/* The largest multiple of `step` below `below` for which there is a placement; 0: none. */
+/* The largest multiple of `step` below `below` that a placement exists for; 0: none. */
 static uint32_t largest_placed(st_planner *p, st_moe_mode mode, bool whole, uint32_t below, uint32_t step)
 {
     st_draft trial;
@@ -123,7 +123,7 @@ static uint32_t largest_placed(st_planner *p, st_moe_mode mode, bool whole, uint
     return low * step;
 }
 
-/* At the usual context or, if there is no placement for that, at the largest for which there is one. */
+/* Places at the usual context or, where that does not fit, at the largest that does. */
 static bool place_usual(st_planner *p, st_moe_mode mode, bool whole, uint32_t usual, uint32_t step, st_draft *out)
 {
     if (st_draft_at(p, mode, whole, usual, out)) return true;
@@ -137,7 +137,7 @@ static void extend(st_planner *p, uint32_t to, uint32_t step, st_draft *draft)
     st_draft_size(p, draft);
 }
 
-/* Without routed experts, or with all of them where their layers are: the largest that fits, to the position. */
+/* Without routed experts, or with every expert resident: the largest context that fits, to the position. */
 static bool choose_exact(st_planner *p, st_moe_mode mode, st_draft *out)
 {
     uint32_t max = context_max(p);
@@ -149,7 +149,7 @@ static bool choose_exact(st_planner *p, st_moe_mode mode, st_draft *out)
     return true;
 }
 
-/* Slots against positions: as long as decoding keeps most of its speed. */
+/* Trades expert slots for positions as long as decoding keeps SPEED_KEPT. */
 static strata_status choose_cache(st_planner *p, uint32_t usual, uint32_t max, st_draft *out, strata_error *error)
 {
     double usual_tps, tps;

@@ -22,14 +22,14 @@ typedef struct predictor {
     const st_plan_part *main;
     uint32_t depth, batch;
     double host_weight_bytes; /* of all weights that the host reads */
-    st_priced *token, *step;  /* a decoded token's events; those of the batch looked at */
+    st_priced *token, *step;  /* events of a decoded token; of the current prompt batch */
     uint32_t token_count;
-    double *marks, *marks_streamed; /* by stage of a range; one more for what no stage is */
+    double *marks, *marks_streamed; /* by stage of a range, and one for the copy that is no stage */
 } predictor;
 
 /* --- hit rates ---------------------------------------------------------------------------------------------------- */
 
-/* A least recently used cache per layer on real routings of many small experts. */
+/* Measured: one LRU cache per layer, on real routings of models with many small experts. */
 static const struct { double share, rate; } hit_table[] = {{0, 0},       {0.06, 0.36}, {0.19, 0.74},
                                                            {0.38, 0.89}, {0.63, 0.96}, {1, 1}};
 
@@ -46,7 +46,7 @@ double st_hit_rate_assumed(uint32_t experts, double share)
 
 /* --- pricing: stages → events ------------------------------------------------------------------------------------- */
 
-/* The events of one step, being written. */
+/* Writes the events of one step. */
 typedef struct pricing {
     const predictor *p;
     st_priced *events;
@@ -73,7 +73,7 @@ static double value_bytes(const pricing *w, int32_t value)
     return (double)v->width * sizeof(float) * w->rows[v->rows];
 }
 
-/* An operation has the rows of what it writes; one that writes no value is of a body. */
+/* An operation has the rows of its output; one without an output belongs to a body. */
 static st_work work_of(const pricing *w, const st_op *op)
 {
     const st_plan_source *s = &w->p->source;
@@ -131,7 +131,7 @@ static void price_range(pricing *w, const st_stages *stages, uint32_t rows)
     }
 }
 
-/* One row's logits, to the caller. */
+/* The head for one row, and its logits to the host. */
 static void price_head(pricing *w)
 {
     const st_part *part = &w->p->source.program->main;
@@ -208,9 +208,9 @@ static strata_status predictor_new(const st_plan_source *source, const st_plan *
     return status;
 }
 
-/* --- asking it ---------------------------------------------------------------------------------------------------- */
+/* --- predictions -------------------------------------------------------------------------------------------------- */
 
-/* A rate over all layers, told as one of those where it is not certain: without slots it is 0, with all of them 1. */
+/* Turns a hit rate over all layers into the rate of the layers with some slots: without slots it is 0, with all 1. */
 static double rate_of_uncertain(const predictor *p, const uint32_t *slots, double rate)
 {
     const st_op_range body = p->source.program->main.body;
@@ -235,7 +235,7 @@ static double hit_rate_of(const predictor *p, double hit_rate)
     return hit_rate < 0 || !plan->experts.slots ? -1 : rate_of_uncertain(p, plan->experts.slots, hit_rate);
 }
 
-/* What is left of RAM beside everything that must be there holds a part of the weights. */
+/* Weights get the RAM that the other owners leave; the rest is read from disk. */
 static double disk_share_of(const predictor *p)
 {
     const st_plan *plan = p->plan;

@@ -1,40 +1,40 @@
-/* A plan in the making. A draft is a handful of decisions; placing it says where every operation runs, sizing it what
- * that takes on each device. Both are cheap, so that the planner may try hundreds. Knows bytes; prices no time. */
+/* A draft of a plan: a handful of decisions. Placing a draft gives every operation a device; sizing it gives every
+ * owner its bytes. Both are cheap, so the planner tries hundreds of drafts. Knows bytes; prices no time. */
 #ifndef ST_PLAN_DRAFT_H
 #define ST_PLAN_DRAFT_H
 
 #include "base/number.h"
 #include "plan/plan.h"
 
-/* What of a layer decides where it can be. */
+/* The facts of a layer that decide where it may run. */
 typedef struct st_layer_facts {
-    uint32_t dense_index;   /* which dense layer from the first; UINT32_MAX: its feed-forward part goes with the rest */
-    uint32_t moe_index;     /* which layer with routed experts from the first; UINT32_MAX: it has none */
+    uint32_t dense_index;   /* among the dense layers; UINT32_MAX: its feed-forward part goes with its attention */
+    uint32_t moe_index;     /* among the layers with routed experts; UINT32_MAX: it has none */
     uint32_t experts, used;
-    bool state_on_card;     /* the card runs all that works on its keys, values or state */
-    bool experts_on_card;   /* the card runs its routed experts */
+    bool state_on_card;     /* the GPU runs every operation on its KV cache or recurrent state */
+    bool experts_on_card;   /* the GPU runs its routed experts */
 } st_layer_facts;
 
 typedef struct st_draft {
     /* decisions */
     st_moe_mode mode;       /* ST_MOE_AUTO: the model has no routed experts */
-    uint32_t trunk;         /* layers, from the first, whose attention part is on the card; 0: no card takes part */
-    uint32_t ffn;           /* dense feed-forward parts of those, from the first that may be there */
+    uint32_t trunk;         /* layers, from the first, whose attention part is on the GPU; 0: no GPU takes part */
+    uint32_t ffn;           /* dense feed-forward parts of these layers, from the first that the options allow */
     bool output, nextn;
-    uint32_t slots, more;   /* of every layer with a cache; the first `more` of them have one more */
+    uint32_t slots, more;   /* per layer with a cache; the first `more` layers have one more */
     uint32_t context;
-    /* by placing */
+    /* written by st_draft_place */
     st_type kv_type;
     size_t weight_bytes[ST_DEVICES_MAX], expert_bytes[ST_DEVICES_MAX];
-    size_t weights_end;     /* in the card's block, resident experts included */
-    /* by sizing */
+    size_t weights_end;     /* in the GPU's block, resident experts included */
+    /* written by st_draft_size */
     uint32_t batch, out_rows;
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_sequence sequence[ST_DEVICES_MAX]; /* without the layout's layers */
     size_t slots_offset, expert_staging_offset, expert_staging_bytes, sequences_offset[ST_DEVICES_MAX];
     size_t block_used[ST_DEVICES_MAX]; /* before rounding up */
     bool fits[ST_DEVICES_MAX];
-    uint64_t disk_bytes;    /* of the host's weights: what stays in the file */
+    uint64_t disk_bytes;    /* of the host's weights: not in RAM */
 } st_draft;
 
 enum { ST_PLAN_LINES_MAX = 48, ST_DEPTH_DEFAULT = 4096 };
@@ -46,103 +46,104 @@ typedef struct st_lines {
 
 typedef struct st_planner {
     const st_plan_source *source;
-    st_plan_options options; /* what has one default for all models is filled in */
+    st_plan_options options; /* with the defaults that hold for every model */
     st_arena *arena;
-    uint32_t layer_count;    /* of the forward pass */
-    uint32_t kv_layer_count; /* and the NextN block */
+    uint32_t layer_count;    /* without the NextN block */
+    uint32_t kv_layer_count; /* with it */
     uint32_t dense_count, moe_count;
-    bool card;               /* there is one, and the options allow it */
+    bool card;               /* a GPU exists and the options allow it */
     st_layer_facts *layers;  /* [kv_layer_count] */
     uint64_t *slot_bytes;    /* [kv_layer_count] */
     bool *card_runs;         /* [operations] */
     int32_t output_matrix;
     uint64_t capacity_bytes[ST_DEVICES_MAX], margin_bytes[ST_DEVICES_MAX];
-    /* of the draft last placed */
+    /* of the draft placed last */
     uint8_t *op_device, *kv_device, *weight_devices;
     uint32_t *slots;         /* [kv_layer_count] */
-    /* of the batch last asked for */
+    /* for a batch of scratch_batch tokens */
     st_scratch *scratch[ST_DEVICES_MAX]; /* [operations] */
     uint32_t scratch_batch;
     st_lines why, lacking;
-    bool out_of_memory;      /* a line found none */
+    bool out_of_memory;      /* a line of why or lacking is missing */
     double tried_tps[4];     /* [st_moe_mode]: predicted when the mode was chosen; 0: not tried, or it does not fit */
 } st_planner;
 
-/* --- place.c ----------------------------------------------------------------------------------------------------- */
+/* --- place.c ------------------------------------------------------------------------------------------------------ */
 
-/* Fills in what the planner knows of layers and operations. False: out of memory. */
+/* Collects the facts of layers and operations. False: out of memory. */
 bool st_planner_survey(st_planner *planner);
 
-/* The order in which parts come to the card: every step has all that the one before it has, and takes more of the card
- * and less of the host. -g fixes the first step; the last has everything but expert slots. */
+/* The order in which parts move to the GPU: each step contains the one before it, and takes more of the GPU and less of
+ * the host. options.layers fixes the first step; the last has everything but expert slots. */
 uint32_t st_draft_step_last(const st_planner *planner);
 void st_draft_set_step(const st_planner *planner, uint32_t step, st_draft *draft);
 
-/* Where every operation, layer and weight goes. A layer with a cache may have no slots yet. */
+/* Gives every operation, layer and weight a device. A layer with a cache may have no slots yet. */
 void st_draft_place(st_planner *planner, st_draft *draft);
 
-/* The card's weights in the binding's order, routed experts behind all others; `offsets` (NULL: not wanted) is
- * [weights], SIZE_MAX where one is not there. Returns where they end. */
+/* Lays out the GPU's weights in the binding's order, routed experts last. `offsets` (may be NULL) is [weights],
+ * SIZE_MAX for weights that are not on the GPU. Returns the end of the last. */
 size_t st_weights_lay_out(const st_planner *planner, size_t *offsets);
 
 /* Whether routed experts of the layer may have slots in this draft. */
 bool st_draft_has_cache(const st_planner *planner, const st_draft *draft, uint32_t layer);
 
-/* --- sizes.c ----------------------------------------------------------------------------------------------------- */
+/* --- sizes.c ------------------------------------------------------------------------------------------------------ */
 
-/* Of the draft that was placed last; its context and slots may have changed since. */
+/* The draft must be the one placed last; its context and slots may have changed since. */
 void st_draft_size(st_planner *planner, st_draft *draft);
 bool st_draft_fits(const st_draft *draft);
-/* What a device is short of. 0: it fits. */
+/* Bytes that the device lacks. 0: it fits. */
 uint64_t st_draft_missing(const st_draft *draft, uint32_t device);
 
-/* As many slots as fit, evenly, one more for the first layers; of a draft that was sized without any. */
+/* Gives a draft that was sized without slots as many as fit: evenly, then one more for the first layers. */
 void st_draft_fill_slots(const st_planner *planner, st_draft *draft);
-/* What the card has for routed experts, its experts, slots and their staging included. */
+/* Bytes of the GPU for routed experts: resident ones, slots and staging. */
 uint64_t st_draft_expert_budget(const st_draft *draft);
 
-/* --- context.c --------------------------------------------------------------------------------------------------- */
+/* --- context.c ---------------------------------------------------------------------------------------------------- */
 
-/* The best placement of the mode for a context; its slots if it has any. False: it does not fit, and the draft is the
- * smallest that was tried. `whole`: everything but slots has to be on the card. */
+/* The best placement of a mode at a context, with its slots. False: none fits, and the draft is the smallest tried.
+ * `whole`: everything but slots must be on the GPU. */
 bool st_draft_at(st_planner *planner, st_moe_mode mode, bool whole, uint32_t context, st_draft *out);
 
-/* The same with the context chosen where the options leave it open. */
+/* The same; chooses the context where the options do not fix it. */
 strata_status st_draft_with_context(st_planner *planner, st_moe_mode mode, st_draft *out, bool *fits,
                                     strata_error *error);
 
-/* The largest context from `from` (which fits) to `to`, in steps of `step`, that the draft's placement has room for. */
+/* The largest context from `from` (which fits) to `to`, in steps of `step`, that fits the draft's placement. */
 uint32_t st_draft_largest_context(st_planner *planner, const st_draft *draft, uint32_t from, uint32_t to,
                                   uint32_t step);
 
-uint32_t st_context_fixed(const st_planner *planner); /* clamped to the model's; 0: to be chosen */
-uint32_t st_context_usual(const st_planner *planner, st_moe_mode mode); /* at which modes are compared */
+uint32_t st_context_fixed(const st_planner *planner); /* by the options, clamped to the model's; 0: not fixed */
+uint32_t st_context_usual(const st_planner *planner, st_moe_mode mode); /* the context at which modes are compared */
 
-/* --- modes.c ----------------------------------------------------------------------------------------------------- */
+/* --- modes.c ------------------------------------------------------------------------------------------------------ */
 
-/* Chooses the mode of routed experts and drafts it. A refusal if nothing fits. */
+/* Chooses the mode of routed experts and drafts it. Refuses if nothing fits. */
 strata_status st_draft_choose(st_planner *planner, st_draft *out, strata_error *error);
 
-/* A draft as far as a prediction looks at it; good until the next one is placed. */
+/* The draft as a plan without layouts and stages; valid until another draft is placed. */
 st_plan st_draft_view(const st_planner *planner, const st_draft *draft);
 
 /* Tokens per second of decoding at ST_DEPTH_DEFAULT, or as deep as the context goes. */
 strata_status st_draft_decode_tps(const st_planner *planner, const st_draft *draft, double *tps, strata_error *error);
 
-/* --- refuse.c ---------------------------------------------------------------------------------------------------- */
+/* --- refuse.c ----------------------------------------------------------------------------------------------------- */
 
-/* The draft does not fit: which device, what is there, what is asked for, what would help. Places other drafts. */
+/* The error for a draft that does not fit: device, bytes needed, available and missing, and options that would fit.
+ * Places other drafts. */
 strata_status st_draft_refuse(st_planner *planner, const st_draft *draft, strata_error *error);
 
-/* --- why.c ------------------------------------------------------------------------------------------------------- */
+/* --- why.c -------------------------------------------------------------------------------------------------------- */
 
-/* A line for every decision; the draft was placed last. */
+/* Writes a line for every decision. The draft must be the one placed last. */
 void st_draft_tell(st_planner *planner, const st_draft *draft, const st_plan *plan);
-/* What did not fit, and what would change it. Places other drafts. */
+/* Writes what did not fit, and what would change it. Places other drafts. */
 void st_draft_tell_lacking(st_planner *planner, const st_draft *draft);
 
 enum { ST_DEVICE_TEXT = 80 };
-/* "card rtx-4070-ti", "RAM of ddr5-5600"; the name is left out where it says nothing */
+/* "GPU rtx-4070-ti", "RAM of ddr5-5600"; a default name is left out */
 const char *st_device_text(const st_profile *profile, char text[ST_DEVICE_TEXT]);
 
 #endif

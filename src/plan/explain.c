@@ -1,13 +1,13 @@
 #include "plan/explain.h"
 
-/* A plan in the making as JSON. A field that finds no memory makes it `failed`, so that the writer checks once. */
+/* Writes a plan as JSON. A failed allocation sets `failed`, so that the writer checks once. */
 typedef struct explainer {
     const st_plan_source *source;
     const st_plan *plan;
     bool failed;
 } explainer;
 
-/* Takes `value` over; NULL means that no memory was found for it. */
+/* Takes ownership of `value`; NULL is a failed allocation. */
 static void set(explainer *e, json_t *object, const char *field, json_t *value)
 {
     if (json_object_set_new(object, field, value) != 0) e->failed = true;
@@ -35,7 +35,7 @@ static json_t *lines_json(explainer *e, const char *const *lines, uint32_t count
     return array;
 }
 
-/* ---- devices ------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static json_t *device_json(explainer *e, uint32_t index)
 {
@@ -56,7 +56,7 @@ static json_t *device_json(explainer *e, uint32_t index)
     return object;
 }
 
-/* ---- layers -------------------------------------------------------------------------------------------------------- */
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 static size_t weight_bytes(const explainer *e, const st_op *op)
 {
@@ -66,7 +66,7 @@ static size_t weight_bytes(const explainer *e, const st_op *op)
     return bytes;
 }
 
-/* Where a part of a layer runs: where its heaviest operation does. Below zero: the layer has no such part. */
+/* The device of a layer's part: that of its heaviest operation. Negative: the layer has no such part. */
 static int block_device(const explainer *e, uint32_t layer, st_block block)
 {
     const st_program *program = e->source->program;
@@ -83,7 +83,7 @@ static int block_device(const explainer *e, uint32_t layer, st_block block)
     return device;
 }
 
-/* Where the keys and values are that a layer reads: of one that shares them, an earlier layer's. */
+/* The device of the KV cache that a layer reads: its own, or that of the earlier layer that it shares. */
 static uint8_t kv_device(const explainer *e, uint32_t layer)
 {
     const st_layer_desc *desc = &e->source->desc->layers[layer];
@@ -102,7 +102,7 @@ static uint64_t times_sequences(const explainer *e, size_t bytes)
     return (uint64_t)bytes * e->plan->sequences;
 }
 
-/* What a layer keeps of the sequence: "full", "window", "chunk", "shared" (an earlier layer's) or "recurrent". */
+/* The kind of a layer's cache: "full", "window", "chunk", "shared" (an earlier layer's) or "recurrent". */
 static const char *kv_kind(const st_layer_desc *layer, uint32_t index)
 {
     if (layer->kind == ST_LAYER_DELTANET) return "recurrent";
@@ -117,7 +117,7 @@ static uint64_t kept_bytes(const explainer *e, uint32_t index)
     return times_sequences(e, st_kv_layer_bytes(kv)) + times_sequences(e, kv->conv_bytes + kv->delta_bytes);
 }
 
-/* With the NextN block's if it runs, or has keys and values all the same. */
+/* Includes the NextN block where it runs or has a KV cache. */
 static uint32_t layer_count(const explainer *e)
 {
     const st_desc *desc = e->source->desc;
@@ -153,9 +153,9 @@ static json_t *layer_json(explainer *e, uint32_t index)
     return object;
 }
 
-/* ---- keys and values by kind of layer -------------------------------------------------------------------------------- */
+/* ---- keys and values by kind of layer ---------------------------------------------------------------------------- */
 
-/* The row for layers that keep the same, on the same device; a new one if there is none yet. */
+/* Finds the row of layers with the same cache on the same device, or adds one. */
 static json_t *kv_row(explainer *e, json_t *rows, uint32_t index)
 {
     const st_kv_layer *kv = kv_layer_of(e, index);
@@ -194,7 +194,7 @@ static json_t *kv_json(explainer *e)
     return rows;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------------------------------- */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 static json_t *experts_json(explainer *e)
 {

@@ -1,12 +1,12 @@
-/* Which way routed experts go, by the speed that is predicted for each. */
+/* Chooses the mode of routed experts by the predicted speed of each. */
 #include "plan/draft.h"
 
 #include "base/error.h"
 
-/* A mode must win by more than this over a simpler one. */
+/* A mode must be faster than a simpler one by more than this factor. */
 #define MODE_GAIN 1.15
 
-/* --- predictions of drafts --------------------------------------------------------------------------------------- */
+/* --- predictions of drafts ---------------------------------------------------------------------------------------- */
 
 /* Sums over the layers with routed experts. */
 typedef struct shares {
@@ -89,7 +89,7 @@ strata_status st_draft_decode_tps(const st_planner *p, const st_draft *draft, do
     return status;
 }
 
-/* --- the choice -------------------------------------------------------------------------------------------------- */
+/* --- the choice --------------------------------------------------------------------------------------------------- */
 
 static bool may_cache(const st_planner *p)
 {
@@ -109,7 +109,7 @@ static strata_status try_mode(st_planner *p, st_moe_mode mode, strata_error *err
     return st_draft_decode_tps(p, &draft, &p->tried_tps[mode], error);
 }
 
-/* From the simplest on; the CPU's is always there, if only to be refused. */
+/* Tries the modes from the simplest on. The CPU's always exists, if only to be refused. */
 static strata_status choose_mode(st_planner *p, st_moe_mode *out, strata_error *error)
 {
     static const st_moe_mode modes[] = {ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};
@@ -144,7 +144,7 @@ strata_status st_draft_choose(st_planner *p, st_draft *out, strata_error *error)
     if (status == STRATA_OK) status = st_draft_with_context(p, mode, out, &fits, error);
     if (status != STRATA_OK) return status;
     if (!fits) return st_draft_refuse(p, out, error);
-    st_draft_place(p, out); /* the last tried may have been another */
+    st_draft_place(p, out); /* another draft may have been placed since */
     st_draft_size(p, out);
     return STRATA_OK;
 }

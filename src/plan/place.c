@@ -1,11 +1,11 @@
-/* Which unit goes where: a draft's decisions → a device for every operation, layer and weight. */
+/* Placing: turns a draft's decisions into a device for every operation, layer and weight. */
 #include "plan/draft.h"
 
 #include <string.h>
 
 #include "base/check.h"
 
-/* --- what is known before any decision --------------------------------------------------------------------------- */
+/* --- facts before any decision --------------------------------------------------------------------------- */
 
 static uint32_t kv_layer_of(const st_op *op)
 {
@@ -36,7 +36,7 @@ static void survey_layers(st_planner *p)
     for (uint32_t i = 0; i < p->kv_layer_count; i++) {
         const st_ffn_desc *ffn = &desc->layers[i].ffn;
         st_layer_facts *layer = &p->layers[i];
-        /* The NextN block is one piece. */
+        /* The NextN block is placed as a whole. */
         bool dense = ffn->experts == 0 && i < p->layer_count;
         *layer = (st_layer_facts){.dense_index = UINT32_MAX, .moe_index = UINT32_MAX, .experts = ffn->experts,
                                   .used = ffn->experts_used, .state_on_card = p->card, .experts_on_card = p->card};
@@ -92,9 +92,9 @@ bool st_planner_survey(st_planner *p)
     return true;
 }
 
-/* --- steps ------------------------------------------------------------------------------------------------------- */
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* Dense feed-forward parts that may be on the card. */
+/* Dense feed-forward parts that may be on the GPU. */
 static uint32_t ffn_most(const st_planner *p)
 {
     return p->dense_count > p->options.cpu_ffn_layers ? p->dense_count - p->options.cpu_ffn_layers : 0;
@@ -137,14 +137,14 @@ void st_draft_set_step(const st_planner *p, uint32_t step, st_draft *draft)
     draft->nextn = step > 1 + most;
 }
 
-/* --- operations -------------------------------------------------------------------------------------------------- */
+/* --- operations --------------------------------------------------------------------------------------------------- */
 
 static bool in_range(st_op_range range, uint32_t op)
 {
     return op - range.first < range.count;
 }
 
-/* Operations of a NextN block that nobody asked for run nowhere. */
+/* Operations of a NextN block run only where the options ask for it. */
 static bool op_runs(const st_planner *p, uint32_t op)
 {
     const st_part *nextn = &p->source->program->nextn;
@@ -185,7 +185,7 @@ static bool head_on_card(const st_planner *p, const st_draft *draft, const st_op
     return own ? draft->nextn : draft->output;
 }
 
-/* Tables of embeddings stay in RAM, but for one that is on the card as the output matrix. */
+/* Embedding tables stay in RAM, except one that is also the output matrix and on the GPU. */
 static bool unit_on_card(const st_planner *p, const st_draft *draft, const st_op *op)
 {
     if (kv_layer_of(op) != UINT32_MAX) return p->kv_device[kv_layer_of(op)] == ST_CARD;
@@ -199,7 +199,7 @@ static bool unit_on_card(const st_planner *p, const st_draft *draft, const st_op
     }
 }
 
-/* A head begins where its body ended: of a whole batch only the rows that are asked for cross. */
+/* A head gathers its rows on the device where its body ended, so that only these rows move. */
 static bool hidden_on_card(const st_planner *p, uint32_t gather)
 {
     const st_op *ops = p->source->program->ops;
@@ -208,7 +208,7 @@ static bool hidden_on_card(const st_planner *p, uint32_t gather)
     return i > 0 && p->op_device[i - 1] != ST_HOST;
 }
 
-/* Keys and values are where the layer's attention is; who shares them goes there to read. */
+/* The KV cache is on the device of its layer's attention; layers that share it run attention there. */
 static void place_kv(st_planner *p, const st_draft *draft)
 {
     for (uint32_t i = 0; i < p->kv_layer_count; i++) {
@@ -227,7 +227,7 @@ static st_type kv_type_of(const st_planner *p)
     return st_kv_default_type(p->source->desc);
 }
 
-/* How many of a layer's experts the card has: some by slots, all or none else. */
+/* The number of a layer's experts on the GPU: its slots with a cache, else all or none. */
 static void place_slots(st_planner *p, const st_draft *draft)
 {
     uint32_t more = draft->more;
@@ -241,9 +241,9 @@ static void place_slots(st_planner *p, const st_draft *draft)
     }
 }
 
-/* --- weights ----------------------------------------------------------------------------------------------------- */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* A cache's experts are read on the host, where they all are; of what the card has, the slots are the whole. */
+/* With a cache the host reads all experts, and the GPU has only the slots. */
 static uint8_t readers_of(const st_planner *p, const st_draft *draft, uint32_t op, int32_t weight)
 {
     uint8_t device = p->op_device[op];
@@ -267,7 +267,7 @@ static void place_weights(st_planner *p, const st_draft *draft)
     }
 }
 
-/* Tensors do not grow beyond the files they are in: their sums fit a size. */
+/* Tensors lie within files, so their sums do not overflow. */
 size_t st_weights_lay_out(const st_planner *p, size_t *offsets)
 {
     const st_binding *binding = p->source->binding;

@@ -41,7 +41,7 @@ st_plan_options st_plan_options_default(void)
     return options;
 }
 
-/* --- options ----------------------------------------------------------------------------------------------------- */
+/* --- options ------------------------------------------------------------------------------------------------------ */
 
 static strata_status check_devices(const st_plan_source *source, strata_error *error)
 {
@@ -50,7 +50,7 @@ static strata_status check_devices(const st_plan_source *source, strata_error *e
     for (uint32_t i = 1; known && i < source->device_count; i++) known = source->devices[i].kind == ST_DEVICE_CARD;
     if (known) return STRATA_OK;
     return st_error_set(error, STRATA_USAGE, NULL,
-                        "devices: expected the host and at most one card, found %" PRIu32 " devices",
+                        "devices: expected the host and at most one GPU, found %" PRIu32 " devices",
                         source->device_count);
 }
 
@@ -78,7 +78,8 @@ static strata_status check_margins(const st_plan_source *source, const st_plan_o
     for (uint32_t i = 0; i < source->device_count; i++) {
         uint64_t asked = o->margin_bytes[i], available = source->devices[i].free_bytes;
         if (asked == ST_BYTES_AUTO || asked <= available) continue;
-        return st_error_set(error, STRATA_MEMORY, i == ST_HOST ? "use a smaller placement.ram_margin_bytes" : "use a smaller placement.vram_margin_bytes",
+        const char *hint = i == ST_HOST ? "use a smaller placement.ram_margin_bytes" : "use a smaller placement.vram_margin_bytes";
+        return st_error_set(error, STRATA_MEMORY, hint,
                             "%s: a margin of %s bytes, %s are there: %s bytes are missing",
                             source->devices[i].name, st_number_text(asked, margin), st_number_text(available, there),
                             st_number_text(asked - available, missing));
@@ -104,7 +105,7 @@ static strata_status contradiction(strata_error *error, const char *option, cons
     return st_error_set(error, STRATA_USAGE, NULL, "%s: %s", option, why);
 }
 
-/* Of a model with routed experts; others have nothing that these could be about. */
+/* Options of routed experts mean nothing for a model without. */
 static strata_status check_moe(const st_planner *p, strata_error *error)
 {
     const st_plan_options *o = &p->options;
@@ -155,7 +156,7 @@ static void fill_in(st_planner *p)
     }
 }
 
-/* --- the plan itself --------------------------------------------------------------------------------------------- */
+/* --- the plan itself ---------------------------------------------------------------------------------------------- */
 
 static strata_status lay_out_device(st_planner *p, uint8_t device, st_plan *plan, strata_error *error)
 {
@@ -183,7 +184,7 @@ static uint32_t dense_on_card(const st_planner *p, const st_draft *draft)
 static void predict(const st_planner *p, st_plan *plan)
 {
     uint32_t depth = p->options.depth ? p->options.depth : ST_DEPTH_DEFAULT;
-    /* A prompt of 512 tokens in very small batches is many steps to walk through; a shorter one says as much. */
+    /* In very small batches a prompt of 512 tokens is many steps to price; a shorter one has the same speed. */
     uint32_t prefill = plan->batch < SMALL_BATCH ? BATCHES_OF_PROMPT * plan->batch : 0;
     plan->speed = st_plan_predict(p->source, plan, depth, prefill, p->options.hit_rate);
 }

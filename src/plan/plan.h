@@ -1,6 +1,6 @@
 /* The plan: where every tensor, every layer's KV and every expert lives, how long the context is, what every byte is
  * for, how fast it should go, and why. A pure function of description, program, devices and options: it allocates
- * nothing but the plan itself, touches no device and no tensor data, and runs for a card that is not there.
+ * nothing but the plan itself, touches no device and no tensor data, and plans for a GPU that the machine lacks.
  * Knows bytes and rates; must not know a family, a backend's functions or an address. */
 #ifndef ST_PLAN_PLAN_H
 #define ST_PLAN_PLAN_H
@@ -11,7 +11,7 @@
 #include "plan/schedule.h"
 #include "plan/working.h"
 
-/* Whose a byte is. The ledger has the same list. */
+/* The owners of memory, in the plan and in the ledger. */
 #define ST_OWNER_TABLE(X)                                                                                  \
     X(RUNTIME, "runtime")         /* a driver's context, modules and graphs */                             \
     X(WEIGHTS, "weights")         /* at their exact size; on the host: mapped from the file */             \
@@ -20,8 +20,8 @@
     X(KV, "kv")                                                                                            \
     X(STATE, "recurrent state")                                                                            \
     X(SNAPSHOTS, "snapshots")                                                                              \
-    X(SCRATCH, "scratch")         /* values, step blocks, what operations work in */                       \
-    X(STAGING, "staging")         /* what copies pass through, and logits on their way to the caller */    \
+    X(SCRATCH, "scratch")         /* values, step blocks, scratch of operations */                         \
+    X(STAGING, "staging")         /* buffers of copies between devices, and of logits */                   \
     X(PADDING, "padding")         /* up to the alignment of a range */                                     \
     X(GRANULARITY, "granularity") /* up to the size in which the device allocates */
 
@@ -39,7 +39,7 @@ typedef enum st_moe_mode { ST_MOE_AUTO, ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACH
 const char *st_moe_mode_name(st_moe_mode mode);
 
 enum {
-    ST_LAYERS_AUTO = -2, /* as many as pay */
+    ST_LAYERS_AUTO = -2, /* as many as fit */
     ST_LAYERS_ALL = -1,
     ST_SEQUENCES_MAX = 64,
     ST_NO_DEVICE = 255, /* of a NextN block's KV where the block is not run */
@@ -47,7 +47,7 @@ enum {
 #define ST_BYTES_AUTO UINT64_MAX
 
 typedef struct st_plan_options {
-    int32_t layers;          /* on the card (-g): ST_LAYERS_AUTO, ST_LAYERS_ALL or so many, from the first */
+    int32_t layers;          /* on the GPU, from the first: a number, ST_LAYERS_AUTO or ST_LAYERS_ALL */
     uint32_t context;        /* 0: chosen */
     int32_t kv_type;         /* an st_type; −1: chosen */
     uint32_t batch;          /* 0: 512, or 2048 with experts in RAM */
@@ -58,28 +58,28 @@ typedef struct st_plan_options {
     bool nextn;
     st_moe_mode moe;
     int32_t expert_slots;    /* per layer; −1: chosen */
-    uint32_t cpu_moe_layers; /* the routed experts of so many layers, from the first, stay in RAM and on the CPU */
-    uint32_t cpu_ffn_layers; /* the same of dense feed-forward parts */
-    uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: by the device */
-    bool disk;               /* weights may stay in the file, unpinned, and be read when they are needed */
-    double hit_rate;         /* of the expert cache, recorded; negative: the table's */
+    uint32_t cpu_moe_layers; /* the first layers whose routed experts stay in RAM and run on the CPU */
+    uint32_t cpu_ffn_layers; /* the same for dense feed-forward parts */
+    uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: the device's default */
+    bool disk;               /* weights may stay on disk and be read on use */
+    double hit_rate;         /* recorded, of the expert cache; negative: assumed from the table */
     uint32_t depth;          /* at which decoding is predicted; 0: 4096, at most the context */
-    bool watch;              /* the routing is read by the host, layer by layer */
+    bool watch;              /* the host reads the routing of every layer */
     bool no_rings;           /* window layers keep every position: for tests */
 } st_plan_options;
 
 typedef struct st_plan_device {
     const st_profile *profile;
-    uint64_t capacity_bytes; /* what may be used in all, the margin included */
+    uint64_t capacity_bytes; /* usable in all, the margin included */
     uint64_t margin_bytes;
     uint64_t owners[ST_OWNER_COUNT];
     uint64_t planned_bytes;  /* the sum of the owners; + margin ≤ capacity */
-    uint64_t block_bytes;    /* of the one allocation: what is neither mapped nor the runtime's */
+    uint64_t block_bytes;    /* of the one allocation: all but mapped memory and the runtime */
 } st_plan_device;
 
-/* One sequence's memory on a device: its KV (layout.h), the working set, and on the host beside a card what is on its
- * way: two step blocks, and out_rows rows of logits if the output matrix is on the card. Each begins at a multiple of
- * 256, in a part of the block that is sequence_bytes long, one for each sequence. */
+/* The memory of one sequence on a device: its KV cache (layout.h), its working set and, on the host beside a GPU,
+ * staging: two step blocks, and out_rows rows of logits if the output matrix is on the GPU. Each begins at a multiple
+ * of 256. The block holds sequence_bytes for each sequence. */
 typedef struct st_plan_sequence {
     const st_kv_layout *kv;  /* of the layers on this device */
     size_t kv_offset, working_offset, staging_offset;
@@ -91,7 +91,7 @@ typedef struct st_plan_sequence {
 
 typedef struct st_plan_speed {
     double decode_tps, prefill_tps;
-    const char *limit; /* what decoding waits for most: "the card's memory", "RAM", "the link", "the disk", … */
+    const char *limit; /* what limits decoding: "the card's memory", "RAM", "the link", "the disk", … */
     uint32_t depth;    /* positions before the decoded token */
     uint32_t prefill;  /* tokens of the prompt that prefill_tps is for */
     bool estimate;
@@ -107,13 +107,13 @@ st_slot_layout st_slot_layout_of(const st_binding *binding, const st_op *experts
 
 typedef struct st_plan_experts {
     st_moe_mode mode;          /* ST_MOE_AUTO: the model has none */
-    uint64_t budget_bytes;     /* what the card has left for routed experts */
-    const uint32_t *slots;     /* [layers, NextN]: how many of its experts the card holds, in slots or as a whole */
+    uint64_t budget_bytes;     /* what the GPU has left for routed experts */
+    const uint32_t *slots;     /* [layers, NextN]: how many of its experts the GPU holds, in slots or resident */
     const uint64_t *slot_bytes; /* [layers, NextN]: of one slot */
     double slots_per_layer;    /* mean over the layers with experts */
     double resident_share;
     double hit_rate;           /* assumed */
-    double uploads;            /* per layer and token, recorded: they take memory from the CPU. 0: not counted */
+    double uploads;            /* recorded, per layer and token: they slow the CPU's reads down. 0: not counted */
     const char *hit_source;    /* "table", "slots / experts", "recorded"; "all or none" without a cache */
 } st_plan_experts;
 
@@ -131,20 +131,20 @@ typedef struct st_plan {
     uint32_t context, batch, out_rows, sequences;
     bool nextn;
     st_type kv_type;
-    uint32_t device_count; /* 1: no card takes part */
+    uint32_t device_count; /* 1: no GPU takes part */
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_sequence sequence[ST_DEVICES_MAX];
     const uint8_t *op_device;     /* [operations] */
     bool watched;                 /* the stages let the host read the routing */
     st_plan_part parts[ST_PARTS]; /* NextN's is empty unless `nextn` */
     const uint8_t *weight_devices; /* [weights]: bit d: an operation on device d reads it. Routed experts in a cache are
-                                      read on the host, where all are; the card has slots */
+                                      read on the host, where all are; the GPU has slots */
     const size_t *weight_offset[ST_DEVICES_MAX]; /* [weights]: in the device's block; SIZE_MAX: not in it */
-    size_t slots_offset, expert_staging_offset; /* in the card's block: slots of layer 0, 1, …; what is in transit */
+    size_t slots_offset, expert_staging_offset; /* in the GPU's block: slots of layer 0, 1, …; what is in transit */
     size_t expert_staging_bytes;
     size_t sequences_offset[ST_DEVICES_MAX];     /* in the device's block, behind all weights and slots */
     const uint8_t *kv_device;     /* [layers, NextN]: of its keys, values and state, or of those it reads */
-    uint32_t layers_total, layers_on_card; /* whose attention part (and shared expert) is on the card */
+    uint32_t layers_total, layers_on_card; /* whose attention part (and shared expert) is on the GPU */
     uint32_t ffn_on_card;         /* dense feed-forward parts */
     bool output_on_card, on_disk;
     st_plan_experts experts;
@@ -159,12 +159,12 @@ typedef struct st_plan_source {
     const st_desc *desc;
     const st_binding *binding;
     const st_program *program;
-    const st_profile *devices; /* [device_count]: the host, then the card */
+    const st_profile *devices; /* [device_count]: the host, then the GPU */
     uint32_t device_count;
 } st_plan_source;
 
-/* Everything lives in `arena`; the source must outlive it. A refusal is STRATA_MEMORY with the device, what is there,
- * what is asked for and how many bytes are missing, or STRATA_USAGE for options that contradict each other. */
+/* The plan lives in `arena`; the source must outlive it. What does not fit is STRATA_MEMORY with the device and the
+ * bytes needed, available and missing; options that contradict each other are STRATA_USAGE. */
 strata_status st_plan_build(const st_plan_source *source, const st_plan_options *options, st_arena *arena,
                             const st_plan **out, strata_error *error);
 
@@ -181,7 +181,8 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
 strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double hit_rate,
                                  double *tps, strata_error *error);
 
-/* The hit rate assumed when `share` of `experts` experts are resident: of so many experts a layer, a table's. */
+/* The hit rate assumed when `share` of `experts` experts are resident. From this many experts on it comes from a table.
+ * */
 enum { ST_HIT_TABLE_EXPERTS = 64 };
 double st_hit_rate_assumed(uint32_t experts, double share);
 

@@ -1,4 +1,4 @@
-/* Refusals: before anything is allocated, with the numbers, and with what would help. */
+/* The error for a plan that does not fit, with the numbers and the options that would fit. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -6,12 +6,12 @@
 
 enum { HINT_BYTES = 256, NAME_BYTES = 96 };
 
-/* What the draft was made for, and the words about what would fit instead. */
+/* The mode and context that were drafted, and the hint being written. */
 typedef struct refusal {
     st_planner *p;
     st_moe_mode mode;
     uint32_t context;
-    uint32_t device; /* the one that is too small */
+    uint32_t device; /* that is too small */
     char hint[HINT_BYTES];
     size_t used;
 } refusal;
@@ -32,7 +32,7 @@ static void suggest(refusal *r, const char *option, uint64_t number, bool with_n
     if (r->used >= sizeof r->hint) r->used = sizeof r->hint - 1;
 }
 
-/* The largest of low … high for which `fits` holds, as it does for all smaller; 0: for none. */
+/* The largest number of low … high that `fits` (so do all smaller); 0: none. */
 static uint32_t largest(refusal *r, uint32_t low, uint32_t high, bool (*fits)(refusal *, uint32_t))
 {
     if (low > high || !fits(r, low)) return 0;
@@ -75,7 +75,7 @@ static void suggest_layers(refusal *r)
     r->p->options.layers = before;
 }
 
-/* Experts on the CPU take nothing of the card; those that are there whole take nothing of RAM. */
+/* Experts on the CPU take no VRAM; resident experts take no RAM. */
 static void suggest_mode(refusal *r)
 {
     st_moe_mode before = r->mode;
@@ -100,7 +100,7 @@ static void name_parts(const refusal *r, const st_draft *draft, char name[NAME_B
                           : draft->mode == ST_MOE_CACHE  ? " with expert slots"
                                                          : "";
     if (r->device == ST_HOST)
-        snprintf(name, NAME_BYTES, "%s", draft->trunk ? "the weights beside the card's" : "the weights");
+        snprintf(name, NAME_BYTES, "%s", draft->trunk ? "the weights beside the GPU's" : "the weights");
     else snprintf(name, NAME_BYTES, "%u of %u layers%s", draft->trunk, r->p->layer_count, experts);
 }
 

@@ -1,8 +1,8 @@
-/* Values have places (program.h) that later values reuse, on every device alike. A move never overwrites a live value: it
- * stands after the operation that makes the value and before the one that reads it, so within the value's lifetime, and
- * no other live value shares its place. A place is not reused too early: the GPU's queue runs in order, and the host runs
- * in order and waits for what it reads. That leaves moves from the host to the GPU, which read the host's memory later
- * than they are enqueued: a run that would write there waits for them. */
+/* Values have places (program.h) that later values reuse, on every device alike. A move never overwrites a live value:
+ * it stands after the operation that makes the value and before the one that reads it, so within the value's lifetime,
+ * and no other live value shares its place. A place is not reused too early: the GPU's queue runs in order, and the
+ * host runs in order and waits for what it reads. That leaves moves from the host to the GPU, which read the host's
+ * memory later than they are enqueued: a run that would write there waits for them. */
 #include "plan/schedule.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ typedef struct move {
     int32_t next; /* in its gap */
 } move;
 
-/* A gap is the place before an operation of the range: gap i before the i-th; what was there before has gap 0. */
+/* Gap i is the place before the i-th operation of the range. Values from before the range have gap 0. */
 typedef struct gap {
     int32_t first, last; /* moves */
 } gap;
@@ -27,18 +27,18 @@ typedef struct builder {
     const uint8_t *placed;
     st_op_range range;
     uint8_t *valid;
-    uint32_t *made;   /* [values]: the gap behind the operation that wrote it last */
+    uint32_t *made;   /* [values]: the gap after its last write */
     gap *gaps;        /* [range.count + 1] */
     move *moves;
     uint32_t move_count;
     uint32_t group;     /* the first of the moves that the host's current run waits for */
     uint32_t group_gap; /* the gap they all get: behind the last of these values to be made */
-    /* the second pass */
+    /* of the second pass */
     st_stage *stages;
     uint32_t stage_count;
-    int32_t *moved;   /* [values]: the stage that brought it to the host last */
+    int32_t *moved;   /* [values]: its last MOVE to the host */
     int32_t waited;   /* this stage, and so all before it, has ended */
-    int32_t *up;      /* stages: moves from the host that may not have ended */
+    int32_t *up;      /* MOVE stages from the host that may not have ended */
     uint32_t up_count;
 } builder;
 
@@ -68,7 +68,7 @@ static void put_in_gap(builder *b, uint32_t index, uint32_t at)
     g->last = (int32_t)index;
 }
 
-/* The run that waits for the group is through. A card's run is split for it only once, as soon as all of it is made. */
+/* Ends the group of the host's run. All its moves share one gap, so that they interrupt the GPU's run only once. */
 static void close_group(builder *b)
 {
     for (; b->group < b->move_count; b->group++) put_in_gap(b, b->group, b->group_gap);
@@ -140,7 +140,7 @@ static void wait_for(builder *b, int32_t stage, int32_t *wait)
     if (stage > b->waited && stage > *wait) *wait = stage;
 }
 
-/* Before `value` is written on the host. */
+/* The moves that must have read the place of `value` before the host writes it. */
 static void wait_for_readers(builder *b, int32_t value, int32_t *wait)
 {
     if (value == ST_NO_VALUE) return;
@@ -202,7 +202,7 @@ static void emit_moves(builder *b, uint32_t at)
 
 static void emit_stages(builder *b)
 {
-    uint32_t first = 0; /* of the run that is open */
+    uint32_t first = 0; /* of the current run */
     for (uint32_t i = 0; i < b->range.count; i++) {
         bool moves = b->gaps[i].first != NONE;
         if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !flags_at(b, i - 1)))) continue;
@@ -215,7 +215,7 @@ static void emit_stages(builder *b)
 
 /* --- in all ------------------------------------------------------------------------------------------------------- */
 
-/* No more moves than inputs, no more stages than moves and as many runs as operations and moves can part. */
+/* At most a move per input and device; at most a stage per move and two per operation. */
 static bool allocate(builder *b, st_arena *scratch)
 {
     size_t inputs = 0, values = b->program->value_count, count = b->range.count;
@@ -224,7 +224,7 @@ static bool allocate(builder *b, st_arena *scratch)
     b->made = st_arena_alloc(scratch, values, sizeof *b->made);
     b->gaps = st_arena_alloc(scratch, count + 1, sizeof *b->gaps);
     b->moves = st_arena_alloc(scratch, 2 * inputs, sizeof *b->moves);
-    b->stages = st_arena_alloc(scratch, 2 * inputs + 2 * count, sizeof *b->stages); /* shared experts read on both devices */
+    b->stages = st_arena_alloc(scratch, 2 * inputs + 2 * count, sizeof *b->stages);
     b->moved = st_arena_alloc(scratch, values, sizeof *b->moved);
     b->up = st_arena_alloc(scratch, 2 * inputs, sizeof *b->up);
     if (!b->made || !b->gaps || !b->moves || !b->stages || !b->moved || !b->up) return false;

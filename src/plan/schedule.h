@@ -1,9 +1,9 @@
 /* The scheduler: turns the device of every operation into stages, which are runs of operations on one device and moves
  * of values between devices. Pure; knows no address and no time.
  *
- * The host executes its stages in order and synchronously. The GPU has one in-order queue for runs and for moves of both
- * directions; the host enqueues its stages and continues. The GPU's stages therefore need no waits among each other, and
- * when one has ended, all before it have. The host waits only where a stage says so. */
+ * The host executes its stages in order and synchronously. The GPU has one in-order queue for runs and for moves of
+ * both directions; the host enqueues its stages and continues. The GPU's stages therefore need no waits among each
+ * other, and when one has ended, all before it have. The host waits only where a stage says so. */
 #ifndef ST_PLAN_SCHEDULE_H
 #define ST_PLAN_SCHEDULE_H
 
@@ -20,7 +20,8 @@ typedef enum st_stage_kind {
 } st_stage_kind;
 
 /* Flags of routed experts beside their device. The operation ends its run, its inputs are moved to the host too, and a
- * SPLIT follows (ST_SHARED: the GPU may lack some of the experts) or else a WATCH. A SPLIT can read the routing as well. */
+ * SPLIT follows (ST_SHARED: the GPU may lack some of the experts) or else a WATCH. A SPLIT can read the routing as
+ * well. */
 enum { ST_SHARED = 2, ST_WATCHED = 4 };
 
 enum { ST_NO_STAGE = -1 };
@@ -42,9 +43,9 @@ typedef struct st_stages {
                         the end of the range. All but this part's head wait for it before they write values there */
 } st_stages;
 
-/* The stages of one range of the program. `placed` is [operations]: the device, with flags. `valid` is [values]: on which
- * devices (bit d) each is at hand, before and after; a head starts from what its body left. A value that an operation
- * reads on a device that does not have it moves there once. After a failure `valid` is undefined. */
+/* The stages of one range of the program. `placed` is [operations]: the device, with flags. `valid` is [values]: on
+ * which devices (bit d) each is at hand, before and after; a head starts from what its body left. A value that an
+ * operation reads on a device that does not have it moves there once. After a failure `valid` is undefined. */
 strata_status st_schedule_build(const st_program *program, const uint8_t *placed, st_op_range range, uint8_t *valid,
                                 st_arena *arena, st_stages *out, strata_error *error);
 

@@ -1,4 +1,4 @@
-/* What a placed draft takes on each device, owner by owner, to the byte. */
+/* Sizing: the bytes of every owner on each device, for a placed draft. */
 #include <string.h>
 
 #include "backend/backend.h"
@@ -9,7 +9,7 @@ enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT
 
 /* --- one sequence ------------------------------------------------------------------------------------------------ */
 
-/* With experts in RAM a prompt is worth sending in larger pieces: each piece touches nearly all of them. */
+/* With experts in RAM a larger batch pays: each batch reads nearly all of them. */
 static uint32_t batch_of(const st_planner *p, const st_draft *draft)
 {
     bool experts_in_ram = draft->trunk > 0 && draft->expert_bytes[ST_HOST] > 0;
@@ -30,7 +30,7 @@ static void ask_scratch(st_planner *p, uint32_t batch)
     p->scratch_batch = batch;
 }
 
-/* On the host beside a card: the step blocks on their way up, and logits on their way down. */
+/* On the host beside a GPU: the step blocks on their way up, and logits on their way down. */
 static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_sequence *s)
 {
     size_t logits, step = st_align_up(st_step_bytes(draft->batch), ST_RANGE_ALIGN);
@@ -66,7 +66,7 @@ static bool size_sequence(const st_planner *p, st_draft *draft, uint8_t device, 
            st_align_size(s->sequence_bytes, ST_RANGE_ALIGN, &s->sequence_bytes);
 }
 
-/* --- a device ---------------------------------------------------------------------------------------------------- */
+/* --- a device ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t slots_total(const st_planner *p)
 {
@@ -75,7 +75,7 @@ static uint64_t slots_total(const st_planner *p)
     return bytes;
 }
 
-/* Room for a token's experts and two more on their way to their slots. */
+/* Room for one token's experts and two in transit. */
 static size_t expert_staging(const st_planner *p, const st_draft *draft)
 {
     uint64_t largest = 0, used = 0;
@@ -87,7 +87,7 @@ static size_t expert_staging(const st_planner *p, const st_draft *draft)
     return largest ? (size_t)((used + EXPERTS_IN_TRANSIT) * largest) : 0;
 }
 
-/* The card's block up to the sequences. */
+/* The GPU's block up to the sequences. */
 static void size_card_block(const st_planner *p, st_draft *draft)
 {
     uint64_t *owners = draft->devices[ST_CARD].owners;
@@ -107,7 +107,7 @@ static uint64_t owners_sum(const st_plan_device *device)
     return sum;
 }
 
-/* Everything that is in the block by itself is known; the rest of it is padding. False: it does not fit a size. */
+/* What the owners leave of the block is padding. False: overflow. */
 static bool size_device(st_planner *p, st_draft *draft, uint8_t d)
 {
     st_plan_device *device = &draft->devices[d];
@@ -134,7 +134,7 @@ static bool size_device(st_planner *p, st_draft *draft, uint8_t d)
     draft->block_used[d] = used;
     device->block_bytes = block;
     device->planned_bytes = owners_sum(device);
-    return device->planned_bytes >= block; /* else the sum has run over */
+    return device->planned_bytes >= block; /* else the sum has overflowed */
 }
 
 static void take_from(uint64_t *owner, uint64_t *bytes)
@@ -144,7 +144,7 @@ static void take_from(uint64_t *owner, uint64_t *bytes)
     *bytes -= taken;
 }
 
-/* What the host has no room for stays in the file, experts first: they are read least often. */
+/* What does not fit RAM stays on disk, experts first: each is read least often. */
 static void leave_on_disk(st_plan_device *host, uint64_t limit, uint64_t *disk_bytes)
 {
     uint64_t missing = host->planned_bytes > limit ? host->planned_bytes - limit : 0, left = missing;
@@ -187,7 +187,7 @@ uint64_t st_draft_missing(const st_draft *draft, uint32_t device)
     return draft->fits[device] ? 0 : d->planned_bytes - (d->capacity_bytes - d->margin_bytes);
 }
 
-/* --- experts ----------------------------------------------------------------------------------------------------- */
+/* --- experts ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t slots_bytes(const st_planner *p, const st_draft *draft, uint32_t slots)
 {
@@ -217,7 +217,8 @@ static uint64_t room_on_card(const st_planner *p, const st_draft *draft)
     return limit - draft->block_used[ST_CARD];
 }
 
-/* In a fixed order, and no layer is passed over for a smaller one: more room never means fewer slots for anybody. */
+/* Layers get slots in a fixed order and none is skipped for a smaller one, so that more room never takes a slot away.
+ * */
 void st_draft_fill_slots(const st_planner *p, st_draft *draft)
 {
     draft->slots = draft->more = 0;
@@ -238,7 +239,7 @@ void st_draft_fill_slots(const st_planner *p, st_draft *draft)
         room -= bytes;
         draft->more++;
     }
-    draft->more = 0; /* all have all of their experts */
+    draft->more = 0; /* every layer has a slot for each expert */
 }
 
 uint64_t st_draft_expert_budget(const st_draft *draft)

@@ -84,8 +84,8 @@ static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t d
     return p;
 }
 
-/* The card's part counts as if all of them were there. They come as whole experts, so that it has all of them for some
- * tokens and layers and few for others; and a cache that grows must not seem to make the card slower. */
+/* The GPU's share is priced as if it had all experts: a hit rate is a mean over layers with all and layers with few of
+ * them, and a larger cache must not be predicted slower. */
 static part card_part(const st_timeline *t, const st_cached_experts *x)
 {
     return part_of(t, x, ST_CARD, 1);
@@ -102,7 +102,7 @@ static double resident_share(const st_timeline *t, const st_cached_experts *x)
     return share < 1 ? share : 1;
 }
 
-/* Of one token's experts as many as are found in the cache; of a batch, which touches all, as many as there are. */
+/* Of one token's experts the hit rate; of a batch, which touches all, the resident share. */
 static double share_on_card(const st_timeline *t, const st_cached_experts *x)
 {
     double resident = resident_share(t, x);
@@ -119,7 +119,7 @@ static part host_part(const st_timeline *t, const st_cached_experts *x)
     return p;
 }
 
-/* What has no slot passes through the staging while the card computes. */
+/* Experts without a slot are copied through the staging while the GPU computes. */
 static part streamed_part(const st_timeline *t, const st_cached_experts *x)
 {
     double missing = x->work.bytes * (1 - resident_share(t, x)), disk = disk_seconds(t, missing);
@@ -128,14 +128,14 @@ static part streamed_part(const st_timeline *t, const st_cached_experts *x)
     return longer(stream, card_part(t, x));
 }
 
-/* Whether the host takes a share. */
+/* Whether the host computes the experts that the GPU lacks. */
 static bool is_shared(const st_timeline *t, const st_cached_experts *x)
 {
     return resident_share(t, x) < 1 && (x->rows == 1 || !t->streams);
 }
 
-/* A token's misses are whole experts, now none and now three: what a layer takes is the mean over how many there are, each
- * expert missing by itself, and not what a mean number of them would take. */
+/* A token misses a whole number of experts. The time of a layer is the mean over that number, with each expert missing
+ * independently, and not the time of the mean number. */
 static void mean_ends(const st_timeline *t, const st_cached_experts *x, double begin, double slowed, double *end,
                       double *host_end)
 {
@@ -152,12 +152,12 @@ static void mean_ends(const st_timeline *t, const st_cached_experts *x, double b
     }
 }
 
-/* While an upload reads the host's memory, the CPU has what is left of it: its time in parts of what it is otherwise. */
+/* An upload takes bandwidth of RAM from the CPU: the factor by which the CPU slows down. */
 static double slowed_by_uploads(const st_timeline *t, const st_cached_experts *x, double seconds)
 {
     double memory = t->devices[ST_HOST].memory_rate, link = t->devices[ST_CARD].link_up;
     if (t->uploads <= 0 || seconds <= 0 || link <= 0 || memory <= 0) return 1;
-    if (link > memory / 2) link = memory / 2; /* a fair half */
+    if (link > memory / 2) link = memory / 2; /* the CPU keeps half */
     double busy = t->uploads * x->work.bytes / x->used / link / seconds;
     return 1 + (busy < 1 ? busy : 1) * link / (memory - link);
 }

@@ -1,4 +1,5 @@
-/* Two clocks, the host's and the GPU's, along the events of a step. Knows durations; knows no operation and no value. */
+/* Two clocks, the host's and the GPU's, along the events of a step. Knows durations; knows no operation and no value.
+ * */
 #ifndef ST_PLAN_TIMELINE_H
 #define ST_PLAN_TIMELINE_H
 
@@ -25,16 +26,16 @@ typedef enum st_event_kind {
 
 typedef struct st_cached_experts {
     uint32_t layer, experts, used, rows;
-    st_work work;    /* of all that the rows touch */
+    st_work work;    /* of all experts that the rows use */
     double up;       /* seconds of copying the host's sum to the GPU */
 } st_cached_experts;
 
-/* Seconds, by what they are spent on. (`event` is a backend's word for another thing.) */
+/* A priced event: seconds by what they are spent on. (st_event is a backend's.) */
 typedef struct st_priced {
     st_event_kind kind;
     int32_t mark;    /* ST_NO_MARK: none */
     double memory, arithmetic, copy;
-    double weight_bytes; /* of the host's work: what is not in RAM comes from the disk */
+    double weight_bytes; /* that the host reads, in part from disk */
     st_cached_experts cached;
 } st_priced;
 
@@ -44,10 +45,10 @@ typedef struct st_timeline {
     const st_profile *devices;
     double *marks;         /* when copies ended */
     const uint32_t *slots; /* [layers] */
-    double hit_rate;       /* of layers that have some of their experts on the card; negative: the table's */
+    double hit_rate;       /* of layers that have some of their experts on the GPU; negative: the table's */
     double disk_share;     /* of the weights that the host reads */
     bool streams;          /* a batch's experts without a slot are streamed to the GPU; else the host computes them */
-    double host, card;     /* when they are through with what they were given */
+    double host, card;     /* when each has finished its work so far */
     double uploads;        /* per layer with a cache */
     double layer_began;    /* when the last such layer ended */
     double spent[ST_SPENT_COUNT];
@@ -55,7 +56,7 @@ typedef struct st_timeline {
 
 void st_timeline_walk(st_timeline *line, const st_priced *events, uint32_t count);
 
-/* Of a copy that passes the card's link and the host's memory. */
+/* Seconds of a copy over the GPU's link and the host's memory. */
 double st_copy_seconds(const st_profile *devices, bool up, double bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* The plan in words: a line for every decision, with its numbers, and one for all that did not fit. */
+/* Explains a plan: a line for every decision with its numbers, and lines for what did not fit. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@ const char *st_device_text(const st_profile *profile, char text[ST_DEVICE_TEXT])
 {
     bool card = profile->kind == ST_DEVICE_CARD;
     bool says = strcmp(profile->name, card ? "card" : "host") != 0;
-    snprintf(text, ST_DEVICE_TEXT, "%s%s%s", card ? "card" : "RAM", says ? card ? " " : " of " : "",
+    snprintf(text, ST_DEVICE_TEXT, "%s%s%s", card ? "GPU" : "RAM", says ? card ? " " : " of " : "",
              says ? profile->name : "");
     return text;
 }
@@ -33,7 +33,7 @@ __attribute__((format(printf, 3, 4))) static void tell(st_planner *p, st_lines *
 #define WHY(...) tell(p, &p->why, __VA_ARGS__)
 #define LACKING(...) tell(p, &p->lacking, __VA_ARGS__)
 
-/* --- why --------------------------------------------------------------------------------------------------------- */
+/* --- why ---------------------------------------------------------------------------------------------------------- */
 
 static void tell_devices(st_planner *p, const st_plan *plan)
 {
@@ -43,11 +43,11 @@ static void tell_devices(st_planner *p, const st_plan *plan)
         char name[ST_DEVICE_TEXT], capacity[ST_NUMBER_TEXT], margin[ST_NUMBER_TEXT];
         WHY("%s: %s, of which a margin of %s (%s)%s", st_device_text(device->profile, name),
             st_size_text(device->capacity_bytes, capacity), st_size_text(device->margin_bytes, margin),
-            asked ? "as asked" : d == ST_CARD && device->profile->display ? "a screen hangs on it" : "default",
+            asked ? "as asked" : d == ST_CARD && device->profile->display ? "a display uses it" : "default",
             d == ST_CARD ? " and what the driver takes" : "");
     }
     if (p->source->device_count > plan->device_count)
-        WHY("no card takes part: %s", p->options.layers == 0 ? "placement.layers 0" : "not one layer fits");
+        WHY("no GPU takes part: %s", p->options.layers == 0 ? "placement.layers 0" : "not one layer fits");
 }
 
 static void tell_layers(st_planner *p, const st_draft *draft)
@@ -55,17 +55,17 @@ static void tell_layers(st_planner *p, const st_draft *draft)
     if (draft->trunk == 0) return;
     bool fixed = p->options.layers != ST_LAYERS_AUTO;
     uint32_t most = p->dense_count > p->options.cpu_ffn_layers ? p->dense_count - p->options.cpu_ffn_layers : 0;
-    WHY("layers: %u of %u attention parts with their KV on the card (%s)", draft->trunk, p->layer_count,
+    WHY("layers: %u of %u attention parts with their KV on the GPU (%s)", draft->trunk, p->layer_count,
         fixed                            ? "placement.layers"
         : draft->trunk == p->layer_count ? "all fit"
                                          : "as many as fit; whole layers go to RAM, last first");
     if (p->dense_count && draft->ffn < most)
-        WHY("feed-forward: %u of %u dense parts on the card, from the first: as many as fit beside attention",
+        WHY("feed-forward: %u of %u dense parts on the GPU, from the first: as many as fit beside attention",
             draft->ffn, p->dense_count);
     if (p->dense_count && p->options.cpu_ffn_layers)
         WHY("feed-forward: the first %u dense parts are on the CPU, as asked",
             p->options.cpu_ffn_layers < p->dense_count ? p->options.cpu_ffn_layers : p->dense_count);
-    if (p->options.nextn) WHY("NextN block: %s", draft->nextn ? "on the card, as all layers are" : "in RAM");
+    if (p->options.nextn) WHY("NextN block: %s", draft->nextn ? "on the GPU, as all layers are" : "in RAM");
 }
 
 static void tell_output(st_planner *p, const st_draft *draft)
@@ -75,7 +75,7 @@ static void tell_output(st_planner *p, const st_draft *draft)
     bool tied = matrix->role == ST_ROLE_TOKEN_EMBD;
     char size[ST_NUMBER_TEXT];
     WHY("output matrix: %s %s%s", st_size_text(matrix->bytes, size),
-        draft->output ? "on the card: all of it is read for every token" : "in RAM: the card has no room for it",
+        draft->output ? "on the GPU: all of it is read for every token" : "in RAM: the GPU has no room for it",
         !tied ? "; the embedding stays in RAM: one row is read for a token"
               : draft->output ? "; it is the embedding too and serves the look-up" : "");
 }
@@ -85,7 +85,7 @@ static void tell_mode(st_planner *p, const st_draft *draft)
     const st_plan_options *o = &p->options;
     const char *name = st_moe_mode_name(draft->mode);
     if (draft->trunk == 0) {
-        WHY("experts: %s, there is no card for them", name);
+        WHY("experts: %s, there is no GPU for them", name);
         return;
     }
     if (o->moe != ST_MOE_AUTO || o->expert_slots >= 0) {
@@ -120,7 +120,7 @@ static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *pl
     tell_mode(p, draft);
     if (draft->trunk == 0) return;
     char size[ST_NUMBER_TEXT];
-    WHY("expert budget: %s of the card are left beside trunk, KV and scratch; %.1f experts of a layer are there (%.0f "
+    WHY("expert budget: %s of the GPU are left beside trunk, KV and scratch; %.1f experts of a layer are there (%.0f "
         "%%)",
         st_size_text(e->budget_bytes, size), e->slots_per_layer, 100 * e->resident_share);
     if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.0f %% assumed (%s)", 100 * e->hit_rate, e->hit_source);
@@ -129,13 +129,13 @@ static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *pl
         WHY("experts of the first %u layers are on the CPU, as asked", p->options.cpu_moe_layers);
 }
 
-/* Which device has no room for one step more; NULL: both have. */
+/* The device that has no room for one more step of the context; NULL: neither. */
 static const char *full_device(st_planner *p, const st_draft *draft, uint32_t step)
 {
     st_draft longer = *draft;
     longer.context += step;
     st_draft_size(p, &longer);
-    if (!longer.fits[ST_CARD]) return "the card";
+    if (!longer.fits[ST_CARD]) return "the GPU";
     return !longer.fits[ST_HOST] || longer.disk_bytes > draft->disk_bytes ? "RAM" : NULL;
 }
 
@@ -169,7 +169,7 @@ static void tell_sizes(st_planner *p, const st_draft *draft)
     for (uint32_t i = 0; i < p->kv_layer_count; i++) on_card |= p->kv_device[i] == ST_CARD;
     char disk[ST_NUMBER_TEXT];
     WHY("kv type: %s (%s)", st_type_find(draft->kv_type)->name,
-        o->kv_type >= 0 ? "as asked" : on_card ? "keys and values are on a card"
+        o->kv_type >= 0 ? "as asked" : on_card ? "keys and values are on a GPU"
         : p->source->desc->recurrent ? "the model has recurrent state" : "keys and values are in RAM");
     WHY("batch: %u (%s)", draft->batch,
         draft->batch == draft->context ? "the context is no longer" : o->batch ? "as asked"
@@ -191,9 +191,9 @@ void st_draft_tell(st_planner *p, const st_draft *draft, const st_plan *plan)
     tell_sizes(p, draft);
 }
 
-/* --- what did not fit -------------------------------------------------------------------------------------------- */
+/* --- what did not fit --------------------------------------------------------------------------------------------- */
 
-/* The next step of placement, which the card has no room for. */
+/* The next step of the placement, which does not fit the GPU. */
 static void lack_step(st_planner *p, const st_draft *draft)
 {
     uint32_t last = st_draft_step_last(p), step = 0;
@@ -212,10 +212,10 @@ static void lack_step(st_planner *p, const st_draft *draft)
                        : trial.output > draft->output ? "the output matrix"
                        : trial.ffn > draft->ffn       ? "another dense feed-forward part"
                                                       : "the NextN block";
-    LACKING("%s on the card: %s bytes are missing", what, st_number_text(st_draft_missing(&trial, ST_CARD), bytes));
+    LACKING("%s on the GPU: %s bytes are missing", what, st_number_text(st_draft_missing(&trial, ST_CARD), bytes));
 }
 
-/* Everything on the card at this context. */
+/* Everything on the GPU at this context. */
 static void lack_whole(st_planner *p, const st_draft *draft)
 {
     st_draft trial = {.mode = p->moe_count ? ST_MOE_RESIDENT : ST_MOE_AUTO, .context = draft->context};
@@ -225,7 +225,7 @@ static void lack_whole(st_planner *p, const st_draft *draft)
     st_draft_size(p, &trial);
     uint64_t missing = st_draft_missing(&trial, ST_CARD);
     if (missing)
-        LACKING("everything%s on the card with a context of %s: %s bytes are missing",
+        LACKING("everything%s on the GPU with a context of %s: %s bytes are missing",
                 p->moe_count ? ", all experts too," : "", st_number_text(draft->context, context),
                 st_number_text(missing, bytes));
 }
@@ -240,7 +240,7 @@ static void lack_context(st_planner *p, const st_draft *draft)
     st_draft_size(p, &trial);
     char context[ST_NUMBER_TEXT], card[ST_NUMBER_TEXT], ram[ST_NUMBER_TEXT];
     if (!st_draft_fits(&trial))
-        LACKING("the model's context of %s beside the rest: %s bytes are missing on the card, %s in RAM",
+        LACKING("the model's context of %s beside the rest: %s bytes are missing on the GPU, %s in RAM",
                 st_number_text(max, context), st_number_text(st_draft_missing(&trial, ST_CARD), card),
                 st_number_text(st_draft_missing(&trial, ST_HOST), ram));
 }
@@ -260,7 +260,7 @@ static void lack_kv_type(st_planner *p, const st_draft *draft)
         LACKING("options.kv_type q8_0 would hold a context of %s with the rest as it is", st_number_text(context, text));
 }
 
-/* What a shorter context would bring to the card. */
+/* What half the context would let fit on the GPU. */
 static void lack_shorter(st_planner *p, const st_draft *draft)
 {
     uint32_t half = draft->context / 2;
@@ -268,9 +268,10 @@ static void lack_shorter(st_planner *p, const st_draft *draft)
     char text[ST_NUMBER_TEXT];
     if (half < 256 || !st_draft_at(p, draft->mode, false, half, &trial)) return;
     st_number_text(half, text);
-    if (trial.trunk > draft->trunk) LACKING("options.context %s: %u of %u layers on the card", text, trial.trunk, p->layer_count);
-    else if (trial.ffn > draft->ffn) LACKING("options.context %s: %u dense feed-forward parts on the card", text, trial.ffn);
-    else if (trial.output > draft->output) LACKING("options.context %s: the output matrix on the card", text);
+    if (trial.trunk > draft->trunk)
+        LACKING("options.context %s: %u of %u layers on the GPU", text, trial.trunk, p->layer_count);
+    else if (trial.ffn > draft->ffn) LACKING("options.context %s: %u dense feed-forward parts on the GPU", text, trial.ffn);
+    else if (trial.output > draft->output) LACKING("options.context %s: the output matrix on the GPU", text);
     else if (trial.slots > draft->slots) LACKING("options.context %s: at least %u expert slots a layer", text, trial.slots);
 }
 

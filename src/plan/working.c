@@ -22,7 +22,7 @@ static void widen(size_t *largest, size_t bytes)
     if (*largest < aligned) *largest = aligned;
 }
 
-/* Values may live on any device that computes, so each has the whole of them: a value has one offset everywhere. */
+/* A value may be used on any device, and has the same offset on all: every device has room for all values. */
 static bool lay_out(const st_desc *desc, const st_program *program, const st_working_options *options,
                     st_working_set *set)
 {
@@ -33,7 +33,7 @@ static bool lay_out(const st_desc *desc, const st_program *program, const st_wor
            st_range_append(&end, program->row_bytes[ST_ROWS_OUT], options->out_rows, &set->values[ST_ROWS_OUT]) &&
            st_range_append(&end, 1, step_bytes, &set->steps[0]) && st_range_append(&end, 1, step_bytes, &set->steps[1]) &&
            st_range_append(&end, 1, set->shared_bytes, &set->scratch) &&
-           st_range_append(&end, options->workers, set->worker_bytes, &of_workers) && /* right behind: both are aligned */
+           st_range_append(&end, options->workers, set->worker_bytes, &of_workers) && /* directly after it: both are aligned */
            st_range_append(&end, carries ? desc->embedding : 0, sizeof(float), &set->carry) &&
            st_range_append(&end, sums, row, &set->sums[0]) && st_range_append(&end, sums, row, &set->sums[1]) &&
            st_align_size(end, ST_RANGE_ALIGN, &set->bytes);

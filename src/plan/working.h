@@ -12,7 +12,7 @@ typedef struct st_working_options {
     uint32_t batch, out_rows;
     uint32_t workers;         /* each has worker_bytes of scratch */
     bool nextn;               /* operations of the NextN block count */
-    bool expert_cache;        /* routed experts on the card are computed on the host too, where the card has them not */
+    bool expert_cache;        /* the host also computes routed experts of the GPU that have no slot */
     const st_scratch *scratch; /* [operations]: stated by the device's backend for this batch */
 } st_working_options;
 
@@ -20,12 +20,12 @@ typedef struct st_working_set {
     size_t values[2];        /* offsets by st_rows */
     size_t steps[2];         /* offsets: main, NextN */
     size_t scratch, carry;   /* offsets */
-    size_t sums[2];          /* offsets, on the card beside an expert cache: what the host and what fetched experts add */
+    size_t sums[2];          /* offsets, on the GPU with an expert cache: sums of the host's and of fetched experts */
     size_t shared_bytes, worker_bytes; /* of scratch: once, then for each worker */
     size_t bytes;            /* in all: a multiple of 256; 0: the device runs nothing */
 } st_working_set;
 
-/* False when it does not fit a size. */
+/* False: overflow. */
 bool st_working_set_of(const st_desc *desc, const st_program *program, const st_working_options *options,
                        st_working_set *out);
 

@@ -17,13 +17,14 @@ struct st_load {
     st_ledger *ledger;
     const void **weights[ST_DEVICES_MAX]; /* [weights] */
     st_stream *stream;                    /* NULL: no expert cache */
-    st_queue *queue;                      /* of the card, while weights go up */
+    st_queue *queue;                      /* of the GPU, while weights are copied */
     st_event *event;
     uint64_t done_bytes, total_bytes;     /* of weights */
-    uint64_t placed_bytes[ST_DEVICES_MAX], end_bytes[ST_DEVICES_MAX]; /* of the blocks: owned so far, and the furthest end */
+    uint64_t placed_bytes[ST_DEVICES_MAX]; /* of the blocks: the sum of the owners' ranges … */
+    uint64_t end_bytes[ST_DEVICES_MAX];    /* … and the end of the last */
 };
 
-/* --- the ledger ----------------------------------------------------------------------------------------------------------- */
+/* --- the ledger --------------------------------------------------------------------------------------------------- */
 
 static strata_status open_ledger(st_load *load, strata_error *error)
 {
@@ -47,7 +48,7 @@ static strata_status take_blocks(st_load *load, strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (uint32_t d = 0; d < load->plan->device_count && status == STRATA_OK; d++) {
-        /* The host's block is memory that the card copies from and to: its backend knows how to pin it. */
+        /* The GPU copies from and to the host's block: its backend pins it. */
         const st_load_device *owner = &load->devices[load->plan->device_count - 1];
         if (d == ST_CARD) owner = &load->devices[ST_CARD];
         status = st_ledger_allocate(load->ledger, d, owner->backend, owner->device, load->plan->devices[d].block_bytes,
@@ -56,7 +57,7 @@ static strata_status take_blocks(st_load *load, strata_error *error)
     return status;
 }
 
-/* --- weights -------------------------------------------------------------------------------------------------------------- */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 static st_owner owner_of(const st_weight *w)
 {
@@ -78,10 +79,10 @@ static strata_status tell_progress(st_load *load, uint64_t bytes, strata_error *
     load->done_bytes += bytes;
     if (!load->options.progress || load->options.progress(load->options.context, load->done_bytes, load->total_bytes))
         return STRATA_OK;
-    return st_error_set(error, STRATA_INTERRUPTED, NULL, "loading was stopped");
+    return st_error_set(error, STRATA_INTERRUPTED, NULL, "loading was interrupted");
 }
 
-/* Mapped: the pages are brought in, unless there are more than RAM has room for. */
+/* Mapped weights: pages are read now, unless the plan leaves weights on disk. */
 static strata_status land_on_host(st_load *load, uint32_t index, strata_error *error)
 {
     const st_weight *w = &load->source->binding->weights[index];
@@ -105,7 +106,7 @@ static strata_status send_up(st_load *load, unsigned char *to, const st_gguf_ten
     return status == STRATA_OK ? tell_progress(load, tensor->bytes, error) : status;
 }
 
-/* Counts a range of a device's block. */
+/* Enters a range of a device's block in the ledger. */
 static void place(st_load *load, uint32_t device, st_owner owner, uint64_t offset, uint64_t bytes)
 {
     st_ledger_commit(load->ledger, device, owner, bytes);
@@ -117,7 +118,7 @@ static strata_status land_on_card(st_load *load, uint32_t index, strata_error *e
 {
     const st_weight *w = &load->source->binding->weights[index];
     size_t offset = load->plan->weight_offset[ST_CARD][index];
-    if (offset == SIZE_MAX) return STRATA_OK; /* experts of a cache: they go to slots */
+    if (offset == SIZE_MAX) return STRATA_OK; /* experts of a cache go to slots */
     unsigned char *to = st_ledger_block(load->ledger, ST_CARD) + offset;
     load->weights[ST_CARD][index] = to;
     place(load, ST_CARD, owner_of(w), offset, w->bytes);
@@ -164,7 +165,7 @@ static strata_status land_weights(st_load *load, strata_error *error)
     return status;
 }
 
-/* --- the rest of the blocks ----------------------------------------------------------------------------------------------- */
+/* --- the rest of the blocks --------------------------------------------------------------------------------------- */
 
 static void place_slots(st_load *load)
 {
@@ -213,7 +214,7 @@ static strata_status open_stream(st_load *load, strata_error *error)
     return st_stream_new(&source, &load->options.experts, &load->stream, error);
 }
 
-/* What lies between the ranges, and behind the last. */
+/* The gaps between ranges, and the rest of the block. */
 static void place_gaps(st_load *load)
 {
     for (uint32_t d = 0; d < load->plan->device_count; d++) {
@@ -223,14 +224,15 @@ static void place_gaps(st_load *load)
     }
 }
 
-/* Planned and taken bytes may not differ. Where they do, it is our mistake, and no reason to refuse the user. */
+/* A difference between planned and allocated bytes is a bug of strata, and no reason to refuse the user: it is logged.
+ * */
 static void compare(const st_load *load)
 {
     strata_error difference = {0};
     if (st_ledger_check(load->ledger, &difference) != STRATA_OK) st_log(ST_LOG_WARN, "%s", difference.message);
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------ */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static strata_status load_all(st_load *load, strata_error *error)
 {

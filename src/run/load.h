@@ -1,5 +1,6 @@
-/* Weights land: a plan becomes one block per device, weights at their places, and a ledger that says so. Owns the blocks
- * through the ledger; decides nothing. Knows the plan's offsets; knows no family and runs no operation. */
+/* The loader: allocates one block per device as planned, brings weights to their offsets and enters both in the ledger.
+ * Owns the blocks through the ledger; decides nothing. Knows the plan's offsets; knows no family and runs no operation.
+ * */
 #ifndef ST_RUN_LOAD_H
 #define ST_RUN_LOAD_H
 
@@ -16,22 +17,21 @@ typedef struct st_load_device {
 } st_load_device;
 
 typedef struct st_load_options {
-    strata_progress progress; /* bytes of weights at hand; may be NULL */
+    strata_progress progress; /* bytes of weights loaded; may be NULL */
     st_ledger_trace trace;    /* may be NULL */
     void *context;            /* of both */
     st_stream_options experts; /* of a plan with an expert cache */
     st_watch *watch;          /* is shown the routing of a watched plan; may be NULL */
-    bool untouched;           /* mapped weights are left where they are: nothing will read them */
+    bool untouched;           /* mapped weights are not read: for runs that compute nothing */
 } st_load_options;
 
-/* Takes memory and brings every weight to its device; `devices` are the plan's, in its order. The source, the plan and the
- * devices must outlive it. At the end planned and taken bytes are compared: a difference is told through the log, with
- * both numbers. */
+/* Allocates memory and loads every weight; `devices` are the plan's, in its order. The source, the plan and the devices
+ * must outlive it. At the end planned and allocated bytes are compared: a difference is logged with both numbers. */
 strata_status st_load_new(const st_plan_source *source, const st_plan *plan, const st_load_device *devices,
                           const st_load_options *options, st_load **out, strata_error *error);
 void st_load_free(st_load *load);
 
-/* What the executor of one of the plan's sequences is made of. */
+/* The source of the executor of one sequence. */
 st_run_source st_load_sequence(const st_load *load, uint32_t sequence);
 
 const st_ledger *st_load_ledger(const st_load *load);

@@ -35,7 +35,7 @@ static const void *const *shared_table(const st_ready *ready, expert_source expe
     return st_stream_wave_parts(stream, experts.wave, matrix);
 }
 
-/* Where each expert is: pieces of one tensor, or on the host tensors of their own. */
+/* The address of each expert: a slice of one tensor or, on the host, a tensor of its own. */
 static const void *const *expert_table(const st_ready *ready, uint8_t device, const st_weight *w, const unsigned char *data)
 {
     const void **table = st_arena_alloc(ready->arena, w->ne[2], sizeof *table);
@@ -53,7 +53,7 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, const st
     bool routed = op->kind == ST_OP_EXPERTS && slot < ST_EXPERT_MATRICES, shared = routed && experts.share != ALL_EXPERTS;
     const st_weight *w = &ready->source->binding->weights[index];
     const unsigned char *data = ready->source->devices[device].weights[index];
-    if (shared) data = ready->devices[device].working; /* the tables say where they are */
+    if (shared) data = ready->devices[device].working; /* not read: the tables hold the addresses */
     if (!data)
         return st_error_set(error, STRATA_RUNTIME, NULL, "tensor %.*s is not on the device that reads it",
                             ST_STR_ARG(w->tensor->name));
@@ -96,7 +96,7 @@ static strata_status prepare_bound(const st_ready *ready, int part, uint8_t devi
     return d->source.backend->prepare(d->source.device, &segment, out, error);
 }
 
-/* Experts in slots have the cache's tables, those that are there for good their own. */
+/* Experts in slots use the cache's tables, resident experts a table of their own. */
 static expert_source experts_of(const st_ready *ready, uint8_t device, const st_op *op)
 {
     bool slots = ready->source->stream && op->kind == ST_OP_EXPERTS && device == ST_CARD &&
@@ -119,7 +119,7 @@ static strata_status prepare_segment(const st_ready *ready, int part, const st_s
     return status;
 }
 
-/* --- experts that the GPU lacks ---------------------------------------------------------------------------------------- */
+/* --- experts that the GPU lacks ----------------------------------------------------------------------------------- */
 
 static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
 {
@@ -127,7 +127,7 @@ static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
     return (st_bound_value){.data = card->working + card->set->sums[which], .width = width};
 }
 
-/* The output on the card += one of the sums. */
+/* The output on the GPU += one of the sums. */
 static strata_status bind_add(const st_ready *ready, const st_op *experts, int which, st_bound_op *out, strata_error *error)
 {
     st_op *add = st_arena_alloc(ready->arena, 1, sizeof *add);
@@ -152,7 +152,7 @@ static strata_status prepare_wave(const st_ready *ready, int part, const st_op *
     return status == STRATA_OK ? prepare_bound(ready, part, ST_CARD, ops, 2, ST_ROWS_ALL, out, error) : status;
 }
 
-/* The matrix by which a layer's router scores its experts. */
+/* The operation that computes the scores of a layer's router. */
 static const st_op *router_of(const st_program *program, uint32_t layer)
 {
     for (uint32_t i = 0; i < program->op_count; i++) {
@@ -163,7 +163,7 @@ static const st_op *router_of(const st_program *program, uint32_t layer)
     return NULL;
 }
 
-/* On the host, from the file: the router's own place may be the card. A hint needs no more than this. */
+/* Runs the router's matrix on the host, from the mapped file: the router itself may be on the GPU. */
 static strata_status prepare_ask(const st_ready *ready, int part, const st_op *experts, st_segment **out, strata_error *error)
 {
     const st_stream *stream = ready->source->stream;

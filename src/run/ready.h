@@ -1,4 +1,4 @@
-/* The program made ready: stages bound to addresses and prepared by their devices. Inside run/. */
+/* The plan's stages with addresses, prepared by their devices. Private to run/. */
 #ifndef ST_RUN_READY_H
 #define ST_RUN_READY_H
 
@@ -28,7 +28,7 @@ typedef struct st_ready_range {
     int32_t pending; /* st_stages.pending */
 } st_ready_range;
 
-/* Where a device's share of the sequence lies. */
+/* A device's part of the sequence. */
 typedef struct st_ready_device {
     st_run_device source;
     const st_working_set *set;
@@ -44,7 +44,7 @@ typedef struct st_ready {
     st_arena *arena;          /* tables and stages */
 } st_ready;
 
-/* Where a value's rows begin on a device. */
+/* The address of a value on a device. */
 unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan, int32_t value);
 
 /* Binds and prepares the stages of a part's body or head. */

@@ -8,7 +8,7 @@
 
 enum { WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
-/* A part of the program made ready for the devices. */
+/* A part of the program with its stages prepared. */
 typedef struct ready_part {
     st_ready_range body, head;
     st_step *master; /* the step block as the host writes it */
@@ -17,16 +17,16 @@ typedef struct ready_part {
 struct st_run {
     st_run_source source;
     st_kv *kv;
-    st_arena arena;          /* where the experts are, and the stages */
+    st_arena arena;          /* of the stages and the tables of experts */
     st_ready_device devices[ST_DEVICES_MAX];
-    st_event *crossed;       /* behind the last copy of logits or hidden states between the devices */
-    st_event *step_sent;     /* behind the last step block that went up */
-    st_event *share_sent;    /* behind the host's last share of a layer's experts that went up */
-    st_event *batch_end;     /* behind the last batch's last launch */
-    st_event *pending;       /* behind copies that may still read the host's values; NULL: none do */
+    st_event *crossed;       /* after the last copy of logits or hidden states between devices */
+    st_event *step_sent;     /* after the last copy of a step block to the GPU */
+    st_event *share_sent;    /* after the last copy of the host's share of experts to the GPU */
+    st_event *batch_end;     /* after the last launch of the last batch */
+    st_event *pending;       /* after copies that may still read the host's values; NULL: none */
     bool step_sending;
     bool computing;          /* the last batch may not have reached batch_end */
-    float *host_logits;      /* where the card's logits land */
+    float *host_logits;      /* the GPU's logits are copied here */
     bool carry_valid;
     uint32_t last_count, last_nextn_rows;
     ready_part parts[ST_PARTS];
@@ -37,7 +37,7 @@ static bool has_card(const st_run *run)
     return run->source.devices[ST_CARD].backend != NULL;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------------------------- */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 static strata_status open_queues(st_run *run, strata_error *error)
 {
@@ -150,7 +150,7 @@ st_kv *st_run_kv(st_run *run)
     return run->kv;
 }
 
-/* --- crossing: one queue of the card does runs and copies in order, so whoever waits for a point waits for all before it -------------- */
+/* --- copies between devices: the GPU has one in-order queue, so an event waits for all before it ------------------ */
 
 static strata_status wait_for(st_run *run, st_event *event, strata_error *error)
 {
@@ -162,7 +162,7 @@ static strata_status mark(st_run *run, st_event *event, strata_error *error)
     return run->source.devices[ST_CARD].backend->event_record(event, run->devices[ST_CARD].queue, error);
 }
 
-/* Values on the host may be written: no copy reads them any more. */
+/* Waits until no copy reads the host's values, so that they may be written. */
 static strata_status settle(st_run *run, strata_error *error)
 {
     st_event *pending = run->pending;
@@ -195,7 +195,7 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
     return status == STRATA_OK && ready->end ? mark(run, ready->end, error) : status;
 }
 
-/* --- experts that the GPU lacks: fetched experts follow on the GPU, the host computes the others, and the sums are added ------------- */
+/* --- experts that the GPU lacks: some are fetched to it, the host computes the others, and the sums are added ----- */
 
 static strata_status run_waves(st_run *run, const st_ready_split *split, uint32_t layer, st_stream_work *work,
                                strata_error *error)
@@ -284,7 +284,7 @@ static strata_status run_range(st_run *run, const st_ready_range *range, const s
     return status;
 }
 
-/* Everything that was put into the card's queue is over: also what a failure left there. */
+/* Waits until the GPU's queue is empty, also after a failure. */
 static strata_status drain(st_run *run, strata_error *error)
 {
     run->pending = NULL;
@@ -294,9 +294,9 @@ static strata_status drain(st_run *run, strata_error *error)
     return status == STRATA_OK ? wait_for(run, run->crossed, error) : status;
 }
 
-/* --- steps --------------------------------------------------------------------------------------------------------------------------- */
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* The block as the host wrote it, `bytes` from `offset` on, to every device that runs something. */
+/* Copies `bytes` of the step block from `offset` on to every device that runs something. */
 static strata_status send_step(st_run *run, int part, size_t offset, size_t bytes, strata_error *error)
 {
     const unsigned char *master = (const unsigned char *)run->parts[part].master;
@@ -312,7 +312,7 @@ static strata_status send_step(st_run *run, int part, size_t offset, size_t byte
     return mark(run, run->step_sent, error);
 }
 
-/* The block is written again only when the card has the last one. */
+/* Waits until the GPU has the last step block, so that it may be written. */
 static strata_status step_may_change(st_run *run, strata_error *error)
 {
     if (!run->step_sending) return STRATA_OK;
@@ -335,7 +335,8 @@ static strata_status run_body(st_run *run, int part, const strata_token *ids, ui
     return status == STRATA_OK ? run_range(run, &run->parts[part].body, step, error) : status;
 }
 
-/* The NextN block pairs each token with the hidden state before it: the carried one, then this batch's but the last. */
+/* The NextN block pairs each token with the hidden state before it: the carried one, then all but the last of this
+ * batch. */
 static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t count, uint32_t position,
                                strata_error *error)
 {
@@ -354,7 +355,7 @@ static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t co
     if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + (count - 1) * row_bytes, row_bytes, error);
     if (status == STRATA_OK && to != from) {
         status = mark(run, run->crossed, error);
-        run->pending = run->crossed; /* the host's rows are still read, or not all here yet: the body settles it */
+        run->pending = run->crossed; /* rows of the host may still be read or written: the body settles it */
     }
     if (status != STRATA_OK) return status;
     uint32_t rows = count - 1 + carried, skipped = 1 - carried;
@@ -389,7 +390,7 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
     return STRATA_OK;
 }
 
-/* The rows asked for follow the step's first words; a head may be asked for while its body still runs. */
+/* Writes the output rows behind the step's header; the body may still be running. */
 static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, uint32_t count, uint32_t row_limit,
                                    strata_error *error)
 {
@@ -422,7 +423,7 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
         status = copy(run, ST_HOST, run->host_logits, ST_CARD, value, bytes, error);
         if (status == STRATA_OK) status = mark(run, run->crossed, error);
         if (status == STRATA_OK) status = wait_for(run, run->crossed, error);
-        run->pending = NULL; /* it came before */
+        run->pending = NULL; /* its copies came before this one */
         run->computing = false;
     }
     *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;
@@ -451,7 +452,7 @@ strata_status st_run_rewind(st_run *run, uint32_t position, uint32_t *reached, s
         *reached = st_kv_position(run->kv);
         return STRATA_OK;
     }
-    /* With the NextN block the token before the point is run again: its hidden state is what the next row starts from. */
+    /* With the NextN block the token before the point runs again: the next row needs its hidden state. */
     if (run->source.plan->nextn && position > 0) position--;
     bool ran = st_kv_position(run->kv) > 0;
     strata_status status = drain(run, error);

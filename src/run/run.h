@@ -1,5 +1,5 @@
-/* The executor: walks the program for a batch. The only place that orders work and waits. Knows addresses, queues and
- * steps; knows no family, no sampling and no text. Nothing is allocated after st_run_new. */
+/* The executor: runs the plan's stages for a batch. The only place that orders work and waits. Knows addresses, queues
+ * and steps; knows no family, no sampling and no text. Nothing is allocated after st_run_new. */
 #ifndef ST_RUN_RUN_H
 #define ST_RUN_RUN_H
 
@@ -12,19 +12,19 @@
 
 typedef struct st_run st_run;
 
-/* A device with this sequence's part of its block and the weights that lie on it. */
+/* A device with this sequence's part of its block, and its weights. */
 typedef struct st_run_device {
     const st_backend *backend;  /* NULL: takes no part */
     st_device *device;
     unsigned char *memory;      /* plan->sequence[d].sequence_bytes */
-    const void *const *weights; /* [weights]: NULL where a weight is elsewhere */
+    const void *const *weights; /* [weights]: NULL where a weight is on another device */
 } st_run_device;
 
 typedef struct st_run_source {
     const st_desc *desc;
     const st_binding *binding;
     const st_program *program;
-    const st_plan *plan; /* where everything runs and lies */
+    const st_plan *plan; /* stages and offsets */
     st_stream *stream;   /* of a plan with an expert cache; else NULL */
     st_watch *watch;     /* is shown the routing of a watched plan; may be NULL */
     st_run_device devices[ST_DEVICES_MAX];
@@ -40,8 +40,8 @@ st_kv *st_run_kv(st_run *run);
  * failure the caller rewinds before it runs another batch. */
 strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count, strata_error *error);
 
-/* Logits of some rows of the last batch (at most the plan's out_rows, each below its count): [count, vocab], good until the next
- * call. */
+/* Logits of rows of the last batch (at most the plan's out_rows, each below its count): [count, vocab], valid until the
+ * next call. */
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error);
 
 /* The NextN block predicts the token after each token that has one before it. The last batch has as many such rows as
@@ -50,7 +50,7 @@ uint32_t st_run_nextn_rows(const st_run *run);
 strata_status st_run_nextn_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out,
                                   strata_error *error);
 
-/* Forgets everything from `position` on as far as the state allows (kv.h). */
+/* Rewinds the sequence to `position`, or as near before it as the state allows (kv.h). */
 strata_status st_run_rewind(st_run *run, uint32_t position, uint32_t *reached, strata_error *error);
 
 #endif

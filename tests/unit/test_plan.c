@@ -119,7 +119,7 @@ static void nothing_on_a_card(void **state)
                          LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * 2 * ROW_BF16);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 0);
-        if (i > 0) check_why(&rig, i == 1 ? "no card takes part: placement.layers 0" : "not one layer fits");
+        if (i > 0) check_why(&rig, i == 1 ? "no GPU takes part: placement.layers 0" : "not one layer fits");
     }
     plan_rig_close(&rig);
 }
@@ -501,7 +501,7 @@ static void refused_to_the_byte(void **state)
     char needed[ST_NUMBER_TEXT], message[128];
     snprintf(message, sizeof message, "(%s bytes)", st_number_text(need + 1000, needed));
     check_refused(&rig, STRATA_MEMORY, message, "would fit: options.context 4092, or options.kv_type q8_0, or placement.layers 3");
-    assert_non_null(strstr(rig.error.message, "card: 4 of 4 layers, a context of 4,096 and the margin need"));
+    assert_non_null(strstr(rig.error.message, "GPU: 4 of 4 layers, a context of 4,096 and the margin need"));
     assert_non_null(strstr(rig.error.message, " 1 bytes are missing"));
     assert_null(rig.plan);
     rig.options.layers = 0;
@@ -524,7 +524,7 @@ static void contradictions(void **state)
     rig.source.device_count = 1;
     check_refused(&rig, STRATA_USAGE, "placement.layers 2: expected a GPU, found none", "placement.vram_bytes");
     rig.source.device_count = 3;
-    check_refused(&rig, STRATA_USAGE, "expected the host and at most one card, found 3 devices", "");
+    check_refused(&rig, STRATA_USAGE, "expected the host and at most one GPU, found 3 devices", "");
     rig.source.device_count = 2;
     rig.options.nextn = true;
     check_refused(&rig, STRATA_USAGE, "no NextN block", "");

@@ -329,7 +329,7 @@ static void the_largest_context_that_fits(void **state)
         if (context == 4096) continue;
         rig.devices[ST_CARD].free_bytes = need - 1;
         assert_int_equal(plan_rig_get(&rig)->context, (context - 1) / 2 * 2);
-        check_line(&rig, "that fits the card");
+        check_line(&rig, "that fits the GPU");
     }
     /* In RAM alone too. */
     rig.source.device_count = 1;
@@ -417,7 +417,7 @@ static void context_beside_cpu_experts(void **state)
     rig.options.context = 0;
     rig.devices[ST_CARD].free_bytes = need;
     assert_int_equal(plan_rig_get(&rig)->context, 20000 / 256 * 256);
-    check_line(&rig, "the largest multiple of 256 that fits the card");
+    check_line(&rig, "the largest multiple of 256 that fits the GPU");
     rig.devices[ST_CARD].free_bytes = (uint64_t)1 << 40;
     assert_int_equal(plan_rig_get(&rig)->context, 60000 / 256 * 256);
     plan_rig_close(&rig);

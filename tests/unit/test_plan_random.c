@@ -195,7 +195,7 @@ static void plans_are_sound(void **state)
         }
         plan_rig_close(&rig);
     }
-    print_message("seed %d: %u plans (%u with a card; resident %u, cpu %u, cache %u), %u refusals\n", SEED, planned,
+    print_message("seed %d: %u plans (%u with a GPU; resident %u, cpu %u, cache %u), %u refusals\n", SEED, planned,
                   cards, modes[ST_MOE_RESIDENT], modes[ST_MOE_CPU], modes[ST_MOE_CACHE], refused);
     /* The generator is of use only if all of it happens. */
     assert_true(planned > refused / 2 && cards > planned / 4 && refused > planned / 20);
