@@ -297,7 +297,7 @@ static void profiles_with_a_mistake(void **state)
         {"{\"card\": {\"vram\": 1, \"display\": 1}}", "card.display: expected true or false"},
         {"{\"card\": {\"vram\": 1, \"source\": \"rumour\"}}", "card.source: expected \"data sheet\" or \"measured\""},
         {"{\"card\": {\"vram\": 1, \"source\": 5}}", "card.source"},
-        {"{\"card\": {\"vram\": 1, \"like\": \"ddr4-3200\"}}", "card.like: expected the name of a GPU's profile"},
+        {"{\"card\": {\"vram\": 1, \"like\": \"ddr4-3200\"}}", "card.like: expected the name of a card's profile"},
         {"{\"card\": {\"vram\": 1, \"name\": \"\"}}", "card.name"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q9\": 1}}}", "card.type_share"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q4_K\": 1.5}}}", "card.type_share: expected shares"},
