@@ -210,11 +210,13 @@ static strata_status predictor_new(const st_plan_source *source, const st_plan *
 
 /* --- predictions -------------------------------------------------------------------------------------------------- */
 
-/* Turns a hit rate over all layers into the rate of the layers with some slots: without slots it is 0, with all 1. */
-static double rate_of_uncertain(const predictor *p, const uint32_t *slots, double rate)
+/* Turns a hit rate over all layers into the rate of the layers with some slots: without slots it is 0, with all 1. Negative: assumed. */
+static double rate_of_uncertain(const predictor *p, double rate)
 {
+    const uint32_t *slots = p->plan->experts.slots;
     const st_op_range body = p->source.program->main.body;
     double all = 0, certain = 0, uncertain = 0;
+    if (rate < 0 || !slots) return -1;
     for (uint32_t i = body.first; i < body.first + body.count; i++) {
         const st_op *op = &p->source.program->ops[i];
         if (!is_cached(p, i)) continue;
@@ -225,14 +227,6 @@ static double rate_of_uncertain(const predictor *p, const uint32_t *slots, doubl
     if (uncertain == 0) return rate;
     double left = (rate * all - certain) / uncertain;
     return left < 0 ? 0 : left > 1 ? 1 : left;
-}
-
-static double hit_rate_of(const predictor *p, double hit_rate)
-{
-    const st_plan *plan = p->plan;
-    bool recorded = plan->experts.hit_source && strcmp(plan->experts.hit_source, "recorded") == 0;
-    if (hit_rate < 0 && recorded) hit_rate = plan->experts.hit_rate;
-    return hit_rate < 0 || !plan->experts.slots ? -1 : rate_of_uncertain(p, plan->experts.slots, hit_rate);
 }
 
 /* Weights get the RAM that the other owners leave; the rest is read from disk. */
@@ -251,7 +245,7 @@ static double disk_share_of(const predictor *p)
 static st_timeline begin(const predictor *p, double hit_rate)
 {
     return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = p->plan->experts.slots,
-                         .hit_rate = hit_rate_of(p, hit_rate), .disk_share = disk_share_of(p),
+                         .hit_rate = rate_of_uncertain(p, hit_rate), .disk_share = disk_share_of(p),
                          .uploads = p->plan->experts.uploads};
 }
 
@@ -293,14 +287,14 @@ static uint32_t prefill_of(const st_plan *plan, uint32_t prefill)
     return prefill < plan->context ? prefill : plan->context;
 }
 
-strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double hit_rate,
-                                 double *tps, strata_error *error)
+strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double *tps,
+                                 strata_error *error)
 {
     st_arena arena = {0};
     predictor *p;
     const char *limit;
     strata_status status = predictor_new(source, plan, depth, &arena, &p, error);
-    double seconds = status == STRATA_OK ? decode_seconds(p, hit_rate, &limit) : 0;
+    double seconds = status == STRATA_OK ? decode_seconds(p, -1, &limit) : 0;
     if (status == STRATA_OK) *tps = seconds > 0 ? 1 / seconds : 0;
     st_arena_free(&arena);
     return status;

@@ -43,9 +43,8 @@ static st_plan_experts view_experts(const st_planner *p, const st_draft *draft)
     e.resident_share = (double)s.slots / (double)s.experts;
     e.hit_rate = draft->mode == ST_MOE_RESIDENT ? e.resident_share : 0;
     if (draft->mode != ST_MOE_CACHE) return e;
-    bool recorded = p->options.hit_rate >= 0;
-    e.hit_rate = recorded ? p->options.hit_rate : s.cached_layers ? s.hits / s.cached_layers : 0;
-    e.hit_source = recorded ? "recorded" : s.widest >= ST_HIT_TABLE_EXPERTS ? "table" : "slots / experts";
+    e.hit_rate = s.cached_layers ? s.hits / s.cached_layers : 0;
+    e.hit_source = s.widest >= ST_HIT_TABLE_EXPERTS ? "table" : "slots / experts";
     return e;
 }
 
@@ -83,8 +82,7 @@ strata_status st_draft_decode_tps(const st_planner *p, const st_draft *draft, do
     st_plan plan = st_draft_view(p, draft);
     st_arena arena = {0};
     strata_status status = st_plan_schedule(p->source, &plan, &arena, error);
-    if (status == STRATA_OK)
-        status = st_plan_decode_tps(p->source, &plan, ST_DEPTH_DEFAULT, p->options.hit_rate, tps, error);
+    if (status == STRATA_OK) status = st_plan_decode_tps(p->source, &plan, ST_DEPTH_DEFAULT, tps, error);
     st_arena_free(&arena);
     return status;
 }

@@ -33,7 +33,7 @@ const char *st_moe_mode_name(st_moe_mode mode)
 st_plan_options st_plan_options_default(void)
 {
     st_plan_options options = {
-        .layers = ST_LAYERS_AUTO, .kv_type = -1, .out_rows = 1, .sequences = 1, .expert_slots = -1, .hit_rate = -1};
+        .layers = ST_LAYERS_AUTO, .kv_type = -1, .out_rows = 1, .sequences = 1, .expert_slots = -1};
     for (int i = 0; i < ST_DEVICES_MAX; i++) {
         options.workers[i] = 1;
         options.margin_bytes[i] = ST_BYTES_AUTO;
@@ -183,10 +183,9 @@ static uint32_t dense_on_card(const st_planner *p, const st_draft *draft)
 
 static void predict(const st_planner *p, st_plan *plan)
 {
-    uint32_t depth = p->options.depth ? p->options.depth : ST_DEPTH_DEFAULT;
     /* In very small batches a prompt of 512 tokens is many steps to price; a shorter one has the same speed. */
     uint32_t prefill = plan->batch < SMALL_BATCH ? BATCHES_OF_PROMPT * plan->batch : 0;
-    plan->speed = st_plan_predict(p->source, plan, depth, prefill, p->options.hit_rate);
+    plan->speed = st_plan_predict(p->source, plan, ST_DEPTH_DEFAULT, prefill, -1);
 }
 
 static strata_status give_lines(const st_planner *p, const st_lines *lines, const char *const **out, uint32_t *count,

@@ -62,8 +62,6 @@ typedef struct st_plan_options {
     uint32_t cpu_ffn_layers; /* the same for dense feed-forward parts */
     uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: the device's default */
     bool disk;               /* weights may stay on disk and be read on use */
-    double hit_rate;         /* recorded, of the expert cache; negative: assumed from the table */
-    uint32_t depth;          /* at which decoding is predicted; 0: 4096, at most the context */
     bool watch;              /* the host reads the routing of every layer */
     bool no_rings;           /* window layers keep every position: for tests */
 } st_plan_options;
@@ -114,7 +112,7 @@ typedef struct st_plan_experts {
     double resident_share;
     double hit_rate;           /* assumed */
     double uploads;            /* recorded, per layer and token: they slow the CPU's reads down. 0: not counted */
-    const char *hit_source;    /* "table", "slots / experts", "recorded"; "all or none" without a cache */
+    const char *hit_source;    /* "table" or "slots / experts"; "all or none" without a cache */
 } st_plan_experts;
 
 enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
@@ -178,8 +176,8 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
                               double hit_rate);
 
 /* Decoding alone, with the error. */
-strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double hit_rate,
-                                 double *tps, strata_error *error);
+strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double *tps,
+                                 strata_error *error);
 
 /* The hit rate assumed when `share` of `experts` experts are resident. From this many experts on it comes from a table.
  * */

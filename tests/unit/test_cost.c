@@ -213,17 +213,12 @@ static void experts_in_a_cache(void **state)
     double forked = 0.128 + 0.25 + 0.1048 + 0.064; /* x is on the host already: ids and weights are moved */
     takes(&r, forked + cached(0.25, 6) + cached_head, 1, forked + cached(0.25, 6) + cached_head, "RAM");
 
-    /* other rates: the argument's before a recorded one; the card's part is the longer one in the end */
+    /* other rates; the GPU's part is the longer one in the end */
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + cached(0.9, 6) + cached_head);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
-    r.plan.experts.hit_rate = 0.9;
-    r.plan.experts.hit_source = "table";
-    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.25, 6) + cached_head);
-    r.plan.experts.hit_source = "recorded";
-    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0.9, 6) + cached_head);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + cached_head);
 
-    /* no slot: nothing is found, whatever was recorded; a slot for each: nothing is moved, and the layer is one run */
+    /* no slot: nothing is found; a slot for each: nothing is moved, and the layer is one run */
     slots = 0;
     close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0, 6) + cached_head);
     slots = 4;
@@ -232,7 +227,7 @@ static void experts_in_a_cache(void **state)
     slots = 1;
     r.plan.on_disk = true; /* host weights: the table and the experts, 15200 bytes; half of them fit */
     r.plan.devices[ST_HOST].capacity_bytes = 7600;
-    close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps,
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps,
              forked + cached(0.9, 6 + 30) + cached_head + 0.32);
 }
 
@@ -488,10 +483,10 @@ static void decoding_alone_says_the_same(void **state)
         draw_plan(&r);
         st_arena arena = {0};
         strata_error error;
-        double tps, rate = i % 4 == 3 ? 0.5 : -1;
+        double tps;
         assert_int_equal(st_plan_schedule(&r.source, &r.plan, &arena, &error), STRATA_OK);
-        assert_int_equal(st_plan_decode_tps(&r.source, &r.plan, 100, rate, &tps, &error), STRATA_OK);
-        assert_true(tps == st_plan_predict(&r.source, &r.plan, 100, TOKENS, rate).decode_tps);
+        assert_int_equal(st_plan_decode_tps(&r.source, &r.plan, 100, &tps, &error), STRATA_OK);
+        assert_true(tps == st_plan_predict(&r.source, &r.plan, 100, TOKENS, -1).decode_tps);
         st_arena_free(&arena);
     }
     golden_close(&r.g);
@@ -518,7 +513,7 @@ static void every_allocation_may_fail(void **state)
     for (uint64_t n = 1; status != STRATA_OK; n++) {
         double tps = 0;
         st_fault_arm(ST_FAULT_ALLOC, n, false);
-        status = st_plan_decode_tps(&r.source, &r.plan, 100, -1, &tps, &error);
+        status = st_plan_decode_tps(&r.source, &r.plan, 100, &tps, &error);
         st_fault_arm(ST_FAULT_ALLOC, n, false);
         st_plan_speed speed = st_plan_predict(&r.source, &r.plan, 100, TOKENS, -1);
         st_fault_arm(ST_FAULT_ALLOC, 0, false);

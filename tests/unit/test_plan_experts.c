@@ -250,10 +250,6 @@ static void hit_rates(void **state)
     plan_rig_get(&rig);
     assert_true(rig.plan->experts.hit_rate == 0.25);
     assert_string_equal(rig.plan->experts.hit_source, "slots / experts");
-    rig.options.hit_rate = 0.5;
-    plan_rig_get(&rig);
-    assert_true(rig.plan->experts.hit_rate == 0.5);
-    assert_string_equal(rig.plan->experts.hit_source, "recorded");
     plan_rig_close(&rig);
     shape.experts = 100;
     plan_rig_open(&rig, &shape);
@@ -395,11 +391,6 @@ static void context_against_slots(void **state)
     rig.options.context = context + 256;
     plan_rig_get(&rig);
     assert_true(rig.plan->speed.decode_tps < 0.9 * usual);
-    /* A recorded hit rate is the same for any number of slots: the longest with room for one. */
-    rig.options.hit_rate = 0.9;
-    rig.options.context = 0;
-    plan_rig_get(&rig);
-    assert_true(rig.plan->context > context);
     plan_rig_close(&rig);
 }
 
