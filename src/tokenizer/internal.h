@@ -11,7 +11,7 @@
 
 /* The mark that stands for a blank in SentencePiece's and Gemma 4's vocabularies: U+2581. */
 #define ST_BLANK_MARK "\xE2\x96\x81"
-enum { ST_BLANK_MARK_LENGTH = 3, ST_END_IDS_MAX = 24 };
+enum { ST_BLANK_MARK_LENGTH = 3, ST_END_IDS_MAX = 64 };
 
 typedef struct st_encoder st_encoder;
 

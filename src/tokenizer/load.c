@@ -7,10 +7,36 @@
 #define KEY_MODEL "tokenizer.ggml.model"
 #define KEY_PRE "tokenizer.ggml.pre"
 
-/* Texts of control tokens after which an answer ends, for files that do not name their end-of-turn token. */
-static const char *const end_texts[] = {
-    "<|im_end|>",      "<|eot_id|>",        "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|eot|>", "<|eom|>",
-    "<|end_of_turn|>", "<|end_of_text|>",   "<|endoftext|>", "<EOT>",      "</s>",    "<｜end▁of▁sentence｜>",
+/* The texts of tokens that end an answer, whether or not the file names them. Some files give such tokens the type of
+ * user-defined ones; `control` are texts that are ordinary text in other vocabularies (HTML's </s>). `unless` names a
+ * token beside which the text ends a message, but not the answer. */
+typedef struct end_text {
+    const char *text;
+    bool control;
+    const char *unless;
+} end_text;
+
+static const end_text end_texts[] = {
+    {"<|endoftext|>", false, NULL},
+    {"<|end_of_text|>", false, NULL},
+    {"<｜end▁of▁sentence｜>", false, NULL},
+    {"</s>", true, NULL},
+    {"[EOS]", true, NULL},
+    {"<|im_end|>", false, NULL},
+    {"<|eot_id|>", false, NULL},
+    {"<|eom_id|>", false, NULL},
+    {"<|eot|>", false, NULL},
+    {"<|eom|>", false, NULL},
+    {"<EOT>", true, NULL},
+    {"[EOT]", true, NULL},
+    {"<end_of_turn>", false, NULL},
+    {"<|end_of_turn|>", false, NULL},
+    {"<turn|>", false, NULL},
+    {"<|END_OF_TURN_TOKEN|>", false, NULL},
+    {"<end_of_utterance>", false, NULL},
+    {"<|return|>", false, NULL},
+    {"<|call|>", false, NULL},
+    {"<|end|>", false, "<|return|>"},
 };
 
 static strata_status choose_kind(st_tokenizer *tokenizer, strata_error *error)
@@ -116,10 +142,31 @@ static strata_status get_id(const st_tokenizer *tokenizer, const char *key, stra
     return STRATA_OK;
 }
 
+static bool has_special(const st_vocab *vocab, const char *text)
+{
+    uint32_t id = st_vocab_find(vocab, st_str_from(text));
+    return id != ST_VOCAB_NONE && (vocab->types[id] == ST_TOKEN_CONTROL || vocab->types[id] == ST_TOKEN_USER);
+}
+
 static void add_end(st_tokenizer *tokenizer, strata_token id)
 {
     if (id < 0 || st_tokenizer_is_end(tokenizer, id) || tokenizer->end_count == ST_END_IDS_MAX) return;
     tokenizer->end_ids[tokenizer->end_count++] = id;
+}
+
+/* A vocabulary may hold a text twice, once as an ordinary token: every token is compared. */
+static void add_known_ends(st_tokenizer *tokenizer)
+{
+    const st_vocab *vocab = &tokenizer->vocab;
+    for (uint32_t id = 0; id < vocab->count; id++) {
+        bool control = vocab->types[id] == ST_TOKEN_CONTROL;
+        if (!control && vocab->types[id] != ST_TOKEN_USER) continue;
+        for (size_t i = 0; i < sizeof end_texts / sizeof *end_texts; i++) {
+            const end_text *end = &end_texts[i];
+            if ((end->control && !control) || !st_str_equal(st_vocab_text(vocab, id), st_str_from(end->text))) continue;
+            if (!end->unless || !has_special(vocab, end->unless)) add_end(tokenizer, (strata_token)id);
+        }
+    }
 }
 
 static strata_status find_named(st_tokenizer *tokenizer, strata_error *error)
@@ -143,10 +190,7 @@ static strata_status find_named(st_tokenizer *tokenizer, strata_error *error)
     add_end(tokenizer, tokenizer->eos);
     add_end(tokenizer, eot);
     add_end(tokenizer, eom);
-    for (size_t i = 0; eot < 0 && i < sizeof end_texts / sizeof *end_texts; i++) {
-        uint32_t id = st_vocab_find(&tokenizer->vocab, st_str_from(end_texts[i]));
-        if (id != ST_VOCAB_NONE && tokenizer->vocab.types[id] == ST_TOKEN_CONTROL) add_end(tokenizer, (strata_token)id);
-    }
+    add_known_ends(tokenizer);
     return STRATA_OK;
 }
 

@@ -211,6 +211,12 @@ bool st_tokenizer_adds_bos(const st_tokenizer *tokenizer)
     return tokenizer->adds_bos;
 }
 
+const strata_token *st_tokenizer_ends(const st_tokenizer *tokenizer, size_t *count)
+{
+    *count = tokenizer->end_count;
+    return tokenizer->end_ids;
+}
+
 bool st_tokenizer_is_end(const st_tokenizer *tokenizer, strata_token id)
 {
     for (size_t i = 0; i < tokenizer->end_count; i++)

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/map.h"
 
 #define KEY_TOKENS "tokenizer.ggml.tokens"
@@ -203,21 +204,14 @@ static uint32_t find_result(const st_vocab *vocab, st_str left, st_str right, ui
     return id;
 }
 
-static strata_status fail_merge(const st_gguf *gguf, size_t index, st_str merge, const char *expected,
-                                strata_error *error)
-{
-    if (merge.length > 80) merge.length = 80;
-    return st_error_set(error, STRATA_FORMAT, broken_hint, "%s: key %s[%zu]: expected %s, found '%.*s'",
-                        st_gguf_path(gguf), KEY_MERGES, index, expected, ST_STR_ARG(merge));
-}
-
 /* Merges that are read but not yet in the table: the memory of their places is on its way meanwhile. */
 typedef struct merge_queue {
     struct {
         uint32_t left, right, order, id;
     } items[32];
     size_t count;
-    uint32_t last; /* the result before */
+    uint32_t last;  /* the result before */
+    size_t skipped; /* merges that name a token the vocabulary does not have */
 } merge_queue;
 
 /* Of two equal merges the first counts. */
@@ -228,20 +222,27 @@ static void flush_merges(merge_queue *queue, st_pairs *out)
     queue->count = 0;
 }
 
+/* A merge whose tokens or result the vocabulary does not have can never apply: it is skipped. */
 static strata_status add_merge(const st_vocab *vocab, const st_gguf *gguf, size_t index, st_str merge,
                                merge_queue *queue, st_pairs *out, strata_error *error)
 {
     const char *blank = merge.length > 1 ? memchr(merge.data + 1, ' ', merge.length - 1) : NULL;
-    if (!blank || blank + 1 == merge.data + merge.length)
-        return fail_merge(gguf, index, merge, "two tokens with a blank between them", error);
+    if (!blank || blank + 1 == merge.data + merge.length) {
+        if (merge.length > 80) merge.length = 80;
+        return st_error_set(error, STRATA_FORMAT, broken_hint,
+                            "%s: key %s[%zu]: expected two tokens with a space between them, found '%.*s'",
+                            st_gguf_path(gguf), KEY_MERGES, index, ST_STR_ARG(merge));
+    }
     st_str left = {merge.data, (size_t)(blank - merge.data)};
     st_str right = {blank + 1, merge.length - left.length - 1};
     uint32_t left_id = st_vocab_find(vocab, left), right_id = st_vocab_find(vocab, right);
-    if (left_id == ST_VOCAB_NONE || right_id == ST_VOCAB_NONE)
-        return fail_merge(gguf, index, merge, "two tokens of the vocabulary", error);
-    uint32_t result = find_result(vocab, left, right, queue->last);
+    bool known = left_id != ST_VOCAB_NONE && right_id != ST_VOCAB_NONE;
+    uint32_t result = known ? find_result(vocab, left, right, queue->last) : ST_VOCAB_NONE;
     if (result == ST_VOCAB_NONE - 1) return st_error_memory(error, merge.length, KEY_MERGES);
-    if (result == ST_VOCAB_NONE) return fail_merge(gguf, index, merge, "a result that is a token", error);
+    if (result == ST_VOCAB_NONE) {
+        queue->skipped++;
+        return STRATA_OK;
+    }
     queue->last = result;
     if (!st_vocab_is_plain(vocab, result)) return STRATA_OK; /* plain text must never merge into a control token */
     st_pairs_prefetch(out, left_id, right_id);
@@ -272,5 +273,8 @@ strata_status st_vocab_load_merges(const st_vocab *vocab, const st_gguf *gguf, s
     for (; status == STRATA_OK && index < array->count && st_gguf_next_str(array, &cursor, &merge); index++)
         status = add_merge(vocab, gguf, index, merge, &queue, out, error);
     flush_merges(&queue, out);
+    if (status == STRATA_OK && queue.skipped)
+        st_log(ST_LOG_WARN, "%s: key %s: skipped %zu of %zu merges: they name tokens that the vocabulary does not have",
+               st_gguf_path(gguf), KEY_MERGES, queue.skipped, index);
     return status;
 }

@@ -2,7 +2,9 @@
 #include "support/kit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "support/vocab_builder.h"
 #include "tokenizer/vocab.h"
@@ -54,10 +56,6 @@ CHANGE(merge_empty, vocab_merge(spec, ""))
 CHANGE(merge_blank_only, vocab_merge(spec, " "))
 CHANGE(merge_no_left, vocab_merge(spec, " h"))
 CHANGE(merge_no_right, vocab_merge(spec, "h "))
-CHANGE(merge_three, vocab_merge(spec, "h e l"))
-CHANGE(merge_unknown_left, vocab_merge(spec, "zzz e"))
-CHANGE(merge_unknown_right, vocab_merge(spec, "e zzz"))
-CHANGE(merge_unknown_result, vocab_merge(spec, "b w"))
 CHANGE(bos_beyond, spec->bos = (int64_t)spec->count)
 CHANGE(bos_minus_one, spec->bos = UINT32_MAX)
 CHANGE(eos_beyond, spec->eos = (int64_t)spec->count)
@@ -134,10 +132,6 @@ static const refusal refusals[] = {
     {"merge of a blank", BPE, merge_blank_only, FORMAT, {"tokenizer.ggml.merges[12]"}},
     {"merge without left", BPE, merge_no_left, FORMAT, {"tokenizer.ggml.merges[12]"}},
     {"merge without right", BPE, merge_no_right, FORMAT, {"tokenizer.ggml.merges[12]"}},
-    {"merge of three", BPE, merge_three, FORMAT, {"tokenizer.ggml.merges[12]", "'h e l'"}},
-    {"merge of unknown left", BPE, merge_unknown_left, FORMAT, {"tokenizer.ggml.merges[12]", "'zzz e'"}},
-    {"merge of unknown right", GEMMA, merge_unknown_right, FORMAT, {"tokenizer.ggml.merges[8]", "'e zzz'"}},
-    {"merge to an unknown token", GEMMA, merge_unknown_result, FORMAT, {"tokenizer.ggml.merges[8]", "'b w'"}},
     {"bos out of range", BPE, bos_beyond, FORMAT, {"tokenizer.ggml.bos_token_id"}},
     {"bos 2^32 - 1", BPE, bos_minus_one, FORMAT, {"tokenizer.ggml.bos_token_id", "4294967295"}},
     {"bos is a string", BPE, bos_string, FORMAT, {"tokenizer.ggml.bos_token_id"}},
@@ -260,28 +254,117 @@ static void test_bos_habits(void **state)
     assert_true(adds_bos(GEMMA, NULL, -1, true));
 }
 
+typedef struct end_row {
+    const char *text;
+    int type;
+    bool end;
+} end_row;
+
+/* Adds the rows' tokens to a vocabulary, with the keys of EOT and EOM or without: it makes no difference to them. */
+static void check_ends(const end_row *rows, size_t count)
+{
+    for (int keys = 0; keys < 2; keys++) {
+        static vocab_spec spec;
+        strata_token ids[32];
+        vocab_made made;
+        strata_error error;
+        vocab_spec_bpe(&spec);
+        for (size_t i = 0; i < count; i++) ids[i] = vocab_add(&spec, rows[i].text, rows[i].type, 0);
+        strata_token pad = vocab_id(&spec, "[PAD]"), tool = vocab_id(&spec, "<tool>");
+        if (keys) spec.eot = pad;
+        if (keys) spec.eom = tool;
+        assert_int_equal(vocab_make(&spec, NULL, &made, &error), STRATA_OK);
+        assert_true(st_tokenizer_is_end(made.tokenizer, (strata_token)spec.eos));
+        assert_int_equal(st_tokenizer_is_end(made.tokenizer, pad), keys);
+        assert_int_equal(st_tokenizer_is_end(made.tokenizer, tool), keys);
+        size_t ends, expected = 1 + (keys ? 2 : 0);
+        (void)st_tokenizer_ends(made.tokenizer, &ends);
+        for (size_t i = 0; i < count; i++) {
+            if (st_tokenizer_is_end(made.tokenizer, ids[i]) != rows[i].end) fail_msg("%s, keys: %d", rows[i].text, keys);
+            expected += rows[i].end;
+        }
+        assert_int_equal(ends, expected);
+        vocab_made_free(&made);
+    }
+}
+
 static void test_ends(void **state)
 {
     (void)state;
-    static vocab_spec spec;
-    vocab_made made;
+    static const end_row rows[] = {
+        {"<|endoftext|>", ST_TOKEN_CONTROL, true},      {"<|eot_id|>", ST_TOKEN_CONTROL, true},
+        {"<|eom_id|>", ST_TOKEN_USER, true},            {"<end_of_turn>", ST_TOKEN_USER, true},
+        {"<turn|>", ST_TOKEN_CONTROL, true},            {"<|end|>", ST_TOKEN_CONTROL, true},
+        {"<|END_OF_TURN_TOKEN|>", ST_TOKEN_USER, true}, {"<|end_of_text|>", ST_TOKEN_CONTROL, true},
+        {"</s>", ST_TOKEN_CONTROL, true},               {"</s>", ST_TOKEN_USER, false},
+        {"<|im_end|>", ST_TOKEN_CONTROL, true},         {"<|im_end|>", ST_TOKEN_NORMAL, false},
+        {"<|call|>", ST_TOKEN_CONTROL, true},           {"<|eot|>", ST_TOKEN_NORMAL, false},
+        {"<|eot_id|>x", ST_TOKEN_CONTROL, false},       {"<|endofprompt|>", ST_TOKEN_CONTROL, false},
+        {"<|im_start|>", ST_TOKEN_CONTROL, false}};
+    check_ends(rows, sizeof rows / sizeof *rows);
+}
+
+/* Beside <|return|>, the token <|end|> ends a message, and the answer goes on with another. */
+static void test_end_of_a_message(void **state)
+{
+    (void)state;
+    static const end_row with[] = {{"<|return|>", ST_TOKEN_CONTROL, true}, {"<|end|>", ST_TOKEN_CONTROL, false},
+                                   {"<|call|>", ST_TOKEN_CONTROL, true}};
+    static const end_row without[] = {{"<|return|>", ST_TOKEN_NORMAL, false}, {"<|end|>", ST_TOKEN_CONTROL, true}};
+    check_ends(with, 3);
+    check_ends(without, 2);
+}
+
+/* What the library logs while a vocabulary is loaded. */
+static void load_logged(const vocab_spec *spec, vocab_made *made, char *log, size_t size)
+{
     strata_error error;
-    vocab_spec_bpe(&spec);
-    strata_token eot = vocab_add(&spec, "<|eot_id|>", ST_TOKEN_CONTROL, 0);
-    strata_token text = vocab_add(&spec, "<|end|>", ST_TOKEN_USER, 0), eom = vocab_id(&spec, "<tool>");
-    assert_int_equal(vocab_make(&spec, NULL, &made, &error), STRATA_OK);
-    assert_true(st_tokenizer_is_end(made.tokenizer, (strata_token)spec.eos));
-    assert_true(st_tokenizer_is_end(made.tokenizer, eot));   /* well known */
-    assert_false(st_tokenizer_is_end(made.tokenizer, text)); /* no control token */
-    assert_false(st_tokenizer_is_end(made.tokenizer, eom));
-    vocab_made_free(&made);
-    spec.eot = vocab_id(&spec, "[PAD]"); /* the file knows better */
-    spec.eom = eom;
-    assert_int_equal(vocab_make(&spec, NULL, &made, &error), STRATA_OK);
-    assert_true(st_tokenizer_is_end(made.tokenizer, (strata_token)spec.eot));
-    assert_true(st_tokenizer_is_end(made.tokenizer, eom));
-    assert_false(st_tokenizer_is_end(made.tokenizer, eot));
-    vocab_made_free(&made);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    strata_status status = vocab_make(spec, NULL, made, &error);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(file);
+    log[fread(log, 1, size - 1, file)] = '\0';
+    fclose(file);
+    if (status != STRATA_OK) fail_msg("%s", error.message);
+}
+
+static void test_merges_of_absent_tokens(void **state)
+{
+    (void)state;
+    static const char *const absent[] = {"zzz e", "e zzz", "h e l", "w b"};
+    for (int kind = 0; kind < 2; kind++) {
+        static vocab_spec spec, plain;
+        vocab_made with, without;
+        char log[1024], text[64];
+        st_tokens ids = {0}, expected = {0};
+        (kind ? GEMMA : BPE)(&plain);
+        spec = plain;
+        size_t count = spec.merge_count;
+        spec.merge_count = 0; /* they come first, and the other merges keep their order */
+        for (size_t i = 0; i < 4; i++) vocab_merge(&spec, absent[i]);
+        for (size_t i = 0; i < count; i++) vocab_merge(&spec, plain.merges[i]);
+        load_logged(&plain, &without, log, sizeof log);
+        assert_string_equal(log, "");
+        load_logged(&spec, &with, log, sizeof log);
+        snprintf(text, sizeof text, "skipped 4 of %zu merges", count + 4);
+        if (!strstr(log, text)) fail_msg("%s: does not say %s", log, text);
+        assert_ptr_equal(strchr(log, '\n'), log + strlen(log) - 1); /* one line */
+        st_str sample = ST_STR("hello hell he wb zzze");
+        assert_int_equal(st_tokenizer_encode(with.tokenizer, sample, NULL, &ids, NULL), STRATA_OK);
+        assert_int_equal(st_tokenizer_encode(without.tokenizer, sample, NULL, &expected, NULL), STRATA_OK);
+        assert_int_equal(ids.count, expected.count);
+        assert_memory_equal(ids.ids, expected.ids, ids.count * sizeof *ids.ids);
+        st_tokens_free(&ids);
+        st_tokens_free(&expected);
+        vocab_made_free(&with);
+        vocab_made_free(&without);
+    }
 }
 
 static void test_duplicates(void **state)
@@ -339,7 +422,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_pre_option), cmocka_unit_test(test_accessors),
-        cmocka_unit_test(test_bos_habits), cmocka_unit_test(test_ends),      cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_bos_habits), cmocka_unit_test(test_ends), cmocka_unit_test(test_end_of_a_message),
+        cmocka_unit_test(test_merges_of_absent_tokens),     cmocka_unit_test(test_duplicates),
         cmocka_unit_test(test_no_types),  cmocka_unit_test(test_byte_of),
     };
     return cmocka_run_group_tests_name("tokenizer vocabulary", tests, NULL, NULL);
