@@ -20,6 +20,8 @@ CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -
     -mprefer-vector-width=512
 CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
 CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
+# Vectorised for any x86-64: the same numbers on every machine.
+CFLAGS_EXTRA_rank := -fno-trapping-math -ffp-contract=off
 # Under the sanitizers -O3 takes minutes for these files, and half of the time of -O2 goes into variable tracking.
 KERNELS_release := -O3
 KERNELS_asan    := -O2 -fno-var-tracking

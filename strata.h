@@ -226,6 +226,9 @@ strata_status strata_engine_measure(strata_engine *engine, bool operations, char
 typedef struct strata_session strata_session;
 strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error);
 void strata_session_free(strata_session *session);
+/* While true, calls of the session stop early and keep finished batches: a generation with STRATA_FINISH_CANCEL, others
+ * with STRATA_INTERRUPTED. May be called from any thread and from a signal handler. */
+void strata_session_interrupt(strata_session *session, bool interrupt);
 
 /* Sets the session's sequence to these tokens (at least one) and reuses the KV of the common prefix. A sequence longer
  * than the context is STRATA_LIMIT with both numbers. `progress` (may be NULL) counts tokens. */
@@ -241,33 +244,31 @@ typedef bool (*strata_on_row)(void *context, size_t row, const float *logits, si
 strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
                                    strata_on_row on_row, void *context, strata_error *error);
 
-/* Sampling, in this order: bias, penalties, top-k, top-p, min-p, temperature. */
+/* Sampling, in this order: bias, penalties, top-k, top-p, min-p, temperature. NaN logits are an error. */
 typedef struct strata_bias {
     strata_token token;
-    float bias; /* added to its logit */
+    float bias; /* added to the token's logit; -INFINITY bans it */
 } strata_bias;
 
 typedef struct strata_sampling {
     float temperature;        /* 0: greedy */
-    uint32_t top_k;           /* 0: all */
-    float top_p, min_p;       /* 1 and 0: all */
-    float repeat_penalty;     /* 1: none */
-    float presence_penalty, frequency_penalty; /* 0: none */
-    uint32_t penalty_tokens;  /* length of the penalties' window over the last tokens */
-    uint64_t seed;            /* STRATA_SEED_RANDOM: a random seed */
+    uint32_t top_k;           /* 0: off */
+    float top_p, min_p;       /* 1 and 0: off */
+    float repeat_penalty;     /* 1: off */
+    float presence_penalty, frequency_penalty; /* 0: off */
+    uint32_t penalty_tokens;  /* penalties apply to so many last tokens; UINT32_MAX: all of the context */
+    uint64_t seed;            /* starts the random stream; STRATA_SEED_RANDOM: a random seed */
     const strata_bias *biases;
     size_t bias_count;
 } strata_sampling;
-
 #define STRATA_SEED_RANDOM UINT64_MAX
-#define STRATA_SAMPLING_DEFAULT                                                                                    \
-    {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f, .penalty_tokens = 64, \
-     .seed = STRATA_SEED_RANDOM}
+#define STRATA_SAMPLING_DEFAULT {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, \
+                                 .repeat_penalty = 1, .penalty_tokens = 64, .seed = STRATA_SEED_RANDOM}
 
 typedef enum strata_finish {
-    STRATA_FINISH_END,    /* the model ended its answer, or a stop string appeared */
+    STRATA_FINISH_END,    /* an end token or a stop string */
     STRATA_FINISH_LENGTH, /* max_tokens reached, or the context is full */
-    STRATA_FINISH_CANCEL, /* on_text returned false */
+    STRATA_FINISH_CANCEL, /* on_text returned false, or strata_session_interrupt */
 } strata_finish;
 
 typedef struct strata_generation {
@@ -275,7 +276,9 @@ typedef struct strata_generation {
     size_t max_tokens;        /* 0: until an end token or a full context */
     const char *const *stops; /* stop strings: the answer ends before the first one */
     size_t stop_count;
-    bool ignore_end;          /* go on past the vocabulary's end tokens */
+    bool ignore_end;          /* never sample the vocabulary's end tokens */
+    bool show_control;        /* also pass the text of control tokens to on_text */
+    bool continue_random;     /* continue the random stream of the session's last generation, if there is one */
     /* Receives whole code points as they are generated; returning false cancels. May be NULL. */
     bool (*on_text)(void *context, const char *text, size_t length);
     void *context;

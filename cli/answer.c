@@ -66,10 +66,12 @@ strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *er
     int64_t last = cli_integer(arguments, OPTION_REPEAT_LAST_N, s.penalty_tokens);
     int64_t predict = cli_integer(arguments, OPTION_PREDICT, -1);
     s.seed = seed < 0 ? STRATA_SEED_RANDOM : (uint64_t)seed;
-    s.penalty_tokens = last < 0 ? UINT32_MAX : (uint32_t)last; /* the context is known when the engine is */
+    s.penalty_tokens = last < 0 ? UINT32_MAX : (uint32_t)last;
     talk->engine = engine;
     talk->generation = (strata_generation){.sampling = s, .max_tokens = predict > 0 ? (size_t)predict : 0,
-                                           .ignore_end = arguments->values[OPTION_IGNORE_EOS].set};
+                                           .ignore_end = arguments->values[OPTION_IGNORE_EOS].set,
+                                           .show_control = arguments->values[OPTION_SPECIAL].set,
+                                           .continue_random = true}; /* one stream over the turns of a chat */
     talk->silent = predict == 0;
     talk->out = cli_style_of(arguments, stdout);
     strata_status status = take_biases(talk, error);
@@ -205,9 +207,7 @@ strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t 
     strata_generation generation = talk->generation;
     generation.on_text = hear_text;
     generation.context = &l;
-    uint32_t context = strata_engine_context(talk->engine->engine);
-    if (generation.sampling.penalty_tokens == UINT32_MAX) generation.sampling.penalty_tokens = context;
-    cli_interrupt_hold();
+    cli_interrupt_hold(talk->engine->session);
     strata_status status = run_prompt(talk, ids, count, &t, error);
     if (status == STRATA_OK && !talk->silent)
         status = strata_session_generate(talk->engine->session, &generation, &t.answer, error);

@@ -222,14 +222,14 @@ bool cli_progress_step(void *context, uint64_t done, uint64_t total);
 /* Removes the bar. */
 void cli_progress_end(cli_progress *progress);
 
-/* Interrupts: at first Ctrl-C leaves at once, with exit code 130 and the terminal as it was. While they are held, the
- * first is only noted, and the second leaves. */
+/* Interrupts: Ctrl-C exits at once with code 130 and restores the terminal. While interrupts are held, the first Ctrl-C
+ * stops the session's prompt or answer, and the second one exits. */
 void cli_interrupt_install(void);
-void cli_interrupt_hold(void);
-/* No longer held; whether one was noted. */
+void cli_interrupt_hold(strata_session *session);
+/* Ends the hold; returns whether there was an interrupt. */
 bool cli_interrupt_release(void);
 bool cli_interrupted(void);
-/* A file to remove when leaving that way; NULL: none. */
+/* The file to remove when an interrupt exits; NULL: none. */
 void cli_interrupt_remove(const char *path);
 
 /* A line editor with a history that outlives the program. */

@@ -25,7 +25,7 @@ static strata_status write_logits(cli_engine *engine, const cli_ids *list, bool 
     if (status != STRATA_OK) return status;
     w.stream = output.stream;
     cli_progress_begin(&w.progress, engine->arguments, "logits", "rows", nextn ? list->count - 1 : list->count);
-    cli_interrupt_hold();
+    cli_interrupt_hold(engine->session);
     status = strata_session_score(engine->session, list->ids, list->count, nextn, write_row, &w, error);
     bool interrupted = cli_interrupt_release();
     cli_progress_end(&w.progress);

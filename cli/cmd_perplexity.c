@@ -43,7 +43,7 @@ static strata_status score_chunks(cli_engine *engine, const strata_token *ids, s
 {
     strata_status status = STRATA_OK;
     cli_progress_begin(&s->progress, engine->arguments, "scoring", "tokens", count);
-    cli_interrupt_hold();
+    cli_interrupt_hold(engine->session);
     for (size_t first = 0; status == STRATA_OK && first < count; first += chunk) {
         s->chunk = ids + first;
         s->chunk_count = count - first < chunk ? count - first : chunk;

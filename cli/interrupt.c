@@ -8,6 +8,7 @@
 
 /* What the handlers see. The settings are written once, before any handler is installed. */
 static volatile sig_atomic_t held, noted;
+static strata_session *volatile session_to_stop; /* while interrupts are held */
 static const char *volatile file_to_remove;
 static struct termios terminal_settings;
 static bool terminal_known;
@@ -23,6 +24,7 @@ static void on_interrupt(int signal_number)
     (void)signal_number;
     if (held && !noted) {
         noted = 1;
+        if (session_to_stop) strata_session_interrupt(session_to_stop, true);
         return;
     }
     clean_up();
@@ -73,8 +75,10 @@ void cli_interrupt_install(void)
     sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is then a failed write, and is reported */
 }
 
-void cli_interrupt_hold(void)
+void cli_interrupt_hold(strata_session *session)
 {
+    strata_session_interrupt(session, false);
+    session_to_stop = session;
     noted = 0;
     held = 1;
 }
@@ -82,6 +86,7 @@ void cli_interrupt_hold(void)
 bool cli_interrupt_release(void)
 {
     held = 0;
+    session_to_stop = NULL;
     return noted != 0;
 }
 

@@ -1,6 +1,9 @@
 /* A session: a sequence of tokens, its KV cache on the devices, and the loop that generates more. */
 
+#include <math.h>
+
 #include "base/alloc.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "engine.h"
 #include "sampler/sampler.h"
@@ -16,6 +19,9 @@ struct strata_session {
     uint32_t count;       /* of the sequence */
     uint32_t done;        /* tokens that have run: the others run before the next logits */
     uint32_t last_row;    /* of the last batch: the row of the sequence's last token */
+    atomic_bool interrupt; /* prompts and answers stop while it is true */
+    st_random random;     /* the stream that generations draw from */
+    bool has_random;
 };
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -44,6 +50,7 @@ static strata_status open_session(strata_session *session, strata_error *error)
     session->tokens = st_alloc_array(strata_engine_context(session->engine), sizeof *session->tokens);
     if (!session->tokens) return st_error_memory(error, sizeof *session->tokens, "the session");
     st_run_source source = st_load_sequence(session->engine->load, session->sequence);
+    source.interrupt = &session->interrupt;
     st_engine_lock(session->engine);
     status = st_run_new(&source, &session->run, error);
     st_engine_unlock(session->engine);
@@ -77,6 +84,11 @@ void strata_session_free(strata_session *session)
     st_free(session);
 }
 
+void strata_session_interrupt(strata_session *session, bool interrupt)
+{
+    atomic_store_explicit(&session->interrupt, interrupt, memory_order_relaxed);
+}
+
 /* --- running tokens ----------------------------------------------------------------------------------------------- */
 
 static strata_status check_tokens(const strata_session *session, const strata_token *tokens, size_t count,
@@ -102,9 +114,9 @@ static strata_status run_batch(strata_session *session, uint32_t end, strata_err
     if (count > engine->plan->batch) count = engine->plan->batch;
     st_engine_lock(engine);
     strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
-    uint32_t reached;
-    /* A failed batch may leave the state half updated, so the sequence restarts from zero. */
-    if (status != STRATA_OK && st_run_rewind(session->run, 0, &reached, NULL) == STRATA_OK) session->done = reached;
+    /* An interrupted batch is discarded. After another failure the state may be half updated: the sequence restarts. */
+    uint32_t reached, kept = status == STRATA_INTERRUPTED ? session->done : 0;
+    if (status != STRATA_OK && st_run_rewind(session->run, kept, &reached, NULL) == STRATA_OK) session->done = reached;
     st_engine_unlock(engine);
     if (status != STRATA_OK) return status;
     session->done += count;
@@ -244,20 +256,46 @@ typedef struct generator {
     strata_session *session;
     const strata_generation *options;
     const st_tokenizer *tokenizer;
+    strata_bias *biases; /* the caller's, and a ban of every end token with ignore_end */
     st_sampler *sampler;
     st_stop *stop;
     st_decode_state decode;
     st_buf decoded, shown;
 } generator;
 
+static strata_status open_sampler(generator *g, strata_error *error)
+{
+    strata_session *session = g->session;
+    strata_sampling sampling = g->options->sampling;
+    uint32_t vocab = session->engine->desc->vocab, context = strata_engine_context(session->engine);
+    if (sampling.penalty_tokens > context) sampling.penalty_tokens = context;
+    size_t ends, bytes;
+    const strata_token *end_ids = st_tokenizer_ends(g->tokenizer, &ends);
+    if (g->options->ignore_end) {
+        if (!st_add_size(sampling.bias_count, ends, &bytes) || !st_mul_size(bytes, sizeof *g->biases, &bytes))
+            return st_error_set(error, STRATA_USAGE, NULL, "number of biases: found %zu", sampling.bias_count);
+        g->biases = st_alloc(bytes);
+        if (!g->biases) return st_error_memory(error, bytes, "the biases");
+        if (sampling.bias_count) memcpy(g->biases, sampling.biases, sampling.bias_count * sizeof *g->biases);
+        for (size_t i = 0; i < ends; i++)
+            if ((uint32_t)end_ids[i] < vocab)
+                g->biases[sampling.bias_count++] = (strata_bias){.token = end_ids[i], .bias = -INFINITY};
+        sampling.biases = g->biases;
+    }
+    strata_status status = st_sampler_new(&sampling, vocab, &g->sampler, error);
+    if (status == STRATA_OK && g->options->continue_random && session->has_random)
+        *st_sampler_random(g->sampler) = session->random;
+    return status;
+}
+
 static strata_status generator_open(generator *g, strata_error *error)
 {
     strata_session *session = g->session;
     strata_status status = st_model_tokenizer(session->engine->model, &g->tokenizer, error);
-    if (status == STRATA_OK) status = st_sampler_new(&g->options->sampling, session->engine->desc->vocab, &g->sampler, error);
+    if (status == STRATA_OK) status = open_sampler(g, error);
     if (status == STRATA_OK) status = st_stop_new(g->options->stops, g->options->stop_count, &g->stop, error);
     if (status != STRATA_OK) return status;
-    /* Room for the text of a token: nothing is allocated while tokens come, unless one is very long. */
+    /* Room for a token's text: generating allocates nothing, unless a text is very long. */
     if (!st_buf_reserve(&g->decoded, TEXT_RESERVE) || !st_buf_reserve(&g->shown, TEXT_RESERVE))
         return st_error_memory(error, TEXT_RESERVE, "text");
     for (uint32_t i = 0; i < session->count; i++) st_sampler_accept(g->sampler, session->tokens[i]);
@@ -266,6 +304,11 @@ static strata_status generator_open(generator *g, strata_error *error)
 
 static void generator_close(generator *g)
 {
+    if (g->sampler) {
+        g->session->random = *st_sampler_random(g->sampler);
+        g->session->has_random = true;
+    }
+    st_free(g->biases);
     st_sampler_free(g->sampler);
     st_stop_free(g->stop);
     st_buf_free(&g->decoded);
@@ -281,22 +324,7 @@ static bool show_text(generator *g)
     return go_on;
 }
 
-/* Shows what a token makes whole. *finished and *finish when a stop string came or the listener said no. */
-static strata_status show_token(generator *g, strata_token token, bool *finished, strata_finish *finish,
-                                strata_error *error)
-{
-    g->decoded.length = 0;
-    strata_status status = st_tokenizer_decode_push(g->tokenizer, &g->decode, token, &g->decoded, error);
-    bool stopped = false;
-    if (status == STRATA_OK)
-        status = st_stop_push(g->stop, (st_str){g->decoded.data, g->decoded.length}, &g->shown, &stopped, error);
-    if (status != STRATA_OK) return status;
-    *finish = stopped ? STRATA_FINISH_END : STRATA_FINISH_CANCEL;
-    *finished = !show_text(g) || stopped;
-    return STRATA_OK;
-}
-
-/* The end of the text: an unfinished code point, and what could have become a stop string. */
+/* Shows the rest at the end of the text: an incomplete code point, and the start of a stop string. */
 static strata_status show_end(generator *g, strata_error *error)
 {
     g->decoded.length = 0;
@@ -309,12 +337,45 @@ static strata_status show_end(generator *g, strata_error *error)
     return status;
 }
 
+/* A control token shows no text, but a stop string may name it. */
+static bool is_hidden(const generator *g, strata_token token, bool *stopped)
+{
+    if (g->options->show_control || st_tokenizer_type(g->tokenizer, token) != ST_TOKEN_CONTROL) return false;
+    st_str text = st_tokenizer_text(g->tokenizer, token);
+    for (size_t i = 0; i < g->options->stop_count; i++)
+        if (st_str_equal(text, st_str_from(g->options->stops[i]))) *stopped = true;
+    return true;
+}
+
+/* Shows the text that the token completes. The answer is finished when a stop string is complete or on_text cancels. */
+static strata_status show_token(generator *g, strata_token token, bool *finished, strata_finish *finish,
+                                strata_error *error)
+{
+    g->decoded.length = 0;
+    bool stopped = false;
+    if (is_hidden(g, token, &stopped)) {
+        *finish = STRATA_FINISH_END;
+        *finished = stopped;
+        return stopped ? show_end(g, error) : STRATA_OK;
+    }
+    strata_status status = st_tokenizer_decode_push(g->tokenizer, &g->decode, token, &g->decoded, error);
+    if (status == STRATA_OK)
+        status = st_stop_push(g->stop, (st_str){g->decoded.data, g->decoded.length}, &g->shown, &stopped, error);
+    if (status != STRATA_OK) return status;
+    *finish = stopped ? STRATA_FINISH_END : STRATA_FINISH_CANCEL;
+    *finished = !show_text(g) || stopped;
+    return STRATA_OK;
+}
+
 static strata_status pick_next(generator *g, strata_token *token, strata_error *error)
 {
     const float *logits;
     size_t vocab;
     strata_status status = strata_session_logits(g->session, &logits, &vocab, error);
-    if (status == STRATA_OK) *token = st_sampler_pick(g->sampler, logits);
+    if (status != STRATA_OK) return status;
+    status = st_sampler_pick(g->sampler, logits, token, error);
+    /* Logits that cannot be used come of a broken state: the next prompt must not reuse it. */
+    if (status != STRATA_OK) (void)rewind_to(g->session, 0, NULL);
     return status;
 }
 
@@ -328,16 +389,20 @@ static strata_status generate(generator *g, strata_answer *answer, strata_error 
     while (!finished && (g->options->max_tokens == 0 || answer->tokens < g->options->max_tokens)) {
         strata_token token;
         strata_status status = pick_next(g, &token, error);
+        if (status == STRATA_INTERRUPTED) {
+            answer->finish = STRATA_FINISH_CANCEL;
+            break;
+        }
         if (status != STRATA_OK) return status;
         if (answer->tokens == 0) answer->first_seconds = strata_engine_clock(session->engine) - start;
-        if (!g->options->ignore_end && st_tokenizer_is_end(g->tokenizer, token)) {
+        if (st_tokenizer_is_end(g->tokenizer, token)) {
             answer->finish = STRATA_FINISH_END;
             break;
         }
         st_sampler_accept(g->sampler, token);
         answer->tokens++;
         if (session->count < context) session->tokens[session->count++] = token;
-        else finished = true; /* the context is full: this token is the last */
+        else finished = true; /* the context is full */
         bool ended = false;
         strata_finish finish;
         status = show_token(g, token, &ended, &finish, error);

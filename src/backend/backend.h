@@ -6,6 +6,8 @@
 #ifndef ST_BACKEND_BACKEND_H
 #define ST_BACKEND_BACKEND_H
 
+#include <stdatomic.h>
+
 #include "model/program.h"
 #include "strata.h"
 
@@ -155,6 +157,9 @@ typedef struct st_backend {
     /* Queues run their work in order; events order queues among each other and against the host. */
     strata_status (*queue_new)(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error);
     void (*queue_free)(st_queue *queue);
+    /* Launches on the queue stop, with STRATA_INTERRUPTED and results half written, once `*flag` is true. NULL: the
+     * device cannot stop a launch. */
+    void (*queue_watch)(st_queue *queue, const atomic_bool *flag);
     strata_status (*event_new)(st_device *device, st_event **out, strata_error *error);
     void (*event_free)(st_event *event);
     strata_status (*event_record)(st_event *event, st_queue *queue, strata_error *error);

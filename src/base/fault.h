@@ -8,6 +8,7 @@
 typedef enum st_fault_kind {
     ST_FAULT_ALLOC, /* st_alloc and its relatives */
     ST_FAULT_FILE,  /* st_file_ calls: open, stat, read, map */
+    ST_FAULT_PART,  /* parts of a pool that watches a flag: the part sees the flag set */
     ST_FAULT_COUNT
 } st_fault_kind;
 

@@ -11,6 +11,7 @@
 #include "base/cores.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fault.h"
 
 /* One atomic word holds the job number, the number of parts and the next part. A thread claims a part with one atomic
  * addition to that word, so a claimed part always belongs to the job that the same word names. The caller waits for
@@ -51,6 +52,8 @@ struct st_pool {
     _Alignas(64) _Atomic uint32_t epoch; /* counts jobs: the futex of idle workers */
     _Atomic uint32_t sleepers;
     _Atomic uint32_t stop; /* the futex of workers that back off */
+    const atomic_bool *flag; /* parts are skipped once it is true; NULL: never */
+    _Atomic bool skipped;
     st_pool_job job;       /* written before the word names the job, read only by threads that claimed a part of it */
     void *context;
     st_pool_clock clock;
@@ -83,13 +86,33 @@ static uint64_t now_us(const st_pool *pool)
     return pool->clock(pool->clock_context);
 }
 
+void st_pool_watch(st_pool *pool, const atomic_bool *flag)
+{
+    pool->flag = flag;
+    atomic_store_explicit(&pool->skipped, false, memory_order_relaxed);
+}
+
+bool st_pool_skipped(const st_pool *pool)
+{
+    return atomic_load_explicit(&pool->skipped, memory_order_relaxed);
+}
+
+/* Once a part is skipped, so are all later ones: the flag may be cleared meanwhile, and they need its result. */
+static void run_or_skip(st_pool *pool, st_pool_job job, void *context, uint32_t worker, size_t part)
+{
+    if (pool->flag && !st_pool_skipped(pool) &&
+        (atomic_load_explicit(pool->flag, memory_order_relaxed) || st_fault_hit(ST_FAULT_PART)))
+        atomic_store_explicit(&pool->skipped, true, memory_order_relaxed);
+    if (!st_pool_skipped(pool)) job(context, worker, part);
+}
+
 /* Claims a part and runs it; false if none is left. */
 static bool run_part(st_pool *pool, uint32_t worker)
 {
     if (!has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed))) return false;
     uint64_t word = atomic_fetch_add_explicit(&pool->word, 1, memory_order_acq_rel);
     if (!has_parts(word)) return false;
-    pool->job(pool->context, worker, word & COUNT_MASK);
+    run_or_skip(pool, pool->job, pool->context, worker, word & COUNT_MASK);
     atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
     return true;
 }
@@ -295,7 +318,7 @@ static void run_shifted(void *context, uint32_t worker, size_t part)
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts)
 {
     if (pool->threads == 1 || parts <= 1) {
-        for (size_t i = 0; i < parts; i++) job(context, 0, i);
+        for (size_t i = 0; i < parts; i++) run_or_skip(pool, job, context, 0, i);
         return;
     }
     /* More parts than the word can count run in several jobs, with room for one late addition of each thread. */

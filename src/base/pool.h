@@ -3,6 +3,7 @@
 #ifndef ST_BASE_POOL_H
 #define ST_BASE_POOL_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,10 @@ typedef void (*st_pool_job)(void *context, uint32_t worker, size_t part);
 strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error);
 void st_pool_free(st_pool *pool);
 uint32_t st_pool_threads(const st_pool *pool);
+
+/* From now on parts are skipped once `*flag` is true; NULL: never. A job some of whose parts were skipped has no result. */
+void st_pool_watch(st_pool *pool, const atomic_bool *flag);
+bool st_pool_skipped(const st_pool *pool); /* whether parts were skipped since st_pool_watch */
 
 /* Runs parts 0 … parts − 1 and returns when all are done. Called by one thread at a time, never from a job. */
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts);

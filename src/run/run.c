@@ -44,7 +44,10 @@ static strata_status open_queues(st_run *run, strata_error *error)
     strata_status status = STRATA_OK;
     for (uint32_t d = 0; d < ST_DEVICES_MAX && status == STRATA_OK; d++) {
         const st_run_device *device = &run->source.devices[d];
-        if (device->backend) status = device->backend->queue_new(device->device, ST_QUEUE_COMPUTE, &run->devices[d].queue, error);
+        if (!device->backend) continue;
+        status = device->backend->queue_new(device->device, ST_QUEUE_COMPUTE, &run->devices[d].queue, error);
+        if (status == STRATA_OK && device->backend->queue_watch)
+            device->backend->queue_watch(run->devices[d].queue, run->source.interrupt);
     }
     if (status != STRATA_OK || !has_card(run)) return status;
     const st_run_device *card = &run->source.devices[ST_CARD];
@@ -259,6 +262,12 @@ static strata_status run_split(st_run *run, const st_ready_stage *ready, const s
     return status == STRATA_OK ? st_stream_hint(stream, next, error) : status;
 }
 
+static strata_status check_interrupt(const st_run *run, strata_error *error)
+{
+    if (!run->source.interrupt || !atomic_load_explicit(run->source.interrupt, memory_order_relaxed)) return STRATA_OK;
+    return st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
+}
+
 /* `step` is the block as the host wrote it. */
 static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, strata_error *error)
 {
@@ -277,7 +286,9 @@ static strata_status run_range(st_run *run, const st_ready_range *range, const s
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
         const st_ready_stage *ready = &range->stages[i];
-        if (ready->stage->wait != ST_NO_STAGE) status = wait_for(run, range->stages[ready->stage->wait].end, error);
+        status = check_interrupt(run, error);
+        if (status == STRATA_OK && ready->stage->wait != ST_NO_STAGE)
+            status = wait_for(run, range->stages[ready->stage->wait].end, error);
         if (status == STRATA_OK) status = run_stage(run, ready, step, error);
     }
     if (status == STRATA_OK && range->pending != ST_NO_STAGE) run->pending = range->stages[range->pending].end;
@@ -384,8 +395,9 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
     if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, ids, count, position, error);
     if (status == STRATA_OK && plan->nextn) status = run_nextn(run, ids, count, position, error);
     if (status == STRATA_OK && run->source.stream) status = end_batch(run, error);
+    /* An interrupted batch is half stored: it counts until the caller rewinds, which restores rings and states. */
+    if (status == STRATA_OK || status == STRATA_INTERRUPTED) st_kv_advance(run->kv, count);
     if (status != STRATA_OK) return status;
-    st_kv_advance(run->kv, count);
     run->last_count = count;
     return STRATA_OK;
 }

@@ -27,6 +27,7 @@ typedef struct st_run_source {
     const st_plan *plan; /* stages and offsets */
     st_stream *stream;   /* of a plan with an expert cache; else NULL */
     st_watch *watch;     /* is shown the routing of a watched plan; may be NULL */
+    const atomic_bool *interrupt; /* work stops with STRATA_INTERRUPTED once it is true; may be NULL */
     st_run_device devices[ST_DEVICES_MAX];
 } st_run_source;
 
@@ -36,8 +37,8 @@ void st_run_free(st_run *run);
 
 st_kv *st_run_kv(st_run *run);
 
-/* Runs `count` tokens (at most a batch, ids checked by the caller, room in the context) at the sequence's position. After a
- * failure the caller rewinds before it runs another batch. */
+/* Runs `count` tokens (at most a batch; the caller has checked the ids) at the sequence's position. After a failure the
+ * caller rewinds before it runs another batch: to the batch's start after an interrupt, else to 0. */
 strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count, strata_error *error);
 
 /* Logits of rows of the last batch (at most the plan's out_rows, each below its count): [count, vocab], valid until the

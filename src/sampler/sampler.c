@@ -2,27 +2,26 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/error.h"
-
-typedef struct candidate {
-    strata_token id;
-    float logit;
-} candidate;
+#include "sampler/rank.h"
 
 struct st_sampler {
     strata_sampling sampling;
     size_t vocab;
-    candidate *candidates;  /* [vocab] */
-    strata_bias *biases;    /* [sampling.bias_count] */
-    strata_token *recent;   /* [sampling.penalty_tokens], a ring */
+    float *logits;        /* [vocab]: logits with biases and penalties, and those that top-k and others keep */
+    strata_token *ids;    /* [vocab]: the tokens of `logits` once some are left out */
+    strata_bias *biases;  /* [sampling.bias_count] */
+    strata_token *recent; /* [sampling.penalty_tokens], a ring */
     size_t recent_count, recent_next;
-    uint32_t *counts;       /* [vocab]: how often a token is in the ring */
-    uint64_t random[4];
+    uint32_t *counts;     /* [vocab]: how often a token is in the ring */
+    st_random random;
+    st_rank rank;
 };
 
 /* --- random numbers: xoshiro256** seeded by splitmix64 ----------------------------------------------------------------------- */
@@ -40,7 +39,7 @@ static uint64_t rotate_left(uint64_t x, int bits)
     return x << bits | x >> (64 - bits);
 }
 
-static double next_uniform(uint64_t s[4])
+static uint64_t next_random(uint64_t s[4])
 {
     uint64_t result = rotate_left(s[1] * 5, 7) * 9, t = s[1] << 17;
     s[2] ^= s[0];
@@ -49,20 +48,19 @@ static double next_uniform(uint64_t s[4])
     s[0] ^= s[3];
     s[2] ^= t;
     s[3] = rotate_left(s[3], 45);
-    return (double)(result >> 11) * 0x1p-53;
+    return result;
 }
 
-static void seed_random(st_sampler *sampler)
+void st_random_seed(st_random *random, uint64_t seed)
 {
-    uint64_t seed = sampler->sampling.seed;
     if (seed == STRATA_SEED_RANDOM && getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
         seed = (uint64_t)time(NULL);
-    for (int i = 0; i < 4; i++) sampler->random[i] = splitmix(&seed);
+    for (int i = 0; i < 4; i++) random->state[i] = splitmix(&seed);
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------------------------ */
 
-enum { PENALTY_TOKENS_MAX = 1 << 20, BIASES_MAX = 1 << 20 };
+enum { BIASES_MAX = 1 << 20, VOCAB_MAX = 1 << 24 };
 
 static strata_status check_range(const char *name, double value, double min, double max, strata_error *error)
 {
@@ -80,8 +78,8 @@ static strata_status check_sampling(const strata_sampling *s, size_t vocab, stra
         {"repeat penalty", s->repeat_penalty, 0.01, 100},
         {"presence penalty", s->presence_penalty, -100, 100},
         {"frequency penalty", s->frequency_penalty, -100, 100},
-        {"penalty tokens", s->penalty_tokens, 0, PENALTY_TOKENS_MAX},
         {"number of biases", (double)s->bias_count, 0, BIASES_MAX},
+        {"size of the vocabulary", (double)vocab, 1, VOCAB_MAX},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         strata_status status = check_range(ranges[i].name, ranges[i].value, ranges[i].min, ranges[i].max, error);
@@ -89,7 +87,8 @@ static strata_status check_sampling(const strata_sampling *s, size_t vocab, stra
     }
     for (size_t i = 0; i < s->bias_count; i++) {
         if (isnan(s->biases[i].bias))
-            return st_error_set(error, STRATA_USAGE, NULL, "bias of token %d: expected a number", s->biases[i].token);
+            return st_error_set(error, STRATA_USAGE, NULL, "bias of token %d: expected a number, found NaN",
+                                s->biases[i].token);
         strata_status status = check_range("token of a bias", s->biases[i].token, 0, (double)vocab - 1, error);
         if (status != STRATA_OK) return status;
     }
@@ -104,16 +103,19 @@ strata_status st_sampler_new(const strata_sampling *sampling, size_t vocab, st_s
     if (!sampler) return st_error_memory(error, sizeof *sampler, "the sampler");
     sampler->sampling = *sampling;
     sampler->vocab = vocab;
-    sampler->candidates = st_alloc_array(vocab, sizeof *sampler->candidates);
+    sampler->logits = st_alloc_array(vocab, sizeof *sampler->logits);
+    sampler->ids = st_alloc_array(vocab, sizeof *sampler->ids);
+    sampler->rank.members = st_alloc_array(vocab, sizeof *sampler->rank.members);
     sampler->biases = st_alloc_array(sampling->bias_count, sizeof *sampler->biases);
     sampler->recent = st_alloc_array(sampling->penalty_tokens, sizeof *sampler->recent);
     sampler->counts = st_alloc_zero(vocab, sizeof *sampler->counts);
-    if (!sampler->candidates || !sampler->biases || !sampler->recent || !sampler->counts) {
+    if (!sampler->logits || !sampler->ids || !sampler->rank.members || !sampler->biases || !sampler->recent ||
+        !sampler->counts) {
         st_sampler_free(sampler);
-        return st_error_memory(error, vocab * (sizeof(candidate) + sizeof(uint32_t)), "the sampler");
+        return st_error_memory(error, vocab * (sizeof(st_rank_member) + 3 * sizeof(uint32_t)), "the sampler");
     }
     for (size_t i = 0; i < sampling->bias_count; i++) sampler->biases[i] = sampling->biases[i];
-    seed_random(sampler);
+    st_random_seed(&sampler->random, sampling->seed);
     *out = sampler;
     return STRATA_OK;
 }
@@ -121,11 +123,18 @@ strata_status st_sampler_new(const strata_sampling *sampling, size_t vocab, st_s
 void st_sampler_free(st_sampler *sampler)
 {
     if (!sampler) return;
-    st_free(sampler->candidates);
+    st_free(sampler->logits);
+    st_free(sampler->ids);
+    st_free(sampler->rank.members);
     st_free(sampler->biases);
     st_free(sampler->recent);
     st_free(sampler->counts);
     st_free(sampler);
+}
+
+st_random *st_sampler_random(st_sampler *sampler)
+{
+    return &sampler->random;
 }
 
 void st_sampler_accept(st_sampler *sampler, strata_token token)
@@ -139,139 +148,123 @@ void st_sampler_accept(st_sampler *sampler, strata_token token)
     sampler->counts[token]++;
 }
 
-/* --- the chain ---------------------------------------------------------------------------------------------------------------------- */
+/* --- logits --------------------------------------------------------------------------------------------------------------------- */
+
+static strata_status refuse_logits(const float *logits, size_t vocab, strata_error *error)
+{
+    size_t i = 0;
+    while (i + 1 < vocab && logits[i] <= FLT_MAX) i++;
+    return st_error_set(error, STRATA_RUNTIME,
+                        "the model file may be damaged, or a kernel computes wrongly: compare with the CPU's kernels \"ref\"",
+                        "the logit of token %zu is %s: expected a number", i, isnan(logits[i]) ? "NaN" : "+infinity");
+}
 
 static bool changes_logits(const strata_sampling *s)
 {
     return s->bias_count || s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
 }
 
+/* An infinite bias forces a token, or bans it. */
+static void apply_biases(st_sampler *sampler)
+{
+    for (size_t i = 0; i < sampler->sampling.bias_count; i++) {
+        float *logit = &sampler->logits[sampler->biases[i].token], bias = sampler->biases[i].bias;
+        *logit = bias > FLT_MAX ? FLT_MAX : *logit + bias;
+    }
+}
+
 static void apply_penalties(st_sampler *sampler)
 {
     const strata_sampling *s = &sampler->sampling;
-    if (!changes_logits(s)) return;
-    for (size_t i = 0; i < sampler->vocab; i++) { /* candidates are still in the order of their ids */
+    for (size_t i = 0; i < sampler->vocab; i++) {
         uint32_t count = sampler->counts[i];
         if (count == 0) continue;
-        float *logit = &sampler->candidates[i].logit;
+        float *logit = &sampler->logits[i];
         *logit = *logit <= 0 ? *logit * s->repeat_penalty : *logit / s->repeat_penalty;
         *logit -= (float)count * s->frequency_penalty + s->presence_penalty;
+        if (*logit > FLT_MAX) *logit = FLT_MAX;
     }
 }
 
-/* Higher logit first, lower id on ties. */
-static bool comes_before(candidate a, candidate b)
-{
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+/* --- the chain ---------------------------------------------------------------------------------------------------------------------- */
 
-static void swap(candidate *a, candidate *b)
-{
-    candidate other = *a;
-    *a = *b;
-    *b = other;
-}
+/* The tokens that are left, in the order of their ids. */
+typedef struct candidates {
+    const float *logits; /* [count] */
+    const strata_token *ids; /* NULL: all tokens, and an index is an id */
+    size_t count;
+    float highest, lowest;
+} candidates;
 
-static void sift_down(candidate *heap, size_t count, size_t at)
+/* Keeps the tokens above `least`, and of those at it the first ones up to index `last`. */
+static void keep(st_sampler *sampler, candidates *c, float least, size_t last)
 {
-    for (;;) {
-        size_t worst = at, left = 2 * at + 1, right = left + 1;
-        if (left < count && comes_before(heap[worst], heap[left])) worst = left;
-        if (right < count && comes_before(heap[worst], heap[right])) worst = right;
-        if (worst == at) return;
-        swap(&heap[at], &heap[worst]);
-        at = worst;
+    size_t kept = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        if (!(c->logits[i] >= least) || (c->logits[i] == least && i > last)) continue;
+        sampler->ids[kept] = c->ids ? c->ids[i] : (strata_token)i;
+        sampler->logits[kept++] = c->logits[i];
     }
+    *c = (candidates){sampler->logits, sampler->ids, kept, c->highest, least};
 }
 
-/* The best k to the front, in order: a heap of the best so far with its worst on top, then taken apart. In place:
- * qsort would allocate. */
-static void sort_best(candidate *candidates, size_t count, size_t k)
+static st_rank *rank(st_sampler *sampler, const candidates *c, float inverse_temperature)
 {
-    for (size_t i = k / 2; i-- > 0;) sift_down(candidates, k, i);
-    for (size_t i = k; i < count; i++) {
-        if (!comes_before(candidates[i], candidates[0])) continue;
-        candidates[0] = candidates[i];
-        sift_down(candidates, k, 0);
-    }
-    for (size_t left = k; left > 1; left--) {
-        swap(&candidates[0], &candidates[left - 1]);
-        sift_down(candidates, left - 1, 0);
-    }
+    st_rank_build(&sampler->rank, c->logits, c->count, c->highest, c->lowest, inverse_temperature);
+    return &sampler->rank;
 }
 
-static size_t keep_top_p(const candidate *sorted, size_t count, float top_p)
+static void keep_top_k(st_sampler *sampler, candidates *c)
 {
-    if (top_p >= 1) return count;
-    double sum = 0, reached = 0;
-    for (size_t i = 0; i < count; i++) sum += exp((double)sorted[i].logit - sorted[0].logit);
-    for (size_t i = 0; i < count; i++) {
-        reached += exp((double)sorted[i].logit - sorted[0].logit);
-        if (reached >= (double)top_p * sum) return i + 1;
-    }
-    return count;
+    size_t k = sampler->sampling.top_k;
+    if (k == 0 || k >= c->count) return;
+    size_t last = st_rank_find(rank(sampler, c, 0), k).index;
+    keep(sampler, c, c->logits[last], last);
 }
 
-static size_t keep_min_p(const candidate *sorted, size_t count, float min_p)
-{
-    if (min_p <= 0) return count;
-    float least = sorted[0].logit + logf(min_p);
-    size_t kept = 1;
-    while (kept < count && sorted[kept].logit >= least) kept++;
-    return kept;
-}
-
-static strata_token draw(st_sampler *sampler, size_t count)
-{
-    const candidate *c = sampler->candidates;
-    double temperature = sampler->sampling.temperature, sum = 0;
-    for (size_t i = 0; i < count; i++) sum += exp(((double)c[i].logit - c[0].logit) / temperature);
-    double point = next_uniform(sampler->random) * sum;
-    strata_token chosen = c[0].id;
-    for (size_t i = 0; i < count && point >= 0; i++) {
-        double share = exp(((double)c[i].logit - c[0].logit) / temperature);
-        if (share > 0) chosen = c[i].id; /* rounding may leave the point behind the end: never on what cannot come */
-        point -= share;
-    }
-    return chosen;
-}
-
-/* What is no number is the least likely; infinities become numbers, so that differences of logits are. */
-static float finite_logit(float logit)
-{
-    if (isnan(logit) || logit < -FLT_MAX) return -FLT_MAX;
-    return logit > FLT_MAX ? FLT_MAX : logit;
-}
-
-static void fill_candidates(st_sampler *sampler, const float *logits)
-{
-    for (size_t i = 0; i < sampler->vocab; i++)
-        sampler->candidates[i] = (candidate){.id = (strata_token)i, .logit = finite_logit(logits[i])};
-    for (size_t i = 0; i < sampler->sampling.bias_count; i++)
-        sampler->candidates[sampler->biases[i].token].logit += sampler->biases[i].bias;
-    apply_penalties(sampler);
-    for (size_t i = 0; i < sampler->vocab; i++) sampler->candidates[i].logit = finite_logit(sampler->candidates[i].logit);
-}
-
-/* The likeliest token needs no list of candidates. NaN is never larger. */
-static strata_token likeliest(const float *logits, size_t vocab)
-{
-    size_t best = 0;
-    for (size_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best] || isnan(logits[best])) best = i;
-    return (strata_token)best;
-}
-
-strata_token st_sampler_pick(st_sampler *sampler, const float *logits)
+/* Top-p and min-p keep the start of the ranking, and so does a draw of a target up to a sum: at temperature 1 the draw
+ * uses the ranking of top-p, and tokens are left out only where that makes less work or where other weights follow. */
+static strata_token draw(st_sampler *sampler, candidates *c)
 {
     const strata_sampling *s = &sampler->sampling;
-    if (s->temperature <= 0 && !changes_logits(s)) return likeliest(logits, sampler->vocab);
-    fill_candidates(sampler, logits);
-    size_t count = s->temperature <= 0 ? 1 : s->top_k;
-    if (count == 0 || count > sampler->vocab) count = sampler->vocab;
-    sort_best(sampler->candidates, sampler->vocab, count);
-    if (count == 1) return sampler->candidates[0].id;
-    count = keep_top_p(sampler->candidates, count, s->top_p);
-    count = keep_min_p(sampler->candidates, count, s->min_p);
-    return draw(sampler, count);
+    uint64_t sum = 0; /* 0: not ranked with the weights of the draw */
+    if (s->top_p < 1) {
+        st_rank *r = rank(sampler, c, 1);
+        uint64_t target = (uint64_t)ceil((double)s->top_p * (double)r->sum);
+        st_rank_place last = st_rank_find(r, target < 1 ? 1 : target < r->sum ? target : r->sum);
+        if (s->temperature == 1 && s->min_p <= 0) sum = last.sum;
+        else keep(sampler, c, c->logits[last.index], last.index);
+    }
+    if (s->min_p > 0) keep(sampler, c, fmaxf(c->lowest, c->highest + logf(s->min_p)), c->count);
+    if (sum == 0) sum = rank(sampler, c, 1 / s->temperature)->sum;
+    __extension__ typedef unsigned __int128 wide;
+    uint64_t target = (uint64_t)((wide)next_random(sampler->random.state) * sum >> 64) + 1;
+    size_t index = st_rank_find(&sampler->rank, target).index;
+    return c->ids ? c->ids[index] : (strata_token)index;
+}
+
+strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_token *token, strata_error *error)
+{
+    const strata_sampling *s = &sampler->sampling;
+    st_logit_range range = st_rank_range(logits, sampler->vocab);
+    if (!range.usable) return refuse_logits(logits, sampler->vocab, error);
+    if (changes_logits(s)) {
+        memcpy(sampler->logits, logits, sampler->vocab * sizeof *logits);
+        apply_biases(sampler);
+        apply_penalties(sampler);
+        logits = sampler->logits;
+        range = st_rank_range(logits, sampler->vocab);
+    }
+    if (!(range.highest >= -FLT_MAX))
+        return st_error_set(error, STRATA_RUNTIME, NULL, "every logit is -infinity: no token is left to choose");
+    candidates c = {logits, NULL, sampler->vocab, range.highest, range.lowest};
+    if (s->temperature <= 0) {
+        size_t best = 0;
+        while (logits[best] != range.highest) best++;
+        *token = (strata_token)best;
+        return STRATA_OK;
+    }
+    keep_top_k(sampler, &c);
+    *token = draw(sampler, &c);
+    return STRATA_OK;
 }

@@ -1,4 +1,4 @@
-/* Choosing the next token from logits: bias, penalties, top-k, top-p, min-p, temperature, one draw. Alone knows
+/* Chooses the next token from logits: bias, penalties, top-k, top-p, min-p, temperature, one draw. Alone knows
  * randomness; knows no model and no text. Nothing is allocated after st_sampler_new. */
 #ifndef ST_SAMPLER_SAMPLER_H
 #define ST_SAMPLER_SAMPLER_H
@@ -7,14 +7,27 @@
 
 typedef struct st_sampler st_sampler;
 
-/* Refuses parameters out of range by name. Copies what it needs. */
+/* A stream of random numbers (xoshiro256**). */
+typedef struct st_random {
+    uint64_t state[4];
+} st_random;
+
+/* Starts a stream; STRATA_SEED_RANDOM takes the seed from the system. */
+void st_random_seed(st_random *random, uint64_t seed);
+
+/* An error names the parameter that is out of range. The sampler copies what it needs, and starts a random stream from
+ * the seed. At most 2^24 tokens. */
 strata_status st_sampler_new(const strata_sampling *sampling, size_t vocab, st_sampler **out, strata_error *error);
 void st_sampler_free(st_sampler *sampler);
 
-/* The penalties look at the tokens accepted last. */
+/* The sampler's random stream: a caller may replace it, or keep it for a later sampler. */
+st_random *st_sampler_random(st_sampler *sampler);
+
+/* Penalties apply to the tokens accepted last. */
 void st_sampler_accept(st_sampler *sampler, strata_token token);
 
-/* Chooses from logits[vocab], which stay as they are. Ties go to the lower id. */
-strata_token st_sampler_pick(st_sampler *sampler, const float *logits);
+/* Chooses from logits[vocab], which stay unchanged. Equal logits rank by id, the lower id first. NaN, +infinity, and
+ * logits that leave no token to choose are STRATA_RUNTIME. */
+strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_token *token, strata_error *error);
 
 #endif

@@ -88,6 +88,39 @@ check "/quit leaves with exit code 0" eventually left_with 0
 check "the history is kept" grep -qx "second message" "$XDG_STATE_HOME/strata/history"
 check "for its owner alone" test "$(stat -c %a "$XDG_STATE_HOME/strata/history")" = 600
 
+# --- one random stream over the turns; control tokens are neither shown nor kept
+answer_to_first() { screen | awk '/^> first message/ { n++; next } /^strata: prompt:/ { on = 0 } { if (n == '"$1"') print }' | sed '/prompt:/,$d'; }
+export XDG_STATE_HOME=$work/other
+open_chat --seed 7 --temp 1.5 --top-k 0 -n 12 --ignore-eos
+eventually prompt_is_back
+for turn in 1 2; do
+    type_line "first message"
+    check "with a seed: answer $turn" eventually shows_times $turn "answer: 12 tokens at"
+    eventually prompt_is_back
+    type_line "/reset"
+    eventually prompt_is_back
+done
+check "the second answer is drawn anew" test "$(answer_to_first 1)" != "$(answer_to_first 2)"
+type_line "/quit"
+eventually left_with 0
+for special in "" --special; do
+    open_chat --temp 0 -n 8 --logit-bias 287+1000 $special
+    eventually prompt_is_back
+    for turn in 1 2; do
+        type_line "first message"
+        eventually shows_times $turn "answer: 8 tokens at"
+        eventually prompt_is_back
+    done
+    screen >"$work/screen$special"
+    sed -nE 's/.*prompt: ([0-9]+) tokens? at.*/\1/p' "$work/screen$special" | tail -1 >"$work/tokens$special"
+    type_line "/quit"
+    eventually left_with 0
+done
+check "control tokens are not shown in a chat" eval '! grep -q "im_start" "$work/screen"'
+check "but with --special" grep -q "<|im_start|><|im_start|>" "$work/screen--special"
+check "and only then kept in the history" test "$(cat "$work/tokens--special")" -gt $(($(cat "$work/tokens") + 40))
+
+export XDG_STATE_HOME=$work/state
 # --- interrupts: answers that would go on for long, of a model that says it has the context for them
 python3 - "$model" "$work/long.gguf" <<'PYTHON'
 import struct, sys

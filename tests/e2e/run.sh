@@ -19,7 +19,7 @@ print(*expect["greedy"], sep=",", file=open(work + "/greedy", "w"))
 PYTHON
     run detokenize -m "$kit/$family.gguf" --ids "$(cat "$work/greedy")"
     cp "$work/out" "$work/expected"
-    run run -m "$kit/$family.gguf" --ids-file "$work/ids" -n 24 --ignore-eos $greedy
+    run run -m "$kit/$family.gguf" --ids-file "$work/ids" -n 24 --ignore-eos --special $greedy
     check "$family: the kit's greedy answer" cmp "$work/out" "$work/expected"
     check "$family: 48 tokens in, 24 out" test "$(prompt_tokens) $(answer_tokens)" = "48 24"
 done
@@ -137,7 +137,15 @@ check "-n 5: five tokens" test "$(answer_tokens)" = 5
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 288+1000
 check "the end token ends it" eval '[ "$code" = 0 ] && [ "$(answer_tokens)" = 0 ] && out_empty'
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 288+1000 --ignore-eos -n 3
-check "--ignore-eos goes on" out_is "<|im_end|><|im_end|><|im_end|>"
+check "--ignore-eos never chooses an end token" eval '[ "$(answer_tokens)" = 3 ] && ! grep -q "im_end" "$work/out"'
+run run -m "$model" -p "Is it?" --temp 0 --logit-bias 288+1000 --logit-bias 65+900 --ignore-eos --special -n 3
+check "nor with --special" out_is "AAA"
+run run -m "$model" -p "Is it?" --temp 0 --logit-bias 287+1000 -n 3
+check "control tokens are not printed" eval '[ "$code" = 0 ] && out_empty && [ "$(answer_tokens)" = 3 ]'
+run run -m "$model" -p "Is it?" --temp 0 --logit-bias 287+1000 -n 2 --special
+check "but with --special" out_is "<|im_start|><|im_start|>"
+run run -m "$model" -p "Is it?" --temp 0 --logit-bias 287+1000 --stop "<|im_start|>" -n 5
+check "--stop may name a control token" eval 'out_empty && [ "$(answer_tokens)" = 1 ]'
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 65+1000 --stop AAA --stop zzz
 check "--stop: what is before it" eval '[ "$code" = 0 ] && out_empty'
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 65+1000 -r zzz --reverse-prompt AAAAAA -n 4
@@ -178,7 +186,7 @@ done <<'ROWS'
 --top-p|1.01|a number from 0 to 1
 --min-p|-1e-9|a number from 0 to 1
 --repeat-penalty|0|a number from 0.01 to 100
---repeat-last-n|-2|a whole number from -1 to 1048576
+--repeat-last-n|-2|a whole number from -1 to 2147483647
 --presence-penalty|101|a number from -100 to 100
 --frequency-penalty|-101|a number from -100 to 100
 --seed|-2|a whole number from -1 to 9223372036854775807
@@ -218,6 +226,17 @@ program.send_signal(signal.SIGINT)
 rest, err = program.communicate()
 assert program.returncode == 130, program.returncode
 assert set(rest) <= {65} and b"error" not in err and b"answer: " in err, err
+PYTHON
+check "SIGINT ends an answer without text, and a prompt, with exit code 130" python3 - "$strata" "$work/long.gguf" <<'PYTHON'
+import signal, subprocess, sys, time
+strata, model = sys.argv[1:]
+for prompt in "x", "x " * 30000:
+    program = subprocess.Popen([strata, "run", "-m", model, "-p", prompt, "-b", "8192", "-c", "65536", "--temp", "0",
+                                "--logit-bias", "287+1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1) # loading, prompt or answer: whichever it is, it goes on for long without text
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=30)
+    assert program.returncode == 130 and out == b"", (program.returncode, out, err)
 PYTHON
 check "a model file that is cut short meanwhile is exit code 3, and said" python3 - "$strata" "$work/long.gguf" <<'PYTHON'
 import os, subprocess, sys

@@ -28,6 +28,7 @@ struct st_device {
 
 struct st_queue {
     st_device *device;
+    const atomic_bool *flag; /* launches stop once it is true; NULL: never */
 };
 
 struct st_event {
@@ -165,6 +166,11 @@ static void cpu_queue_free(st_queue *queue)
     st_free(queue);
 }
 
+static void cpu_queue_watch(st_queue *queue, const atomic_bool *flag)
+{
+    queue->flag = flag;
+}
+
 static strata_status cpu_event_new(st_device *device, st_event **out, strata_error *error)
 {
     (void)device;
@@ -284,7 +290,6 @@ static void cpu_times(const st_device *device, st_op_time out[ST_OP_COUNT])
 
 static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_error *error)
 {
-    (void)queue;
     const st_segment_source *source = &segment->source;
     const st_device *device = segment->device;
     strata_status status = STRATA_OK;
@@ -298,7 +303,8 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_err
         .scratch = (unsigned char *)source->scratch + source->shared_bytes,
         .worker_bytes = source->worker_bytes,
     };
-    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i += call.group) {
+    st_pool_watch(device->pool, queue->flag);
+    for (uint32_t i = 0; i < source->count && status == STRATA_OK && !st_pool_skipped(device->pool); i += call.group) {
         call.bound = &segment->ops[i];
         call.op = call.bound->op;
         call.group = call.isa ? st_cpu_fast_group(call.isa, call.bound, source->count - i) : 1;
@@ -307,6 +313,9 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_err
         if (status == STRATA_OK) run_kernel(segment->device, &call);
     }
     if (ST_POISONS) st_cpu_scratch_unfence(source, workers);
+    if (status == STRATA_OK && st_pool_skipped(device->pool))
+        status = st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
+    st_pool_watch(device->pool, NULL);
     return status;
 }
 
@@ -330,6 +339,7 @@ static const st_backend cpu_backend = {
     .host_free = cpu_free,
     .queue_new = cpu_queue_new,
     .queue_free = cpu_queue_free,
+    .queue_watch = cpu_queue_watch,
     .event_new = cpu_event_new,
     .event_free = cpu_event_free,
     .event_record = cpu_event_record,

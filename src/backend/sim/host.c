@@ -119,6 +119,11 @@ static void host_queue_free(st_queue *queue)
     st_free(queue);
 }
 
+static void host_queue_watch(st_queue *queue, const atomic_bool *flag)
+{
+    cpu()->queue_watch(queue->cpu, flag);
+}
+
 static strata_status host_event_new(st_device *device, st_event **out, strata_error *error)
 {
     st_event *event = st_alloc_zero(1, sizeof *event);
@@ -258,6 +263,7 @@ static const st_backend host_backend = {
     .host_free = host_host_free,
     .queue_new = host_queue_new,
     .queue_free = host_queue_free,
+    .queue_watch = host_queue_watch,
     .event_new = host_event_new,
     .event_free = host_event_free,
     .event_record = host_event_record,

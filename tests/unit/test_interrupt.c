@@ -1,0 +1,278 @@
+/* Interrupts: a pool skips parts, a session stops within a batch, and what was finished is kept. The n-th part sees the
+ * flag set, so that every test stops at the same place each time. */
+#include "support/kit.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/fault.h"
+#include "base/pool.h"
+#include "strata.h"
+
+/* ---- the pool ------------------------------------------------------------------------------------------------------- */
+
+enum { PARTS = 200, STOP_PART = 60 };
+
+typedef struct counted_job {
+    atomic_bool flag;
+    _Atomic size_t ran;
+} counted_job;
+
+static void count_part(void *context, uint32_t worker, size_t part)
+{
+    (void)worker;
+    counted_job *job = context;
+    atomic_fetch_add(&job->ran, 1);
+    if (part == STOP_PART) atomic_store(&job->flag, true);
+}
+
+static size_t parts_run(st_pool *pool, counted_job *job)
+{
+    atomic_store(&job->ran, 0);
+    st_pool_run(pool, count_part, job, PARTS);
+    return atomic_load(&job->ran);
+}
+
+static void the_pool_reads_the_flag_between_parts(void **state)
+{
+    (void)state;
+    static const uint32_t threads[] = {1, 2, 4};
+    for (int t = 0; t < 3; t++) {
+        st_pool *pool = NULL;
+        counted_job job = {0};
+        assert_int_equal(st_pool_new(threads[t], &pool, NULL), STRATA_OK);
+        assert_int_equal(parts_run(pool, &job), PARTS); /* nobody watches the flag */
+        st_pool_watch(pool, &job.flag);
+        assert_int_equal(parts_run(pool, &job), 0);
+        assert_true(st_pool_skipped(pool));
+        atomic_store(&job.flag, false);
+        assert_int_equal(parts_run(pool, &job), 0); /* later parts need the skipped ones */
+        st_pool_watch(pool, &job.flag);
+        size_t ran = parts_run(pool, &job);
+        assert_int_equal(st_pool_skipped(pool), ran < PARTS);
+        if (threads[t] == 1) assert_int_equal(ran, STOP_PART + 1); /* others may be ahead of the part that sets the flag */
+        st_pool_watch(pool, NULL);
+        assert_false(st_pool_skipped(pool));
+        assert_int_equal(parts_run(pool, &job), PARTS);
+        st_pool_free(pool);
+    }
+}
+
+/* ---- sessions -------------------------------------------------------------------------------------------------------- */
+
+enum { BATCH = 16, PROMPT = 60, VOCAB = 320 };
+
+typedef struct rig {
+    strata_model *model;
+    strata_engine *engine;
+    strata_session *session;
+} rig;
+
+static strata_token ids[128];
+
+static void open_rig(rig *r, const char *name, uint32_t threads)
+{
+    char file[64];
+    strata_error error;
+    strata_engine_options options = {.cpu = "ref", .threads = threads, .batch = BATCH, .sessions = 2, .kv_type = "f32"};
+    *r = (rig){0};
+    snprintf(file, sizeof file, "%s.gguf", name);
+    if (strata_model_open(kit_path(file), NULL, &r->model, &error) != STRATA_OK ||
+        strata_engine_new(r->model, &options, &r->engine, &error) != STRATA_OK ||
+        strata_session_new(r->engine, &r->session, &error) != STRATA_OK)
+        fail_msg("%s", error.message);
+    for (int i = 0; i < 128; i++) ids[i] = (i * 37 + 11) % 280;
+}
+
+static void close_rig(rig *r)
+{
+    strata_session_free(r->session);
+    strata_engine_free(r->engine);
+    strata_model_close(r->model);
+}
+
+typedef struct progress {
+    uint64_t done, total, interrupt_at;
+    strata_session *session;
+} progress;
+
+static bool note_progress(void *context, uint64_t done, uint64_t total)
+{
+    progress *p = context;
+    p->done = done;
+    p->total = total;
+    if (p->interrupt_at && done >= p->interrupt_at) strata_session_interrupt(p->session, true);
+    return true;
+}
+
+static void check_against_fresh(rig *r, size_t count)
+{
+    strata_session *fresh = NULL;
+    const float *found, *expected;
+    size_t vocab;
+    assert_int_equal(strata_session_new(r->engine, &fresh, NULL), STRATA_OK);
+    assert_int_equal(strata_session_prompt(fresh, ids, count, NULL, NULL, NULL), STRATA_OK);
+    assert_int_equal(strata_session_logits(r->session, &found, &vocab, NULL), STRATA_OK);
+    assert_int_equal(strata_session_logits(fresh, &expected, &vocab, NULL), STRATA_OK);
+    assert_memory_equal(found, expected, VOCAB * sizeof *found);
+    strata_session_free(fresh);
+}
+
+/* The parts of a prompt from `first` tokens on. */
+static uint64_t count_parts(rig *r, size_t count)
+{
+    st_fault_arm(ST_FAULT_PART, UINT64_MAX, false);
+    assert_int_equal(strata_session_prompt(r->session, ids, count, NULL, NULL, NULL), STRATA_OK);
+    uint64_t parts = st_fault_calls(ST_FAULT_PART);
+    st_fault_arm(ST_FAULT_PART, 0, false);
+    return parts;
+}
+
+static const struct {
+    const char *name;
+    bool recurrent; /* a batch cannot be taken back: the sequence restarts from a snapshot */
+} models[] = {{"llama", false}, {"gemma4-e", false}, {"qwen3moe", false}, {"qwen35", true}};
+
+enum { MODELS = sizeof models / sizeof *models, PLACES = 12 };
+
+static void a_prompt_stops_within_a_batch(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++)
+        for (uint32_t threads = 1; threads <= 2; threads++) {
+            rig r;
+            strata_error error = {0};
+            open_rig(&r, models[m].name, threads);
+            uint64_t parts = count_parts(&r, PROMPT);
+            assert_true(parts > PLACES);
+            for (uint64_t place = 0; place < PLACES; place++) {
+                progress p = {0}, again = {0};
+                assert_int_equal(strata_session_prompt(r.session, ids + 100, 1, NULL, NULL, NULL), STRATA_OK);
+                st_fault_arm(ST_FAULT_PART, 1 + place * (parts - 1) / (PLACES - 1), false);
+                assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, note_progress, &p, &error), STRATA_INTERRUPTED);
+                st_fault_arm(ST_FAULT_PART, 0, false);
+                assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, note_progress, &again, &error), STRATA_OK);
+                if (!models[m].recurrent) assert_int_equal(again.total, PROMPT - p.done); /* finished batches are kept */
+                check_against_fresh(&r, PROMPT);
+            }
+            close_rig(&r);
+        }
+}
+
+/* A longer prompt after a finished one: the interrupted batch falls back to a snapshot or to the batch's start. */
+static void an_interrupted_batch_keeps_what_was_there(void **state)
+{
+    (void)state;
+    enum { LONGER = PROMPT + 30 };
+    for (int m = 0; m < MODELS; m++) {
+        rig r;
+        open_rig(&r, models[m].name, 1);
+        for (uint64_t nth = 1; nth < 100; nth += 30) {
+            progress p = {0};
+            strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = 1};
+            strata_answer answer;
+            assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, NULL, NULL, NULL), STRATA_OK);
+            assert_int_equal(strata_session_generate(r.session, &g, &answer, NULL), STRATA_OK); /* leaves a snapshot */
+            st_fault_arm(ST_FAULT_PART, nth, false);
+            assert_int_equal(strata_session_prompt(r.session, ids, LONGER, NULL, NULL, NULL), STRATA_INTERRUPTED);
+            st_fault_arm(ST_FAULT_PART, 0, false);
+            assert_int_equal(strata_session_prompt(r.session, ids, LONGER, note_progress, &p, NULL), STRATA_OK);
+            assert_in_range(p.total, LONGER - PROMPT, LONGER - PROMPT + 1);
+            check_against_fresh(&r, LONGER);
+        }
+        close_rig(&r);
+    }
+}
+
+static void the_flag_holds_until_it_is_cleared(void **state)
+{
+    (void)state;
+    rig r;
+    open_rig(&r, "llama", 2);
+    progress p = {.session = r.session, .interrupt_at = 2 * BATCH};
+    strata_error error = {0};
+    assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, note_progress, &p, &error), STRATA_INTERRUPTED);
+    assert_int_equal(p.done, 2 * BATCH);
+    assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, NULL, NULL, &error), STRATA_INTERRUPTED);
+    strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = 5};
+    strata_answer answer;
+    assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_OK);
+    assert_int_equal(answer.finish, STRATA_FINISH_CANCEL);
+    assert_int_equal(answer.tokens, 0);
+    strata_session_interrupt(r.session, false);
+    p = (progress){0};
+    assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, note_progress, &p, &error), STRATA_OK);
+    assert_int_equal(p.total, PROMPT - 2 * BATCH);
+    check_against_fresh(&r, PROMPT);
+    close_rig(&r);
+}
+
+typedef struct listener {
+    st_buf text;
+    strata_session *session;
+    size_t left; /* calls until the interrupt */
+} listener;
+
+static bool hear(void *context, const char *text, size_t length)
+{
+    listener *l = context;
+    st_buf_append(&l->text, text, length);
+    if (l->left && --l->left == 0) strata_session_interrupt(l->session, true);
+    return true;
+}
+
+static strata_answer generate(rig *r, listener *l, size_t max_tokens)
+{
+    strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = max_tokens, .ignore_end = true,
+                           .on_text = hear, .context = l};
+    strata_answer answer;
+    strata_error error;
+    if (strata_session_generate(r->session, &g, &answer, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return answer;
+}
+
+/* An answer that is interrupted, and then continued, is the answer. */
+static void an_answer_stops_and_goes_on(void **state)
+{
+    (void)state;
+    enum { TOKENS = 24 };
+    for (int m = 0; m < MODELS; m++) {
+        rig r;
+        open_rig(&r, models[m].name, 1);
+        listener whole = {0}, parts = {.session = r.session, .left = 5};
+        assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, NULL, NULL, NULL), STRATA_OK);
+        assert_int_equal(generate(&r, &whole, TOKENS).finish, STRATA_FINISH_LENGTH);
+        assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, NULL, NULL, NULL), STRATA_OK);
+        strata_answer answer = generate(&r, &parts, TOKENS);
+        assert_int_equal(answer.finish, STRATA_FINISH_CANCEL);
+        size_t tokens = answer.tokens;
+        assert_in_range(tokens, 5, TOKENS - 1);
+        strata_session_interrupt(r.session, false);
+        for (uint64_t nth = 3; tokens < TOKENS; nth += 211) { /* and within the parts of a token */
+            st_fault_arm(ST_FAULT_PART, nth, false);
+            answer = generate(&r, &parts, TOKENS - tokens);
+            tokens += answer.tokens;
+            assert_true(answer.finish == STRATA_FINISH_CANCEL || tokens == TOKENS);
+        }
+        st_fault_arm(ST_FAULT_PART, 0, false);
+        assert_int_equal(parts.text.length, whole.text.length);
+        assert_memory_equal(parts.text.data, whole.text.data, whole.text.length);
+        st_buf_free(&whole.text);
+        st_buf_free(&parts.text);
+        close_rig(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_pool_reads_the_flag_between_parts),
+        cmocka_unit_test(a_prompt_stops_within_a_batch),
+        cmocka_unit_test(an_interrupted_batch_keeps_what_was_there),
+        cmocka_unit_test(the_flag_holds_until_it_is_cleared),
+        cmocka_unit_test(an_answer_stops_and_goes_on),
+    };
+    return cmocka_run_group_tests_name("interrupts", tests, NULL, NULL);
+}
