@@ -258,7 +258,7 @@ typedef struct strata_sampling {
     float presence_penalty, frequency_penalty; /* 0: off */
     uint32_t penalty_tokens;  /* penalties apply to so many last tokens; UINT32_MAX: all of the context */
     uint64_t seed;            /* starts the random stream; STRATA_SEED_RANDOM: a random seed */
-    const strata_bias *biases;
+    const strata_bias *biases; /* [bias_count] */
     size_t bias_count;
 } strata_sampling;
 #define STRATA_SEED_RANDOM UINT64_MAX
@@ -270,7 +270,6 @@ typedef enum strata_finish {
     STRATA_FINISH_LENGTH, /* max_tokens reached, or the context is full */
     STRATA_FINISH_CANCEL, /* on_text returned false, or strata_session_interrupt */
 } strata_finish;
-
 typedef struct strata_generation {
     strata_sampling sampling;
     size_t max_tokens;        /* 0: until an end token or a full context */

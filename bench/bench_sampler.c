@@ -42,7 +42,8 @@ static void measure(const char *what, const strata_sampling *sampling)
     for (int run = 0; run < RUNS && status == STRATA_OK; run++) {
         double start = st_clock_seconds();
         strata_token token;
-        for (int i = 0; i < PICKS && status == STRATA_OK; i++) status = st_sampler_pick(sampler, logits, &token, &error);
+        for (int i = 0; i < PICKS && status == STRATA_OK; i++)
+            status = st_sampler_pick(sampler, logits, &token, &error);
         times[run] = (st_clock_seconds() - start) / PICKS * 1e3;
     }
     st_sampler_free(sampler);

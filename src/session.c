@@ -1,9 +1,6 @@
 /* A session: a sequence of tokens, its KV cache on the devices, and the loop that generates more. */
 
-#include <math.h>
-
 #include "base/alloc.h"
-#include "base/check.h"
 #include "base/error.h"
 #include "engine.h"
 #include "sampler/sampler.h"
@@ -132,7 +129,8 @@ static strata_status run_until(strata_session *session, uint32_t end, uint32_t f
         strata_status status = run_batch(session, end, error);
         if (status != STRATA_OK) return status;
         if (progress && !progress(context, session->done - first, session->count - first))
-            return st_error_set(error, STRATA_INTERRUPTED, NULL, "stopped after %u of %u tokens", session->done, session->count);
+            return st_error_set(error, STRATA_INTERRUPTED, NULL, "interrupted after %u of %u tokens", session->done,
+                                session->count);
     }
     return STRATA_OK;
 }
@@ -256,7 +254,6 @@ typedef struct generator {
     strata_session *session;
     const strata_generation *options;
     const st_tokenizer *tokenizer;
-    strata_bias *biases; /* the caller's, and a ban of every end token with ignore_end */
     st_sampler *sampler;
     st_stop *stop;
     st_decode_state decode;
@@ -269,23 +266,13 @@ static strata_status open_sampler(generator *g, strata_error *error)
     strata_sampling sampling = g->options->sampling;
     uint32_t vocab = session->engine->desc->vocab, context = strata_engine_context(session->engine);
     if (sampling.penalty_tokens > context) sampling.penalty_tokens = context;
-    size_t ends, bytes;
-    const strata_token *end_ids = st_tokenizer_ends(g->tokenizer, &ends);
-    if (g->options->ignore_end) {
-        if (!st_add_size(sampling.bias_count, ends, &bytes) || !st_mul_size(bytes, sizeof *g->biases, &bytes))
-            return st_error_set(error, STRATA_USAGE, NULL, "number of biases: found %zu", sampling.bias_count);
-        g->biases = st_alloc(bytes);
-        if (!g->biases) return st_error_memory(error, bytes, "the biases");
-        if (sampling.bias_count) memcpy(g->biases, sampling.biases, sampling.bias_count * sizeof *g->biases);
-        for (size_t i = 0; i < ends; i++)
-            if ((uint32_t)end_ids[i] < vocab)
-                g->biases[sampling.bias_count++] = (strata_bias){.token = end_ids[i], .bias = -INFINITY};
-        sampling.biases = g->biases;
-    }
     strata_status status = st_sampler_new(&sampling, vocab, &g->sampler, error);
-    if (status == STRATA_OK && g->options->continue_random && session->has_random)
-        *st_sampler_random(g->sampler) = session->random;
-    return status;
+    if (status != STRATA_OK) return status;
+    size_t ends;
+    const strata_token *end_ids = st_tokenizer_ends(g->tokenizer, &ends);
+    if (g->options->ignore_end) st_sampler_ban(g->sampler, end_ids, ends);
+    if (g->options->continue_random && session->has_random) *st_sampler_random(g->sampler) = session->random;
+    return STRATA_OK;
 }
 
 static strata_status generator_open(generator *g, strata_error *error)
@@ -308,7 +295,6 @@ static void generator_close(generator *g)
         g->session->random = *st_sampler_random(g->sampler);
         g->session->has_random = true;
     }
-    st_free(g->biases);
     st_sampler_free(g->sampler);
     st_stop_free(g->stop);
     st_buf_free(&g->decoded);
@@ -374,7 +360,7 @@ static strata_status pick_next(generator *g, strata_token *token, strata_error *
     strata_status status = strata_session_logits(g->session, &logits, &vocab, error);
     if (status != STRATA_OK) return status;
     status = st_sampler_pick(g->sampler, logits, token, error);
-    /* Logits that cannot be used come of a broken state: the next prompt must not reuse it. */
+    /* Unusable logits mean that the state is broken: the next prompt must not reuse it. */
     if (status != STRATA_OK) (void)rewind_to(g->session, 0, NULL);
     return status;
 }

@@ -1,23 +1,21 @@
 #include "sampler/rank.h"
 
 enum {
-    BLOCK = 64,       /* tokens at a time: loops of a constant length are vectorised */
-    INSERTION_MAX = 24,
-    KEY_BUCKET_BITS = 10,
+    BLOCK = 64,         /* tokens at a time: loops of a constant length vectorise */
+    INSERTION_MAX = 24, /* members that are sorted */
+    FEW = 256,          /* tokens that need no histogram */
 };
 
 /* Inlined into each set of loops below, and compiled there for its instruction set. */
 #define INLINE static inline __attribute__((always_inline))
 
-_Static_assert(1 << KEY_BUCKET_BITS == ST_RANK_BUCKETS, "the histogram is used for keys, too");
-
-/* The bits of a float to an integer that sorts the same way, and back: NaN sorts beyond the infinities. */
+/* Maps the bits of a float to an integer that sorts like the float, and back. NaN sorts beyond the infinities. */
 INLINE int32_t sorted_bits(int32_t bits)
 {
     return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
 }
 
-/* The same as an unsigned number; -0 is +0. */
+/* The same as an unsigned number, with -0 equal to +0. */
 INLINE uint32_t key_of(float logit)
 {
     logit += 0.0f;
@@ -26,7 +24,7 @@ INLINE uint32_t key_of(float logit)
     return (uint32_t)sorted_bits(bits) ^ 0x80000000u;
 }
 
-/* The logits as integers that sort the same way: comparing floats would have to mind NaN, and does not vectorise. */
+/* The highest and the lowest logit by sorted_bits. A comparison of floats would not vectorise, because of NaN. */
 INLINE void find_range(const float *logits, size_t count, int32_t *high_out, int32_t *low_out)
 {
     int32_t high[BLOCK], low[BLOCK], bits[BLOCK];
@@ -50,11 +48,11 @@ INLINE void find_range(const float *logits, size_t count, int32_t *high_out, int
     *low_out = low[0];
 }
 
-/* A block of tokens: the bucket of each, which is monotone in the logit, and its weight. */
+/* A block of tokens with their buckets and weights. A higher logit never has a higher bucket. */
 typedef struct block {
-    float logits[BLOCK]; /* of the last block alone, filled up with its last token */
+    float logits[BLOCK];  /* the last block, padded with its last token; unused otherwise */
     float x[BLOCK];
-    float weights[BLOCK]; /* 0 behind the last token */
+    float weights[BLOCK]; /* 0 for padding */
     int32_t buckets[BLOCK];
 } block;
 
@@ -97,7 +95,7 @@ INLINE void fill_histogram(st_rank *rank)
     }
 }
 
-/* The tokens of a bucket, in the order of their indices. */
+/* Collects the tokens of a bucket, in the order of their indices. */
 INLINE size_t gather(const st_rank *rank, int32_t bucket)
 {
     block b;
@@ -174,19 +172,26 @@ void st_rank_build(st_rank *rank, const float *logits, size_t count, float highe
     rank->lowest = lowest;
     rank->inverse_temperature = inverse_temperature < inverse_max ? inverse_temperature : inverse_max;
     rank->bucket_x = rank->inverse_temperature > 0 ? rank->inverse_temperature : 1;
+    if (highest == lowest) {
+        rank->sum = count * (uint64_t)(rank->inverse_temperature > 0 ? ST_RANK_UNIT : 1);
+        return;
+    }
     float range = (highest - lowest) * rank->bucket_x;
     if (!(range < ST_RANK_X_MAX)) range = ST_RANK_X_MAX;
-    rank->bucket_scale = range > 0x1p-100f ? (ST_RANK_BUCKETS - 1) / range : 0;
-    memset(rank->sums, 0, sizeof rank->sums);
+    bool one_bucket = count <= FEW || !(range > 0x1p-100f);
+    int buckets = one_bucket ? 1 : ST_RANK_BUCKETS;
+    rank->bucket_scale = one_bucket ? 0 : (ST_RANK_BUCKETS - 1) / range;
+    for (int copy = 0; copy < ST_RANK_COPIES; copy++)
+        memset(rank->sums[copy], 0, (size_t)buckets * sizeof **rank->sums);
     current_loops()->fill_histogram(rank);
     rank->sum = 0;
-    for (int b = 0; b < ST_RANK_BUCKETS; b++) {
+    for (int b = 0; b < buckets; b++) {
         for (int copy = 1; copy < ST_RANK_COPIES; copy++) rank->sums[0][b] += rank->sums[copy][b];
         rank->sum += rank->sums[0][b];
     }
 }
 
-/* By key, highest first; equal keys keep their order. */
+/* Sorts by key, the highest first; stable. */
 static void sort_few(st_rank_member *members, size_t count)
 {
     for (size_t i = 1; i < count; i++) {
@@ -197,8 +202,8 @@ static void sort_few(st_rank_member *members, size_t count)
     }
 }
 
-/* Keeps the members among which the running sum, which is `before` ahead of them, reaches the target: those of one
- * bucket of the keys from `low` on. */
+/* Puts the members into buckets by key, and keeps the bucket in which the running sum reaches the target. *before is
+ * the sum ahead of the members. */
 static size_t narrow(st_rank *rank, size_t count, uint32_t low, uint32_t shift, uint64_t target, uint64_t *before)
 {
     uint64_t *sums = rank->sums[1];

@@ -17,6 +17,8 @@ struct st_sampler {
     float *logits;        /* [vocab]: logits with biases and penalties, and those that top-k and others keep */
     strata_token *ids;    /* [vocab]: the tokens of `logits` once some are left out */
     strata_bias *biases;  /* [sampling.bias_count] */
+    const strata_token *banned; /* [banned_count], the caller's */
+    size_t banned_count;
     strata_token *recent; /* [sampling.penalty_tokens], a ring */
     size_t recent_count, recent_next;
     uint32_t *counts;     /* [vocab]: how often a token is in the ring */
@@ -24,7 +26,7 @@ struct st_sampler {
     st_rank rank;
 };
 
-/* --- random numbers: xoshiro256** seeded by splitmix64 ----------------------------------------------------------------------- */
+/* --- random numbers: xoshiro256** seeded by splitmix64 ------------------------------------------------------------ */
 
 static uint64_t splitmix(uint64_t *state)
 {
@@ -58,7 +60,7 @@ void st_random_seed(st_random *random, uint64_t seed)
     for (int i = 0; i < 4; i++) random->state[i] = splitmix(&seed);
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------------ */
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
 enum { BIASES_MAX = 1 << 20, VOCAB_MAX = 1 << 24 };
 
@@ -132,6 +134,12 @@ void st_sampler_free(st_sampler *sampler)
     st_free(sampler);
 }
 
+void st_sampler_ban(st_sampler *sampler, const strata_token *ids, size_t count)
+{
+    sampler->banned = ids;
+    sampler->banned_count = count;
+}
+
 st_random *st_sampler_random(st_sampler *sampler)
 {
     return &sampler->random;
@@ -148,29 +156,32 @@ void st_sampler_accept(st_sampler *sampler, strata_token token)
     sampler->counts[token]++;
 }
 
-/* --- logits --------------------------------------------------------------------------------------------------------------------- */
+/* --- logits ------------------------------------------------------------------------------------------------------- */
 
 static strata_status refuse_logits(const float *logits, size_t vocab, strata_error *error)
 {
     size_t i = 0;
     while (i + 1 < vocab && logits[i] <= FLT_MAX) i++;
     return st_error_set(error, STRATA_RUNTIME,
-                        "the model file may be damaged, or a kernel computes wrongly: compare with the CPU's kernels \"ref\"",
+                        "the model file may be damaged, or a kernel is wrong: compare with the CPU kernels \"ref\"",
                         "the logit of token %zu is %s: expected a number", i, isnan(logits[i]) ? "NaN" : "+infinity");
 }
 
-static bool changes_logits(const strata_sampling *s)
+static bool changes_logits(const st_sampler *sampler)
 {
-    return s->bias_count || s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
+    const strata_sampling *s = &sampler->sampling;
+    return sampler->banned_count || s->bias_count || s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
 }
 
-/* An infinite bias forces a token, or bans it. */
+/* A bias of +infinity forces a token, and one of -infinity bans it. */
 static void apply_biases(st_sampler *sampler)
 {
     for (size_t i = 0; i < sampler->sampling.bias_count; i++) {
         float *logit = &sampler->logits[sampler->biases[i].token], bias = sampler->biases[i].bias;
         *logit = bias > FLT_MAX ? FLT_MAX : *logit + bias;
     }
+    for (size_t i = 0; i < sampler->banned_count; i++)
+        if ((size_t)sampler->banned[i] < sampler->vocab) sampler->logits[sampler->banned[i]] = -INFINITY;
 }
 
 static void apply_penalties(st_sampler *sampler)
@@ -186,7 +197,7 @@ static void apply_penalties(st_sampler *sampler)
     }
 }
 
-/* --- the chain ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the chain ---------------------------------------------------------------------------------------------------- */
 
 /* The tokens that are left, in the order of their ids. */
 typedef struct candidates {
@@ -248,7 +259,7 @@ strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_t
     const strata_sampling *s = &sampler->sampling;
     st_logit_range range = st_rank_range(logits, sampler->vocab);
     if (!range.usable) return refuse_logits(logits, sampler->vocab, error);
-    if (changes_logits(s)) {
+    if (changes_logits(sampler)) {
         memcpy(sampler->logits, logits, sampler->vocab * sizeof *logits);
         apply_biases(sampler);
         apply_penalties(sampler);

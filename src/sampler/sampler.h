@@ -20,6 +20,9 @@ void st_random_seed(st_random *random, uint64_t seed);
 strata_status st_sampler_new(const strata_sampling *sampling, size_t vocab, st_sampler **out, strata_error *error);
 void st_sampler_free(st_sampler *sampler);
 
+/* Tokens that are never chosen. The sampler keeps the pointer; ids beyond the vocabulary are ignored. */
+void st_sampler_ban(st_sampler *sampler, const strata_token *ids, size_t count);
+
 /* The sampler's random stream: a caller may replace it, or keep it for a later sampler. */
 st_random *st_sampler_random(st_sampler *sampler);
 

@@ -6,31 +6,33 @@
 enum { STOPS_MAX = 256, STOP_BYTES_MAX = 4096 };
 
 struct st_stop {
-    st_str *strings; /* [count], the bytes ours */
+    st_str *strings; /* [count], owned with their bytes */
     size_t count;
-    st_buf held;
+    st_buf held;     /* text that may be the start of a stop string */
 };
 
 strata_status st_stop_new(const char *const *strings, size_t count, st_stop **out, strata_error *error)
 {
     if (count > STOPS_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "stop strings: expected at most %d, found %zu", STOPS_MAX, count);
+        return st_error_set(error, STRATA_USAGE, NULL, "stop strings: expected at most %d, found %zu", STOPS_MAX,
+                            count);
     st_stop *stop = st_alloc_zero(1, sizeof *stop);
     if (!stop) return st_error_memory(error, sizeof *stop, "the stop strings");
     stop->strings = st_alloc_zero(count, sizeof *stop->strings);
-    strata_status status = stop->strings ? STRATA_OK : st_error_memory(error, count * sizeof(st_str), "the stop strings");
+    strata_status status = STRATA_OK;
+    if (!stop->strings) status = st_error_memory(error, count * sizeof(st_str), "the stop strings");
     for (size_t i = 0; i < count && status == STRATA_OK; i++) {
         size_t length = strlen(strings[i]);
         if (length == 0 || length > STOP_BYTES_MAX) {
-            status = st_error_set(error, STRATA_USAGE, NULL, "stop string %zu: expected 1 to %d bytes, found %zu", i + 1,
-                                  STOP_BYTES_MAX, length);
+            status = st_error_set(error, STRATA_USAGE, NULL, "stop string %zu: expected 1 to %d bytes, found %zu",
+                                  i + 1, STOP_BYTES_MAX, length);
             break;
         }
         char *copy = st_strndup(strings[i], length);
         if (!copy) status = st_error_memory(error, length, "the stop strings");
         else stop->strings[stop->count++] = (st_str){copy, length};
     }
-    /* Room for what is held back and a token's text, so that nothing is allocated while they come. */
+    /* Room for held text and the text of a token: generating allocates nothing. */
     if (status == STRATA_OK && !st_buf_reserve(&stop->held, 2 * STOP_BYTES_MAX))
         status = st_error_memory(error, 2 * STOP_BYTES_MAX, "the stop strings");
     if (status == STRATA_OK) *out = stop;
@@ -47,8 +49,8 @@ void st_stop_free(st_stop *stop)
     st_free(stop);
 }
 
-/* Where the stop string begins that is whole first, or the length if none is. By its end, and not by its beginning, so
- * that it does not matter in which pieces the text comes. */
+/* The start of the stop string that ends first, or the length if there is none. Comparing ends makes the result
+ * independent of how the text is cut into pieces. */
 static size_t find_stop(const st_stop *stop)
 {
     size_t first = stop->held.length, first_end = SIZE_MAX;
@@ -63,8 +65,8 @@ static size_t find_stop(const st_stop *stop)
     return first;
 }
 
-/* How many bytes at the end could be the start of a stop string. */
-static size_t undecided(const st_stop *stop)
+/* The number of bytes at the end that could be the start of a stop string. */
+static size_t open_prefix(const st_stop *stop)
 {
     size_t longest = 0;
     for (size_t i = 0; i < stop->count; i++) {
@@ -94,7 +96,7 @@ strata_status st_stop_push(st_stop *stop, st_str text, st_buf *out, bool *stoppe
         *stopped = true;
         return show(stop, found, stop->held.length, out, error);
     }
-    size_t decided = stop->held.length - undecided(stop);
+    size_t decided = stop->held.length - open_prefix(stop);
     return show(stop, decided, decided, out, error);
 }
 

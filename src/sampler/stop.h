@@ -1,5 +1,4 @@
-/* Stop strings in a stream of text: what may be shown, and whether one has come. Bytes that could be the start of a stop
- * string are held back until that is decided. */
+/* Finds stop strings in streamed text, and holds back bytes that could be the start of a stop string. */
 #ifndef ST_SAMPLER_STOP_H
 #define ST_SAMPLER_STOP_H
 
@@ -8,14 +7,15 @@
 
 typedef struct st_stop st_stop;
 
-/* Copies the strings; an empty one is refused. */
+/* Copies the strings; an empty one is STRATA_USAGE. */
 strata_status st_stop_new(const char *const *strings, size_t count, st_stop **out, strata_error *error);
 void st_stop_free(st_stop *stop);
 
-/* Takes text and appends to `out` what may be shown. *stopped: a stop string has come, and nothing behind it is shown. */
+/* Adds text and appends to `out` the part that may be shown. *stopped: a stop string was found, and `out` ends
+ * before it. */
 strata_status st_stop_push(st_stop *stop, st_str text, st_buf *out, bool *stopped, strata_error *error);
 
-/* The end: appends what was held back. */
+/* At the end of the text: appends the held bytes. */
 strata_status st_stop_finish(st_stop *stop, st_buf *out, strata_error *error);
 
 #endif

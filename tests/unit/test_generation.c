@@ -47,8 +47,8 @@ static bool append_text(void *context, const char *text, size_t length)
 
 static strata_generation generation(st_buf *text, size_t max_tokens)
 {
-    return (strata_generation){.sampling = {.temperature = 0, .top_p = 1, .repeat_penalty = 1}, .max_tokens = max_tokens,
-                               .on_text = append_text, .context = text};
+    return (strata_generation){.sampling = {.temperature = 0, .top_p = 1, .repeat_penalty = 1},
+                               .max_tokens = max_tokens, .on_text = append_text, .context = text};
 }
 
 static strata_answer answer_to(rig *r, const strata_generation *g)
@@ -61,7 +61,7 @@ static strata_answer answer_to(rig *r, const strata_generation *g)
     return answer;
 }
 
-/* ---- control tokens and end tokens --------------------------------------------------------------------------------- */
+/* ---- control tokens and end tokens ------------------------------------------------------------------------------- */
 
 static void control_tokens_are_not_text(void **state)
 {
@@ -133,7 +133,7 @@ static void end_tokens_are_banned_with_ignore_end(void **state)
         }
 }
 
-/* ---- logits that cannot be used -------------------------------------------------------------------------------------- */
+/* ---- logits that cannot be used ---------------------------------------------------------------------------------- */
 
 enum { BROKEN_TOKEN = 305 }; /* in no prompt */
 
@@ -194,7 +194,7 @@ static void nan_logits_are_an_error_and_the_session_goes_on(void **state)
     unlink(path);
 }
 
-/* ---- random streams and penalties ------------------------------------------------------------------------------------ */
+/* ---- random streams and penalties -------------------------------------------------------------------------------- */
 
 static char *draw_text(rig *r, uint64_t seed, bool go_on)
 {

@@ -1,5 +1,5 @@
-/* Interrupts: a pool skips parts, a session stops within a batch, and what was finished is kept. The n-th part sees the
- * flag set, so that every test stops at the same place each time. */
+/* Interrupts: the pool skips parts, a session stops within a batch and keeps finished batches. A fault makes the n-th
+ * part see the flag set, so that a test always stops at the same part. */
 #include "support/kit.h"
 
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 #include "base/pool.h"
 #include "strata.h"
 
-/* ---- the pool ------------------------------------------------------------------------------------------------------- */
+/* ---- the pool ---------------------------------------------------------------------------------------------------- */
 
 enum { PARTS = 200, STOP_PART = 60 };
 
@@ -52,7 +52,7 @@ static void the_pool_reads_the_flag_between_parts(void **state)
         st_pool_watch(pool, &job.flag);
         size_t ran = parts_run(pool, &job);
         assert_int_equal(st_pool_skipped(pool), ran < PARTS);
-        if (threads[t] == 1) assert_int_equal(ran, STOP_PART + 1); /* others may be ahead of the part that sets the flag */
+        if (threads[t] == 1) assert_int_equal(ran, STOP_PART + 1); /* other threads may be ahead of STOP_PART */
         st_pool_watch(pool, NULL);
         assert_false(st_pool_skipped(pool));
         assert_int_equal(parts_run(pool, &job), PARTS);
@@ -60,7 +60,7 @@ static void the_pool_reads_the_flag_between_parts(void **state)
     }
 }
 
-/* ---- sessions -------------------------------------------------------------------------------------------------------- */
+/* ---- sessions ---------------------------------------------------------------------------------------------------- */
 
 enum { BATCH = 16, PROMPT = 60, VOCAB = 320 };
 
@@ -120,7 +120,7 @@ static void check_against_fresh(rig *r, size_t count)
     strata_session_free(fresh);
 }
 
-/* The parts of a prompt from `first` tokens on. */
+/* The number of parts that a prompt takes. */
 static uint64_t count_parts(rig *r, size_t count)
 {
     st_fault_arm(ST_FAULT_PART, UINT64_MAX, false);
@@ -132,10 +132,10 @@ static uint64_t count_parts(rig *r, size_t count)
 
 static const struct {
     const char *name;
-    bool recurrent; /* a batch cannot be taken back: the sequence restarts from a snapshot */
+    bool recurrent; /* an interrupted batch falls back to a snapshot, or to the start */
 } models[] = {{"llama", false}, {"gemma4-e", false}, {"qwen3moe", false}, {"qwen35", true}};
 
-enum { MODELS = sizeof models / sizeof *models, PLACES = 12 };
+enum { MODELS = sizeof models / sizeof *models, PLACES = 6 };
 
 static void a_prompt_stops_within_a_batch(void **state)
 {
@@ -151,10 +151,12 @@ static void a_prompt_stops_within_a_batch(void **state)
                 progress p = {0}, again = {0};
                 assert_int_equal(strata_session_prompt(r.session, ids + 100, 1, NULL, NULL, NULL), STRATA_OK);
                 st_fault_arm(ST_FAULT_PART, 1 + place * (parts - 1) / (PLACES - 1), false);
-                assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, note_progress, &p, &error), STRATA_INTERRUPTED);
+                strata_status status = strata_session_prompt(r.session, ids, PROMPT, note_progress, &p, &error);
+                assert_int_equal(status, STRATA_INTERRUPTED);
                 st_fault_arm(ST_FAULT_PART, 0, false);
-                assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, note_progress, &again, &error), STRATA_OK);
-                if (!models[m].recurrent) assert_int_equal(again.total, PROMPT - p.done); /* finished batches are kept */
+                status = strata_session_prompt(r.session, ids, PROMPT, note_progress, &again, &error);
+                assert_int_equal(status, STRATA_OK);
+                if (!models[m].recurrent) assert_int_equal(again.total, PROMPT - p.done); /* finished batches stay */
                 check_against_fresh(&r, PROMPT);
             }
             close_rig(&r);

@@ -1,4 +1,4 @@
-/* src/sampler: each stage against a slow and obvious one, draws against the distribution, and ranks against a sort. */
+/* src/sampler: each stage against a slow reference, draws against the distribution, and ranks against a sort. */
 #include "support/kit.h"
 
 #include <float.h>
@@ -51,7 +51,7 @@ static strata_token pick(st_sampler *sampler, const float *logits)
     return token;
 }
 
-/* ---- the obvious one --------------------------------------------------------------------------------------------- */
+/* ---- the reference ----------------------------------------------------------------------------------------------- */
 
 /* The probability of each token, stage by stage as the header says. `recent` are the tokens accepted last. */
 static void distribution(const strata_sampling *s, const float *logits, const strata_token *recent, size_t recent_count,
@@ -86,7 +86,8 @@ static void distribution(const strata_sampling *s, const float *logits, const st
     for (int i = 0; i < VOCAB; i++) probability[i] = 0;
     sum = 0;
     for (int i = 0; i < kept; i++) {
-        probability[order[i]] = s->temperature <= 0 ? 1 : exp((logit[order[i]] - logit[order[0]]) / (double)s->temperature);
+        double difference = logit[order[i]] - logit[order[0]];
+        probability[order[i]] = s->temperature <= 0 ? 1 : exp(difference / (double)s->temperature);
         sum += probability[order[i]];
     }
     for (int i = 0; i < VOCAB; i++) probability[i] /= sum;
@@ -135,7 +136,7 @@ static void nothing_but_temperature(void **state)
     }
 }
 
-/* At temperature 100 whatever is kept comes nearly as often as anything else: the set is seen whole. */
+/* At temperature 100 all kept tokens are almost equally likely, so draws show the whole set. */
 static void top_k(void **state)
 {
     (void)state;
@@ -182,7 +183,7 @@ static void top_p(void **state)
         }
 }
 
-/* Four tokens of a quarter each: a half is reached by two of them, a hair more takes the third. */
+/* Four tokens of probability 1/4: two reach 0.5, and 0.51 needs the third. */
 static void the_edge_of_top_p(void **state)
 {
     (void)state;
@@ -250,7 +251,7 @@ static void penalties(void **state)
         }
 }
 
-/* By the formulas, greedily: a positive logit is divided, a negative one multiplied, a zero stays. */
+/* The repeat penalty divides a positive logit and multiplies a negative one. */
 static void penalties_by_hand(void **state)
 {
     (void)state;
@@ -268,7 +269,7 @@ static void penalties_by_hand(void **state)
     assert_int_equal(pick(sampler, logits), 5);
     st_sampler_accept(sampler, 5); /* 2.1 / 2 is below 2 */
     assert_int_equal(pick(sampler, logits), 3);
-    for (int i = 0; i < 8; i++) st_sampler_accept(sampler, 9); /* both are out of sight */
+    for (int i = 0; i < 8; i++) st_sampler_accept(sampler, 9); /* both leave the window */
     assert_int_equal(pick(sampler, logits), 3);
     for (int i = 0; i < VOCAB; i++) logits[i] = -1000;
     logits[9] = -1;
@@ -310,7 +311,7 @@ static void everything_at_once(void **state)
     }
 }
 
-/* ---- odd logits -------------------------------------------------------------------------------------------------- */
+/* ---- extreme logits ---------------------------------------------------------------------------------------------- */
 
 static void greedy_is_the_first_of_the_best(void **state)
 {
@@ -318,7 +319,7 @@ static void greedy_is_the_first_of_the_best(void **state)
     float logits[VOCAB];
     strata_sampling s = plain();
     s.temperature = 0;
-    s.top_k = 5; /* does not matter */
+    s.top_k = 5; /* has no effect */
     st_sampler *sampler = make(&s);
     for (int round = 0; round < 200; round++) {
         random_logits(logits);
@@ -357,7 +358,7 @@ static void extreme_logits(void **state)
         }
 }
 
-/* Logits that the maths cannot have meant are an error, wherever they are, and the sampler can go on. */
+/* NaN, +infinity or no finite logit is an error, and the sampler works afterwards. */
 static void unusable_logits_are_errors(void **state)
 {
     (void)state;
@@ -422,7 +423,7 @@ static void an_infinite_bias_decides(void **state)
     }
 }
 
-/* ---- ranks: the same tokens as with a full sort ------------------------------------------------------------------- */
+/* ---- ranks: the same tokens as with a full sort ------------------------------------------------------------------ */
 
 enum { MANY = 5003 };
 
@@ -444,7 +445,7 @@ static uint64_t weight_of(float highest, float logit, float inverse)
     return (uint64_t)st_rank_weight(x < ST_RANK_X_MAX ? x : ST_RANK_X_MAX);
 }
 
-/* Every kind of logits that a ranking by buckets could get wrong. */
+/* Logits that are difficult for a ranking by buckets. */
 static void adversarial_logits(int kind, float *logits)
 {
     for (int i = 0; i < MANY; i++) {
@@ -504,7 +505,7 @@ static void ranks_are_those_of_a_sort(void **state)
         }
 }
 
-/* The rules with a full sort, and the same random numbers. */
+/* The sampling rules with a full sort and the same random numbers. */
 static strata_token pick_sorted(const strata_sampling *s, const float *logits, st_sampler *random_source)
 {
     static ranked sorted[MANY];
@@ -556,7 +557,7 @@ static void draws_are_those_of_a_sort(void **state)
             st_sampler *sampler = NULL;
             assert_int_equal(st_sampler_new(&s, MANY, &sampler, NULL), STRATA_OK);
             adversarial_logits(kind, logits);
-            for (int i = 0; i < 20; i++) {
+            for (int i = 0; i < 8; i++) {
                 strata_token expected = pick_sorted(&s, logits, sampler), found = pick(sampler, logits);
                 if (found != expected) fail_msg("kind %d, row %zu: token %d instead of %d", kind, r, found, expected);
             }
@@ -572,7 +573,8 @@ static void weights_are_exponentials(void **state)
     for (int i = 0; i < 100000; i++) {
         float x = (float)(uniform() * 27.25);
         double expected = exp(-(double)x) * 0x1p39, found = (double)st_rank_weight(x);
-        if (fabs(found - expected) > 3e-6 * expected) fail_msg("exp(-%g): %g instead of %g", (double)x, found, expected);
+        if (fabs(found - expected) > 3e-6 * expected)
+            fail_msg("exp(-%g): %g instead of %g", (double)x, found, expected);
     }
 }
 
@@ -602,7 +604,7 @@ static void a_seed_is_a_sequence(void **state)
     }
 }
 
-/* A stream that was kept goes on where it was. */
+/* A saved stream continues. */
 static void a_random_stream_can_go_on(void **state)
 {
     (void)state;

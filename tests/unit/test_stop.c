@@ -1,4 +1,4 @@
-/* src/sampler/stop.c: what may be shown of a text that comes in pieces. */
+/* src/sampler/stop.c: stop strings in streamed text. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 typedef struct stop_case {
     const char *stops[4];
     const char *text;
-    const char *shown; /* in all */
+    const char *shown; /* the whole output */
     bool stopped;
 } stop_case;
 
@@ -46,7 +46,7 @@ static size_t count_stops(const stop_case *row)
     return count;
 }
 
-/* Pushes the text in pieces of `size`; *stopped as it came out. */
+/* Pushes the text in pieces of `size` bytes. */
 static void feed(const stop_case *row, size_t size, st_buf *out, bool *stopped)
 {
     st_stop *stop = NULL;
@@ -56,7 +56,7 @@ static void feed(const stop_case *row, size_t size, st_buf *out, bool *stopped)
     for (size_t at = 0; at < length && !*stopped; at += size) {
         st_str piece = {row->text + at, length - at < size ? length - at : size};
         assert_int_equal(st_stop_push(stop, piece, out, stopped, NULL), STRATA_OK);
-        if (out->length) assert_memory_equal(out->data, row->shown, out->length); /* never a byte too many */
+        if (out->length) assert_memory_equal(out->data, row->shown, out->length); /* no byte too many */
     }
     if (!*stopped) assert_int_equal(st_stop_finish(stop, out, NULL), STRATA_OK);
     st_stop_free(stop);
@@ -76,7 +76,7 @@ static void pieces_of_all_sizes(void **state)
     }
 }
 
-/* What cannot become a stop string is shown at once. */
+/* Text that cannot become a stop string is shown at once. */
 static void nothing_is_held_longer_than_it_must_be(void **state)
 {
     (void)state;
