@@ -1,7 +1,7 @@
 #include "base/utf8.h"
 #include "tokenizer/internal.h"
 
-/* Printable bytes stand for themselves; the others, in order, for U+0100 and up. */
+/* Printable bytes map to themselves, the others in order to U+0100 and up. */
 static bool is_itself(unsigned byte)
 {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;

@@ -1,9 +1,9 @@
-/* Ids to text. */
+/* Decodes ids to text. */
 #include "base/error.h"
 #include "base/utf8.h"
 #include "tokenizer/internal.h"
 
-/* With GPT-2's alphabet a user-defined token is written plainly; where blanks are marks, it has them like others. */
+/* A user-defined token is stored as plain text in GPT-2's vocabularies, and with space marks in the others. */
 static bool append_bytes(const st_tokenizer *tokenizer, uint32_t id, st_buf *out)
 {
     const st_kind *kind = tokenizer->kind;
@@ -21,7 +21,7 @@ static strata_status check_id(const st_tokenizer *tokenizer, strata_token id, st
     return st_error_set(error, STRATA_INPUT, NULL, "token %d: expected 0 to %u", id, tokenizer->vocab.count - 1);
 }
 
-/* Undoes what a failed call appended. */
+/* Removes what the failed call appended. */
 static strata_status fail_memory(st_buf *out, size_t length, strata_error *error)
 {
     out->length = length;
@@ -38,8 +38,8 @@ strata_status st_tokenizer_token_bytes(const st_tokenizer *tokenizer, strata_tok
     return append_bytes(tokenizer, (uint32_t)id, out) ? STRATA_OK : fail_memory(out, before, error);
 }
 
-/* Makes valid UTF-8 of what was appended since `start`: behind it first, where there is room for the worst that a byte
- * can become, so that a buffer with some to spare need not grow. */
+/* Repairs the UTF-8 that was appended since `start`. Writes the repaired text behind it first; the buffer grows only if
+ * it has no room for the worst case. */
 static bool repair_from(st_buf *out, size_t start)
 {
     enum { REPLACEMENT_BYTES = 3 };
@@ -52,12 +52,12 @@ static bool repair_from(st_buf *out, size_t start)
     return true;
 }
 
-/* Whether the first token's text begins with the blank that SentencePiece put there. */
+/* Whether the first token's text begins with the space that SentencePiece adds to a text. */
 static bool begins_with_mark(const st_tokenizer *tokenizer, uint32_t id)
 {
     st_str text = st_vocab_text(&tokenizer->vocab, id);
-    return tokenizer->adds_blank && st_vocab_is_plain(&tokenizer->vocab, id) && text.length >= ST_BLANK_MARK_LENGTH &&
-           memcmp(text.data, ST_BLANK_MARK, ST_BLANK_MARK_LENGTH) == 0;
+    return tokenizer->adds_space && st_vocab_is_plain(&tokenizer->vocab, id) && text.length >= ST_SPACE_MARK_LENGTH &&
+           memcmp(text.data, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH) == 0;
 }
 
 strata_status st_tokenizer_decode_push(const st_tokenizer *tokenizer, st_decode_state *state, strata_token id,

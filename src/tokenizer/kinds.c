@@ -10,7 +10,7 @@ static strata_status no_memory(size_t bytes, strata_error *error)
     return st_error_memory(error, bytes, "the text");
 }
 
-/* ---- GPT-2's byte-pair: pieces of a pre-tokeniser, merged from single bytes ------------------------------------ */
+/* ---- GPT-2's byte-pair encoding: pieces of a pre-tokeniser, merged from single bytes ---------------------------- */
 
 static strata_status bpe_piece(void *encoder, st_str piece, strata_error *error)
 {
@@ -52,7 +52,7 @@ static st_merge_step merge_by_list(const st_tokenizer *tokenizer, st_str piece, 
     return pair ? (st_merge_step){pair->order, pair->id} : ST_MERGE_NEVER;
 }
 
-/* A token with a character outside the alphabet is taken as it is. */
+/* A token with a character outside the byte alphabet is copied unchanged. */
 static bool bpe_append_plain(st_buf *out, st_str text)
 {
     size_t before = out->length, position = 0;
@@ -69,19 +69,19 @@ static bool bpe_append_plain(st_buf *out, st_str text)
     return true;
 }
 
-/* ---- blanks as marks: Gemma 4 and SentencePiece ------------------------------------------------------------------ */
+/* ---- spaces as marks: Gemma 4 and SentencePiece ------------------------------------------------------------------ */
 
 static bool put_marks(st_buf *out, st_str text, bool mark_first)
 {
     out->length = 0;
-    if (mark_first) st_buf_append(out, ST_BLANK_MARK, ST_BLANK_MARK_LENGTH);
+    if (mark_first) st_buf_append(out, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH);
     size_t position = 0;
     while (position < text.length) {
-        const char *blank = memchr(text.data + position, ' ', text.length - position);
-        size_t end = blank ? (size_t)(blank - text.data) : text.length;
+        const char *space = memchr(text.data + position, ' ', text.length - position);
+        size_t end = space ? (size_t)(space - text.data) : text.length;
         st_buf_append(out, text.data + position, end - position);
-        if (blank) st_buf_append(out, ST_BLANK_MARK, ST_BLANK_MARK_LENGTH);
-        position = end + (blank ? 1 : 0);
+        if (space) st_buf_append(out, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH);
+        position = end + (space ? 1 : 0);
     }
     return !out->failed;
 }
@@ -90,22 +90,22 @@ static bool marks_append_plain(st_buf *out, st_str text)
 {
     size_t position = 0;
     while (position < text.length) {
-        bool mark = text.length - position >= ST_BLANK_MARK_LENGTH &&
-                    memcmp(text.data + position, ST_BLANK_MARK, ST_BLANK_MARK_LENGTH) == 0;
+        bool mark = text.length - position >= ST_SPACE_MARK_LENGTH &&
+                    memcmp(text.data + position, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH) == 0;
         if (!st_buf_append_char(out, mark ? ' ' : text.data[position])) return false;
-        position += mark ? ST_BLANK_MARK_LENGTH : 1;
+        position += mark ? ST_SPACE_MARK_LENGTH : 1;
     }
     return true;
 }
 
-/* Whether a piece may begin at `position` > 0: no token reaches over this place, so that what is merged on its two
- * sides is the same as without the cut. */
+/* Whether a piece may begin at `position` > 0. No token spans this position, so cutting here does not change the
+ * merges. */
 static bool may_cut(const st_tokenizer *tokenizer, st_str text, size_t position, bool at_newlines)
 {
     unsigned char before = (unsigned char)text.data[position - 1];
     if (at_newlines && (before == '\n') != (text.data[position] == '\n')) return true;
-    return tokenizer->cut_after[before] && text.length - position >= ST_BLANK_MARK_LENGTH &&
-           memcmp(text.data + position, ST_BLANK_MARK, ST_BLANK_MARK_LENGTH) == 0;
+    return tokenizer->cut_after[before] && text.length - position >= ST_SPACE_MARK_LENGTH &&
+           memcmp(text.data + position, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH) == 0;
 }
 
 static strata_status marks_encode_text(st_encoder *encoder, st_str text, bool mark_first, bool at_newlines,
@@ -125,10 +125,10 @@ static strata_status marks_encode_text(st_encoder *encoder, st_str text, bool ma
 
 static strata_status gemma_encode_text(st_encoder *encoder, st_str text, strata_error *error)
 {
-    return marks_encode_text(encoder, text, encoder->tokenizer->adds_blank, true, error);
+    return marks_encode_text(encoder, text, encoder->tokenizer->adds_space, true, error);
 }
 
-/* A character that is no token is its bytes. */
+/* A character without a token becomes the tokens of its bytes. */
 static bool gemma_start_piece(st_encoder *encoder, st_str piece)
 {
     const st_tokenizer *tokenizer = encoder->tokenizer;
@@ -153,7 +153,7 @@ static bool gemma_start_piece(st_encoder *encoder, st_str piece)
 
 static strata_status spm_encode_text(st_encoder *encoder, st_str text, strata_error *error)
 {
-    return marks_encode_text(encoder, text, encoder->tokenizer->adds_blank, false, error);
+    return marks_encode_text(encoder, text, encoder->tokenizer->adds_space, false, error);
 }
 
 static bool spm_start_piece(st_encoder *encoder, st_str piece)
@@ -170,7 +170,7 @@ static bool spm_start_piece(st_encoder *encoder, st_str piece)
     return true;
 }
 
-/* The best score first. Floats order like their bits once the negative ones are turned round. */
+/* The highest score merges first. The bits of floats sort like the floats once negative ones are inverted. */
 static st_merge_step merge_by_score(const st_tokenizer *tokenizer, st_str piece, uint32_t left_id, uint32_t right_id,
                                     size_t start, size_t end)
 {
@@ -205,7 +205,7 @@ static const st_kind kinds[] = {
      .uses_scores = true,
      .byte_tokens = true,
      .adds_bos = true,
-     .adds_blank = true,
+     .adds_space = true,
      .encode_text = spm_encode_text,
      .start_piece = spm_start_piece,
      .find_pair = merge_by_score,

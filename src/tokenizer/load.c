@@ -1,4 +1,4 @@
-/* A tokenizer from a file's keys. */
+/* Creates a tokenizer from the keys of a file. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/utf8.h"
@@ -7,9 +7,9 @@
 #define KEY_MODEL "tokenizer.ggml.model"
 #define KEY_PRE "tokenizer.ggml.pre"
 
-/* The texts of tokens that end an answer, whether or not the file names them. Some files give such tokens the type of
- * user-defined ones; `control` are texts that are ordinary text in other vocabularies (HTML's </s>). `unless` names a
- * token beside which the text ends a message, but not the answer. */
+/* Texts of tokens that end an answer, whether or not the file names them as end tokens. Some files declare them as
+ * user-defined tokens; `control` texts count only as control tokens, because other vocabularies have them as ordinary
+ * text (</s> is HTML). In a vocabulary with the token `unless`, the text ends a message but not the answer. */
 typedef struct end_text {
     const char *text;
     bool control;
@@ -48,7 +48,7 @@ static strata_status choose_kind(st_tokenizer *tokenizer, strata_error *error)
     if (status != STRATA_OK) return status;
     if (!found)
         return st_error_set(error, STRATA_FORMAT, "use a file that holds a vocabulary",
-                            "%s: key %s: expected a kind of tokenizer, found none", path, KEY_MODEL);
+                            "%s: key %s: expected the kind of tokenizer, found none", path, KEY_MODEL);
     tokenizer->kind = st_kind_find(model);
     if (tokenizer->kind) return STRATA_OK;
     char known[128];
@@ -74,15 +74,15 @@ static strata_status choose_pre(st_tokenizer *tokenizer, const char *pre_tokeniz
         st_pre_list(known, sizeof known);
         if (name.length > 64) name.length = 64;
         return st_error_set(error, STRATA_UNSUPPORTED,
-                            "options.pre_tokenizer takes one of these instead of the file's",
+                            "set options.pre_tokenizer to one of these",
                             "%s: %s: expected one of %s, found '%.*s'", path,
-                            pre_tokenizer ? "the pre-tokeniser asked for" : "key " KEY_PRE, known, ST_STR_ARG(name));
+                            pre_tokenizer ? "options.pre_tokenizer" : "key " KEY_PRE, known, ST_STR_ARG(name));
     }
     if (tokenizer->kind->uses_pre) tokenizer->pre_row = row;
     return STRATA_OK;
 }
 
-/* The tokens that single bytes are: GPT-2's letters, or the tokens <0xNN>. */
+/* Finds the tokens of single bytes: GPT-2's byte alphabet, or the tokens <0xNN>. */
 static strata_status find_bytes(st_tokenizer *tokenizer, strata_error *error)
 {
     st_vocab *vocab = &tokenizer->vocab;
@@ -113,7 +113,7 @@ static strata_status find_bytes(st_tokenizer *tokenizer, strata_error *error)
     return STRATA_OK;
 }
 
-/* After which bytes a blank mark always begins a piece: those that stand before a mark in no token. */
+/* A space mark begins a piece after a byte that no token has before a space mark. */
 static void find_cuts(st_tokenizer *tokenizer)
 {
     const st_vocab *vocab = &tokenizer->vocab;
@@ -121,13 +121,13 @@ static void find_cuts(st_tokenizer *tokenizer)
     for (uint32_t id = 0; id < vocab->count; id++) {
         if (!st_vocab_is_plain(vocab, id)) continue;
         st_str text = st_vocab_text(vocab, id);
-        for (size_t i = 1; i + ST_BLANK_MARK_LENGTH <= text.length; i++)
-            if (memcmp(text.data + i, ST_BLANK_MARK, ST_BLANK_MARK_LENGTH) == 0)
+        for (size_t i = 1; i + ST_SPACE_MARK_LENGTH <= text.length; i++)
+            if (memcmp(text.data + i, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH) == 0)
                 tokenizer->cut_after[(unsigned char)text.data[i - 1]] = false;
     }
 }
 
-/* The id that a key names, -1 if it is absent. */
+/* The id in a key; -1 if the key is absent. */
 static strata_status get_id(const st_tokenizer *tokenizer, const char *key, strata_token *out, strata_error *error)
 {
     uint64_t id = 0;
@@ -154,7 +154,7 @@ static void add_end(st_tokenizer *tokenizer, strata_token id)
     tokenizer->end_ids[tokenizer->end_count++] = id;
 }
 
-/* A vocabulary may hold a text twice, once as an ordinary token: every token is compared. */
+/* A vocabulary may have the same text twice, once as an ordinary token, so every token is compared. */
 static void add_known_ends(st_tokenizer *tokenizer)
 {
     const st_vocab *vocab = &tokenizer->vocab;
@@ -184,7 +184,7 @@ static strata_status find_named(st_tokenizer *tokenizer, strata_error *error)
         strata_status status = get_id(tokenizer, named[i].key, named[i].id, error);
         if (status != STRATA_OK) return status;
     }
-    /* Files name a control token here that the model never saw in this place; text must not become one. */
+    /* Some files name a control token here. Text must not become one, and the model was not trained for it. */
     bool usable = unknown >= 0 && tokenizer->vocab.types[unknown] != ST_TOKEN_CONTROL;
     tokenizer->unknown_id = usable ? (uint32_t)unknown : ST_VOCAB_NONE;
     add_end(tokenizer, tokenizer->eos);
@@ -197,12 +197,12 @@ static strata_status find_named(st_tokenizer *tokenizer, strata_error *error)
 static strata_status find_habits(st_tokenizer *tokenizer, strata_error *error)
 {
     tokenizer->adds_bos = tokenizer->kind->adds_bos || (tokenizer->pre_row && tokenizer->pre_row->adds_bos);
-    tokenizer->adds_blank = tokenizer->kind->adds_blank;
+    tokenizer->adds_space = tokenizer->kind->adds_space;
     strata_status status =
         st_gguf_get_bool(tokenizer->gguf, "tokenizer.ggml.add_bos_token", &tokenizer->adds_bos, NULL, error);
     if (status == STRATA_OK)
         status =
-            st_gguf_get_bool(tokenizer->gguf, "tokenizer.ggml.add_space_prefix", &tokenizer->adds_blank, NULL, error);
+            st_gguf_get_bool(tokenizer->gguf, "tokenizer.ggml.add_space_prefix", &tokenizer->adds_space, NULL, error);
     if (tokenizer->bos < 0) tokenizer->adds_bos = false;
     return status;
 }

@@ -1,5 +1,5 @@
-/* Merging: a piece's symbols, two by two, until no pair is left that merges. Short pieces by looking for the best pair
- * again and again, long ones with a heap: n log n. */
+/* Byte-pair merging: merges the best pair of a piece's symbols until no pair merges. Short pieces search for the best
+ * pair each time; long pieces use a heap, in n log n. */
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -7,7 +7,7 @@
 
 enum { SHORT_MAX = 48, CACHE_SLOTS = 8192, CACHE_TEXT_MAX = 24, CACHE_IDS_MAX = 5 };
 
-/* Natural text repeats its words, so what a short piece became is kept while one text is encoded. */
+/* Natural text repeats its words, so the ids of short pieces are cached while a text is encoded. */
 typedef struct cache_slot {
     char text[CACHE_TEXT_MAX];
     unsigned char length; /* 0: empty */
@@ -64,7 +64,7 @@ void st_symbols_free(st_symbols *symbols)
     *symbols = (st_symbols){0};
 }
 
-/* Looks up the pair of symbols `left` and `right`, which ends where `after` begins. */
+/* Looks up the merge of the symbols `left` and `right`; `after` is the symbol behind them. */
 static void look_up(const st_tokenizer *tokenizer, st_symbols *symbols, st_str piece, size_t left, size_t right,
                     size_t after)
 {
@@ -99,7 +99,7 @@ static void merge_short(const st_tokenizer *tokenizer, st_symbols *symbols, st_s
     }
 }
 
-/* The heap holds order and place in one number, so that the lowest is the best pair and the leftmost of equals. */
+/* A heap entry is order and position in one number: the lowest is the best pair, and the leftmost of equal ones. */
 static void heap_sink(uint64_t *heap, size_t count, size_t place)
 {
     uint64_t value = heap[place];
@@ -141,7 +141,7 @@ static size_t start_heap(const st_tokenizer *tokenizer, st_symbols *symbols, st_
     size_t heap_count = 0;
     for (size_t i = 0; i < symbols->count; i++) {
         symbols->next[i] = (uint32_t)(i + 1);
-        symbols->previous[i] = (uint32_t)(i - 1); /* of the first: never read */
+        symbols->previous[i] = (uint32_t)(i - 1); /* unused for the first */
         symbols->orders[i] = UINT32_MAX;
         if (i + 1 < symbols->count) look_up(tokenizer, symbols, piece, i, i + 1, i + 2);
         if (symbols->orders[i] != UINT32_MAX) symbols->heap[heap_count++] = (uint64_t)symbols->orders[i] << 32 | i;
@@ -150,7 +150,7 @@ static size_t start_heap(const st_tokenizer *tokenizer, st_symbols *symbols, st_
     return heap_count;
 }
 
-/* A pair that has changed leaves its entry in the heap; the entry's order then is not the symbol's any more. */
+/* An outdated heap entry is recognised by its order, which differs from the symbol's. */
 static void merge_long(const st_tokenizer *tokenizer, st_symbols *symbols, st_str piece)
 {
     size_t end = symbols->count, heap_count = start_heap(tokenizer, symbols, piece);
@@ -174,7 +174,7 @@ static void merge_long(const st_tokenizer *tokenizer, st_symbols *symbols, st_st
         }
     }
     size_t count = 0;
-    for (size_t i = 0; i < end; i = symbols->next[i]) { /* next[i] > i ≥ count: nothing is overwritten unread */
+    for (size_t i = 0; i < end; i = symbols->next[i]) { /* next[i] > i ≥ count: reads stay ahead of writes */
         symbols->ids[count] = symbols->ids[i];
         symbols->starts[count++] = symbols->starts[i];
     }
@@ -204,7 +204,7 @@ static bool push_symbols(st_encoder *encoder, st_str piece)
     return true;
 }
 
-/* The token that the whole piece is, where the pre-tokeniser's row says that it then is not merged. */
+/* Pushes the token that equals the whole piece, if the pre-tokeniser's row has whole_piece. */
 static bool push_whole(st_encoder *encoder, st_str piece, bool *pushed)
 {
     const st_tokenizer *tokenizer = encoder->tokenizer;
@@ -214,7 +214,7 @@ static bool push_whole(st_encoder *encoder, st_str piece, bool *pushed)
     encoder->piece.length = 0;
     if (!st_bytes_append_letters(&encoder->piece, piece)) return false;
     uint32_t id = st_vocab_find_plain(&tokenizer->vocab, (st_str){encoder->piece.data, encoder->piece.length});
-    /* A user-defined token is matched as a special token or not at all: that it may be guarded. */
+    /* User-defined tokens are matched only as special tokens, so that a guard can prevent it. */
     if (id == ST_VOCAB_NONE || tokenizer->vocab.types[id] != ST_TOKEN_NORMAL) return true;
     *pushed = true;
     return st_tokens_push(encoder->out, (strata_token)id);

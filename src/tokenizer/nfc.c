@@ -1,5 +1,5 @@
-/* Normalisation to NFC. utf8proc has the tables and the composition; the order of marks is made here, because its own
- * sorting takes quadratic time on a long run of marks. */
+/* Normalisation to NFC. utf8proc provides tables and composition. Combining marks are sorted here, because utf8proc's
+ * sort takes quadratic time for a long run of marks. */
 #include <utf8proc.h>
 
 #include "base/alloc.h"
@@ -9,10 +9,10 @@
 
 enum { DECOMPOSED_MAX = 18, CLASS_COUNT = 256 };
 
-/* A growing run of code points. */
+/* A growing array of code points. */
 typedef struct code_run {
     utf8proc_int32_t *codes;  /* [capacity] */
-    utf8proc_int32_t *sorted; /* [capacity], for the sorting */
+    utf8proc_int32_t *sorted; /* [capacity], scratch of the sort */
     size_t count;
     size_t capacity;
 } code_run;
@@ -48,7 +48,7 @@ static unsigned class_of(utf8proc_int32_t code)
     return (unsigned)utf8proc_get_property(code)->combining_class & (CLASS_COUNT - 1);
 }
 
-/* A stable sort of marks by their combining class: by insertion if they are few, by counting if many. */
+/* Sorts marks by combining class, stably: insertion sort for few, counting sort for many. */
 static void sort_marks(utf8proc_int32_t *marks, utf8proc_int32_t *sorted, size_t count)
 {
     if (count <= 16) {
@@ -117,8 +117,8 @@ static bool append_run(st_buf *out, code_run *run, st_str text)
     return true;
 }
 
-/* Nothing composes across the front of an ASCII character, so the text is normalised from one such front to another,
- * and what is ASCII alone is copied. */
+/* Nothing composes across the start of an ASCII character. So the text is normalised in runs that begin there, and pure
+ * ASCII is copied. */
 bool st_nfc_append(st_buf *out, st_str text)
 {
     code_run run = {0};

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-/* The parts that several rows share. White space is Unicode's; pcre2's \s is not quite: it has U+180E too. */
+/* Parts that several rows share. White space is as in Unicode; pcre2's \s also matches U+180E. */
 #define WS "\\t-\\r\\x{85}\\p{Z}"
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define BLANKS "[" WS "]*[\\r\\n]+|[" WS "]+(?![^" WS "])|[" WS "]+"
@@ -52,7 +52,7 @@ struct st_pre {
     pcre2_general_context *general;
     pcre2_match_context *match;
     pcre2_code *codes[ST_PRE_PATTERNS_MAX];
-    bool jit[ST_PRE_PATTERNS_MAX]; /* whether the machine code is there; otherwise the pattern is interpreted */
+    bool jit[ST_PRE_PATTERNS_MAX]; /* compiled to machine code; otherwise interpreted */
     size_t count;
 };
 
@@ -122,7 +122,7 @@ strata_status st_pre_new(const st_pre_row *row, st_pre **out, strata_error *erro
         status = st_error_memory(error, sizeof *pre, "a pre-tokeniser");
         goto out;
     }
-    /* The patterns take time linear in the text, so a long text is no reason to stop. */
+    /* The patterns take linear time, so the match limit must not stop a long text. */
     pcre2_set_match_limit(pre->match, UINT32_MAX);
     pcre2_set_depth_limit(pre->match, UINT32_MAX);
     for (size_t i = 0; i < ST_PRE_PATTERNS_MAX && row->patterns[i] && status == STRATA_OK; i++)
@@ -162,7 +162,7 @@ void st_pre_walk_free(st_pre_walk *walk)
     st_free(walk);
 }
 
-/* The next match of pattern `index` from `start`; *begin = text.length where there is none. */
+/* The next match of pattern `index` from `start` on; *begin is text.length if there is none. */
 static strata_status find_match(const st_pre *pre, st_pre_walk *walk, size_t index, st_str text, size_t start,
                                 size_t *begin, size_t *end, strata_error *error)
 {
@@ -179,13 +179,13 @@ static strata_status find_match(const st_pre *pre, st_pre_walk *walk, size_t ind
         return st_error_set(error, STRATA_RUNTIME, NULL, "pre-tokeniser: pcre2 error %d at byte %zu of %zu", found,
                             start, text.length);
     const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(walk->match);
-    bool none = found < 0 || ends[1] <= ends[0]; /* no row matches the empty text; if one did, it would cut nothing */
+    bool none = found < 0 || ends[1] <= ends[0]; /* an empty match would cut nothing */
     *begin = none ? text.length : ends[0];
     *end = none ? text.length : ends[1];
     return STRATA_OK;
 }
 
-/* Calls itself for the next pattern: as deep as the row has patterns. */
+/* Recurses once for each pattern of the row. */
 static strata_status split_by(const st_pre *pre, st_pre_walk *walk, size_t index, st_str text, st_pre_piece piece,
                               void *context, strata_error *error)
 {

@@ -10,7 +10,7 @@ static bool is_special(const st_vocab *vocab, uint32_t id)
     return (type == ST_TOKEN_CONTROL || type == ST_TOKEN_USER) && vocab->places[id].length > 0;
 }
 
-/* The node after `node` (0: the root) and `byte`; 0 if there is none. */
+/* The child of `node` (0: the root) for `byte`; 0: none. */
 static uint32_t step(const st_specials *specials, uint32_t node, unsigned char byte)
 {
     if (node == 0) return specials->roots[byte];
@@ -18,7 +18,7 @@ static uint32_t step(const st_specials *specials, uint32_t node, unsigned char b
     return edge ? edge->id : 0;
 }
 
-/* Of two tokens with one text the first counts. */
+/* The first of two tokens with the same text counts. */
 static void insert(st_specials *specials, st_str text, uint32_t id)
 {
     uint32_t node = 0;
@@ -49,7 +49,7 @@ strata_status st_specials_build(st_specials *specials, const st_vocab *vocab, co
                                 "found %zu",
                                 where, id, ST_SPECIAL_LENGTH_MAX, length);
         count++;
-        bytes += length; /* below 4 GiB: they lie in one array of the file, which is checked */
+        bytes += length; /* no overflow: the array of all texts is below 4 GiB */
     }
     if (bytes >= UINT32_MAX)
         return st_error_set(error, STRATA_FORMAT, NULL, "%s: special tokens: expected less than 4 GiB of text", where);

@@ -1,11 +1,11 @@
-/* Special tokens (control and user-defined): found in a text, leftmost and longest, with a trie. Owns the rule of which
- * of them may be matched in foreign bytes. Knows no way of encoding the text between them. */
+/* Finds special tokens (control and user-defined) in a text with a trie: the leftmost, and the longest there. Owns the
+ * rule of which of them may match foreign bytes. Does not encode the text between them. */
 #ifndef ST_TOKENIZER_SPECIAL_H
 #define ST_TOKENIZER_SPECIAL_H
 
 #include "tokenizer/vocab.h"
 
-/* At each place the trie is walked at most this far, which keeps the search linear. */
+/* The longest special token: it bounds the search at each position. */
 enum { ST_SPECIAL_LENGTH_MAX = 512 };
 
 typedef struct st_specials {
@@ -21,7 +21,7 @@ typedef struct st_specials {
 strata_status st_specials_build(st_specials *specials, const st_vocab *vocab, const char *where, strata_error *error);
 void st_specials_free(st_specials *specials);
 
-/* The bits of a guard are per special index. */
+/* One bit per special index: set for tokens that must not match foreign bytes. */
 struct st_token_guard {
     const st_tokenizer *tokenizer;
     unsigned char bits[]; /* [(count + 7) / 8] */
@@ -32,7 +32,7 @@ static inline bool st_guard_has(const st_token_guard *guard, uint32_t index)
     return guard->bits[index / 8] >> (index % 8) & 1;
 }
 
-/* The longest special token at text[position] that may be matched there: its length, and its id in *id. 0: none. */
+/* The length of the longest special token that may match at text[position], and its id in *id. 0: none. */
 size_t st_specials_match(const st_specials *specials, st_str text, size_t position, const st_encode_options *options,
                          const unsigned char *foreign, uint32_t *id);
 

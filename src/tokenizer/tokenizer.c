@@ -9,7 +9,7 @@
 /* Texts shorter than this are encoded without a cache of pieces. */
 enum { CACHED_TEXT_MIN = 4096 };
 
-/* A blank becomes three bytes, and places in a piece are 32 bits. */
+/* A space becomes three bytes, and offsets in a piece have 32 bits. */
 #define TEXT_LENGTH_MAX ((size_t)1 << 30)
 
 bool st_tokens_push(st_tokens *tokens, strata_token id)
@@ -35,7 +35,7 @@ void st_tokens_free(st_tokens *tokens)
 
 strata_status st_tokenizer_pre_get(const st_tokenizer *tokenizer, const st_pre **out, strata_error *error)
 {
-    /* The one thing about a tokenizer that changes once it is made: nobody can see it but here. */
+    /* The only part of a tokenizer that changes after its creation, under the lock. */
     st_tokenizer *changing = (st_tokenizer *)(uintptr_t)tokenizer;
     st_pre *pre = atomic_load_explicit(&changing->pre, memory_order_acquire);
     strata_status status = STRATA_OK;
@@ -56,7 +56,7 @@ static strata_status add_token(st_encoder *encoder, uint32_t id, strata_error *e
     return st_error_memory(error, sizeof id, "the tokens");
 }
 
-/* Cuts the special tokens out and encodes what is between them. */
+/* Finds the special tokens and encodes the text between them. */
 static strata_status encode_valid(st_encoder *encoder, st_str text, const st_encode_options *options,
                                   const unsigned char *foreign, strata_error *error)
 {
@@ -82,8 +82,8 @@ static strata_status encode_valid(st_encoder *encoder, st_str text, const st_enc
     return status;
 }
 
-/* The text with U+FFFD for what is invalid, and the map of foreign bytes made to fit it. A replacement is foreign if
- * any of the bytes it stands for is. */
+/* Replaces invalid UTF-8 by U+FFFD, and adjusts the map of foreign bytes. A replacement is foreign if any of the bytes
+ * that it replaces is. */
 static bool repair(st_str text, const unsigned char *foreign, st_buf *fixed, st_buf *fixed_foreign)
 {
     if (!foreign) return st_utf8_repair(fixed, text.data, text.length);

@@ -42,7 +42,7 @@ int st_vocab_byte_of(st_str text)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* The place in the table of the token with this text, or the empty place where it would go. */
+/* The slot of the token with this text, or the empty slot for it. */
 static size_t table_place(const st_vocab *vocab, st_str text, uint64_t hash)
 {
     uint64_t tag = hash >> 32 << 32;
@@ -66,7 +66,7 @@ uint32_t st_vocab_find_plain(const st_vocab *vocab, st_str text)
     return id != ST_VOCAB_NONE && st_vocab_is_plain(vocab, id) ? id : ST_VOCAB_NONE;
 }
 
-/* Real vocabularies hold the same text twice now and then: the first one is found. */
+/* Real vocabularies may have the same text twice: the first token is found. */
 static strata_status build_table(st_vocab *vocab, strata_error *error)
 {
     size_t capacity = 16;
@@ -115,7 +115,7 @@ static strata_status load_tokens(st_vocab *vocab, const st_gguf *gguf, strata_er
     return build_table(vocab, error);
 }
 
-/* An array beside the tokens has as many items as they. */
+/* Arrays of types and scores have one item per token. */
 static strata_status check_count(const st_vocab *vocab, const st_gguf *gguf, const st_gguf_key *array, const char *name,
                                  strata_error *error)
 {
@@ -182,12 +182,12 @@ void st_vocab_free(st_vocab *vocab)
     *vocab = (st_vocab){0};
 }
 
-/* The text of a merge without its blank, looked up. Vocabularies list all ways to cut one token in a row, so the last
- * answer is tried first. */
+/* Looks up the token of a merged pair. Vocabularies list the merges to one token in a row, so the last result is tried
+ * first. */
 static uint32_t find_result(const st_vocab *vocab, st_str left, st_str right, uint32_t last)
 {
     char joined[512];
-    size_t length = left.length + right.length; /* both lie in one string of the file: no overflow */
+    size_t length = left.length + right.length; /* no overflow: both are parts of one string */
     if (last != ST_VOCAB_NONE) {
         st_str text = st_vocab_text(vocab, last);
         if (text.length == length && memcmp(text.data, left.data, left.length) == 0 &&
@@ -204,17 +204,17 @@ static uint32_t find_result(const st_vocab *vocab, st_str left, st_str right, ui
     return id;
 }
 
-/* Merges that are read but not yet in the table: the memory of their places is on its way meanwhile. */
+/* Merges that are parsed but not yet in the table, while their slots are prefetched. */
 typedef struct merge_queue {
     struct {
         uint32_t left, right, order, id;
     } items[32];
     size_t count;
-    uint32_t last;  /* the result before */
+    uint32_t last;  /* the previous result */
     size_t skipped; /* merges that name a token the vocabulary does not have */
 } merge_queue;
 
-/* Of two equal merges the first counts. */
+/* The first of two equal merges counts. */
 static void flush_merges(merge_queue *queue, st_pairs *out)
 {
     for (size_t i = 0; i < queue->count; i++)
@@ -226,15 +226,15 @@ static void flush_merges(merge_queue *queue, st_pairs *out)
 static strata_status add_merge(const st_vocab *vocab, const st_gguf *gguf, size_t index, st_str merge,
                                merge_queue *queue, st_pairs *out, strata_error *error)
 {
-    const char *blank = merge.length > 1 ? memchr(merge.data + 1, ' ', merge.length - 1) : NULL;
-    if (!blank || blank + 1 == merge.data + merge.length) {
+    const char *space = merge.length > 1 ? memchr(merge.data + 1, ' ', merge.length - 1) : NULL;
+    if (!space || space + 1 == merge.data + merge.length) {
         if (merge.length > 80) merge.length = 80;
         return st_error_set(error, STRATA_FORMAT, broken_hint,
                             "%s: key %s[%zu]: expected two tokens with a space between them, found '%.*s'",
                             st_gguf_path(gguf), KEY_MERGES, index, ST_STR_ARG(merge));
     }
-    st_str left = {merge.data, (size_t)(blank - merge.data)};
-    st_str right = {blank + 1, merge.length - left.length - 1};
+    st_str left = {merge.data, (size_t)(space - merge.data)};
+    st_str right = {space + 1, merge.length - left.length - 1};
     uint32_t left_id = st_vocab_find(vocab, left), right_id = st_vocab_find(vocab, right);
     bool known = left_id != ST_VOCAB_NONE && right_id != ST_VOCAB_NONE;
     uint32_t result = known ? find_result(vocab, left, right, queue->last) : ST_VOCAB_NONE;

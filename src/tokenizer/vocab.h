@@ -1,5 +1,5 @@
-/* The vocabulary: the file's tokens, their types and scores, and the look-up by text. Reads and checks the keys
- * tokenizer.ggml.tokens, .token_type, .scores and .merges. Knows no way of encoding. */
+/* The vocabulary: tokens, types, scores and look-up by text. Reads and checks the keys tokenizer.ggml.tokens,
+ * .token_type, .scores and .merges. Does not encode. */
 #ifndef ST_TOKENIZER_VOCAB_H
 #define ST_TOKENIZER_VOCAB_H
 
@@ -13,7 +13,7 @@ enum {
 
 #define ST_VOCAB_NONE UINT32_MAX /* no such token */
 
-/* Where a token's text lies in the file's array. */
+/* The position of a token's text in the file's array. */
 typedef struct st_vocab_text_place {
     uint32_t offset;
     uint32_t length;
@@ -23,13 +23,13 @@ typedef struct st_vocab {
     const char *base;              /* the array's bytes, in the file */
     st_vocab_text_place *places;   /* [count] */
     unsigned char *types;          /* [count], st_token_type */
-    float *scores;                 /* [count]; NULL when the file has none */
-    uint64_t *table;               /* [table_mask + 1]: 32 bits of hash, id + 1; 0 is an empty place */
+    float *scores;                 /* [count]; NULL: the file has none */
+    uint64_t *table;               /* [table_mask + 1]: 32 bits of hash, id + 1; 0: an empty slot */
     size_t table_mask;
     uint64_t seed;
     uint32_t count;
     size_t text_length_max;
-    bool has_types;                /* the file gave them */
+    bool has_types;                /* the file has types */
 } st_vocab;
 
 /* Zero-initialise to create; st_vocab_free to destroy, after a failed load too. */
@@ -39,9 +39,9 @@ void st_vocab_free(st_vocab *vocab);
 /* The merges, in the file's order: pair of ids → order and id of the result. */
 strata_status st_vocab_load_merges(const st_vocab *vocab, const st_gguf *gguf, st_pairs *out, strata_error *error);
 
-/* The id of the first token with this text, whatever its type. */
+/* The id of the first token with this text, of any type. */
 uint32_t st_vocab_find(const st_vocab *vocab, st_str text);
-/* The same, but only a token that plain text may become: control, unknown, unused and byte tokens are none. */
+/* The same for plain text: control, unknown, unused and byte tokens are not found. */
 uint32_t st_vocab_find_plain(const st_vocab *vocab, st_str text);
 
 static inline st_str st_vocab_text(const st_vocab *vocab, uint32_t id)
@@ -57,7 +57,7 @@ static inline bool st_vocab_is_plain(const st_vocab *vocab, uint32_t id)
 /* A keyed hash of bytes, faster than base/map.h's on the short texts of a vocabulary. */
 uint64_t st_vocab_hash(uint64_t seed, const char *text, size_t length);
 
-/* The byte that a text of the form <0xNN> names, or -1. Exactly two hexadecimal digits: no sign, no blank. */
+/* The byte of a text <0xNN> with exactly two hexadecimal digits; -1 for other texts. */
 int st_vocab_byte_of(st_str text);
 
 #endif

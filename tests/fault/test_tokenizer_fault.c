@@ -1,4 +1,4 @@
-/* Every allocation of the tokenizer fails: a typed error, no leak (the sanitizer looks), and the next call works. */
+/* Every allocation of the tokenizer fails once: a typed error, no leak, and the next call works. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct fault_subject {
     st_token_guard *guard;
 } fault_subject;
 
-/* One call: works or says STRATA_MEMORY, and then nothing has changed. */
+/* A call succeeds, or fails with STRATA_MEMORY and changes nothing. */
 typedef strata_status (*fault_step)(fault_subject *subject, strata_error *error);
 
 static strata_status make_tokenizer(fault_subject *subject, strata_error *error)
@@ -39,7 +39,7 @@ static strata_status make_guard(fault_subject *subject, strata_error *error)
     return status;
 }
 
-/* A new tokenizer each time, so that the patterns are compiled each time. Long and repaired, with a map. */
+/* A new tokenizer each time, so that the patterns are compiled. The text is long and invalid UTF-8, with a map. */
 static strata_status encode(fault_subject *subject, strata_error *error)
 {
     static char text[6000];
@@ -81,7 +81,7 @@ static void fail_each(fault_subject *subject, fault_step step, bool persistent, 
 {
     for (uint64_t nth = 1; nth < CALLS_MAX; nth++) {
         strata_error error = {0};
-        if (fresh) { /* what is compiled on first use is compiled again */
+        if (fresh) { /* compile the patterns again */
             st_token_guard_free(subject->guard);
             st_tokenizer_free(subject->tokenizer);
             prepare(subject);
@@ -95,7 +95,7 @@ static void fail_each(fault_subject *subject, fault_step step, bool persistent, 
             assert_true(nth > 1);
             return;
         }
-        /* A failure may be without effect where there is another way: interpreting instead of machine code. */
+        /* Some failures have no effect: without memory for machine code, patterns are interpreted. */
         if (status != STRATA_OK) {
             assert_int_equal(status, STRATA_MEMORY);
             assert_int_equal(error.status, STRATA_MEMORY);
@@ -160,7 +160,7 @@ static void test_spm(void **state)
     run(vocab_spec_spm, NULL);
 }
 
-/* A merge that is too long for the buffer on the stack is joined on the heap. */
+/* A long merge needs memory from the heap. */
 static void long_merge(vocab_spec *spec)
 {
     static char left[401], right[401], both[801], merge[802];

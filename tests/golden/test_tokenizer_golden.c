@@ -1,4 +1,4 @@
-/* The tokenizer against the kit: ids by other implementations, on real vocabularies. */
+/* The tokenizer against the kit: ids of other implementations, with real vocabularies. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -12,9 +12,9 @@ enum { TEXT_COUNT = 317 };
 
 typedef struct vocabulary {
     const char *name;
-    bool carried;    /* the repository has it: it must be there */
-    bool normalises; /* NFC, so that a text need not come back as it was */
-    bool marks;      /* a blank and U+2581 are the same to it */
+    bool carried;    /* in the repository: a missing file is a failure */
+    bool normalises; /* to NFC: decoding need not give the original text */
+    bool marks;      /* a space and U+2581 encode the same */
     bool blank_first;
 } vocabulary;
 
@@ -108,7 +108,7 @@ static void check_ids(const kit_vocab *fixture)
     assert_int_equal(right, TEXT_COUNT);
 }
 
-/* Whether the text comes back: not where it was normalised, nor where a special token brought a blank in. */
+/* Whether decoding must give the text: not after normalisation, nor where a special token adds a space. */
 static bool must_return(const kit_vocab *fixture, st_str text, const st_tokens *tokens)
 {
     if (fixture->row->marks && memmem(text.data, text.length, "\xE2\x96\x81", 3)) return false;
@@ -130,7 +130,7 @@ static void check_round_trip(const kit_vocab *fixture)
             fail_msg("%s", error.message);
         bool equal = st_str_equal((st_str){whole.data, whole.length}, text);
         if (equal) returned++;
-        if (!equal && fixture->row->normalises) { /* what came back is in NFC, so that it has the same ids */
+        if (!equal && fixture->row->normalises) { /* the decoded text is in NFC and has the same ids */
             encode(fixture, (st_str){whole.data, whole.length}, &again);
             equal = again.count == tokens.count &&
                     memcmp(again.ids, tokens.ids, tokens.count * sizeof *tokens.ids) == 0;
@@ -159,7 +159,7 @@ static strata_token first_control(const st_tokenizer *tokenizer)
     return id;
 }
 
-/* Each text again and again with a special token between, long enough for the cache of pieces. */
+/* Each text repeated with a special token between, long enough for the piece cache. */
 static void check_repeated(const kit_vocab *fixture)
 {
     strata_token between = first_control(fixture->tokenizer);

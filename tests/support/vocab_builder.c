@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* GPT-2's letters of the bytes, written by another rule than the library's: the list in order. */
+/* GPT-2's byte alphabet as a list, independent of the library's rule. */
 static const char *letter_of(unsigned byte)
 {
     static char letters[256][4];
@@ -48,7 +48,7 @@ strata_token vocab_id(const vocab_spec *spec, const char *text)
 static void begin(vocab_spec *spec, const char *model)
 {
     *spec = (vocab_spec){.model = model, .eot = -1, .eom = -1, .unknown = -1, .bos = -1, .eos = -1, .adds_bos = -1,
-                         .adds_blank = -1};
+                         .adds_space = -1};
 }
 
 static void add_all(vocab_spec *spec, const char *const *texts, size_t count, int type, float score)
@@ -123,7 +123,7 @@ static void write_arrays(const vocab_spec *spec, gguf_writer *out)
         for (size_t i = 0; i < spec->count; i++)
             gguf_write_string(out, spec->tokens[i].text, strlen(spec->tokens[i].text));
     }
-    size_t types = spec->count + (size_t)spec->more_types; /* less is a wrap round */
+    size_t types = spec->count + (size_t)spec->more_types; /* wraps for negative numbers */
     size_t scores = spec->count + (size_t)spec->more_scores;
     if (!spec->no_types && !is_sample(spec, out, "tokenizer.ggml.token_type")) {
         gguf_write_key_array(out, "tokenizer.ggml.token_type", ST_GGUF_I32, types);
@@ -162,7 +162,7 @@ void vocab_write(const vocab_spec *spec, gguf_writer *out)
         if (ids[i].id >= 0 && !is_sample(spec, out, ids[i].key))
             gguf_write_key_u32(out, ids[i].key, (uint32_t)ids[i].id);
     if (spec->adds_bos >= 0) gguf_write_key_bool(out, "tokenizer.ggml.add_bos_token", spec->adds_bos);
-    if (spec->adds_blank >= 0) gguf_write_key_bool(out, "tokenizer.ggml.add_space_prefix", spec->adds_blank);
+    if (spec->adds_space >= 0) gguf_write_key_bool(out, "tokenizer.ggml.add_space_prefix", spec->adds_space);
     gguf_writer_finish(out);
 }
 

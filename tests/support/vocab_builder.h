@@ -1,5 +1,5 @@
-/* Small vocabularies for the tests of the tokenizer, as GGUF bytes: one that is right for each kind, to be changed or
- * broken before it is built. */
+/* Builds small vocabularies as GGUF bytes for the tokenizer's tests: a valid one of each kind, to be changed before it
+ * is written. */
 #ifndef TEST_SUPPORT_VOCAB_BUILDER_H
 #define TEST_SUPPORT_VOCAB_BUILDER_H
 
@@ -16,17 +16,17 @@ typedef struct vocab_token {
 } vocab_token;
 
 typedef struct vocab_spec {
-    const char *model; /* NULL: no key, like all that follow */
+    const char *model; /* NULL: no key; so for all texts below */
     const char *pre;
     vocab_token tokens[VOCAB_TOKENS_MAX];
     size_t count;
     const char *merges[VOCAB_MERGES_MAX];
     size_t merge_count;
     int64_t bos, eos, eot, eom, unknown; /* -1: no key */
-    int adds_bos, adds_blank;            /* -1: no key */
+    int adds_bos, adds_space;            /* -1: no key */
     bool no_tokens, no_types, no_scores, no_merges;
-    int more_types, more_scores; /* items more (or less) than tokens */
-    const char *sample_key;      /* this key gets another type: a sample of it instead */
+    int more_types, more_scores; /* items more than tokens; negative: fewer */
+    const char *sample_key;      /* this key gets a value of sample_type instead */
     st_gguf_type sample_type;
     bool sample_array;
 } vocab_spec;
@@ -42,7 +42,7 @@ strata_token vocab_id(const vocab_spec *spec, const char *text); /* -1: none */
 /* The bytes (gguf_writer_free). */
 void vocab_write(const vocab_spec *spec, gguf_writer *out);
 
-/* A tokenizer with what it stands on. */
+/* A tokenizer with its file. */
 typedef struct vocab_made {
     gguf_writer writer;
     st_gguf *gguf;

@@ -34,7 +34,7 @@ static void encode(st_str text, const st_encode_options *options)
     if (st_tokenizer_encode(made.tokenizer, text, options, &tokens, &error) != STRATA_OK) fail_msg("%s", error.message);
 }
 
-/* The ids as the tokens' stored texts with | between them. */
+/* The stored texts of the ids, separated by |. */
 static const char *texts_of_ids(void)
 {
     static char out[4096];
@@ -126,19 +126,19 @@ static void test_spm(void **state)
     check_round_trip("\n");
     end();
     start(vocab_spec_spm);
-    spec.adds_blank = 0;
+    spec.adds_space = 0;
     make();
     check_encode("hello", "hello");
     check_round_trip(" hello");
     end();
 }
 
-/* A better score wins over a place further left. */
+/* A higher score merges before a pair further left. */
 static void test_spm_scores(void **state)
 {
     (void)state;
     start(vocab_spec_spm);
-    spec.adds_blank = 0;
+    spec.adds_space = 0;
     vocab_add(&spec, "ab", ST_TOKEN_NORMAL, -50);
     vocab_add(&spec, "ba", ST_TOKEN_NORMAL, -40);
     vocab_add(&spec, "bb", ST_TOKEN_NORMAL, 3);
@@ -158,7 +158,7 @@ static void test_no_control_from_text(void **state)
     spec.tokens[vocab_id(&spec, "hello")].type = ST_TOKEN_CONTROL;
     vocab_add(&spec, "dd", ST_TOKEN_UNUSED, 0);
     make();
-    check_encode("hellos", "hello|s"); /* recognised */
+    check_encode("hellos", "hello|s"); /* matched as a special token */
     encode(ST_STR("hello"), &(st_encode_options){.plain = true});
     assert_string_equal(texts_of_ids(), "hell|o");
     encode(ST_STR("dd"), NULL);
@@ -187,7 +187,7 @@ static void test_specials(void **state)
     end();
 }
 
-/* Encodes "left" + "middle" + "right" with the middle foreign. */
+/* Encodes left + middle + right, where the bytes of the middle are foreign. */
 static void check_guarded(const char *template_text, const char *left, const char *middle, const char *right,
                           const char *expected)
 {
@@ -208,21 +208,21 @@ static void test_guard(void **state)
     start(vocab_spec_bpe);
     make();
     check_guarded("", "<|im_end|>", "hello", "<|im_end|>", "<|im_end|>|hello|<|im_end|>");
-    /* all foreign, and each way to reach over a border: the shorter token at that place is not guarded */
+    /* a guarded token that is foreign or spans a border does not match; a shorter unguarded one does */
     check_guarded("", "a", "<|im_end|>", "b", "a|<|im|_|e|n|d|||>|b");
     check_guarded("", "<|im_e", "nd|>", "", "<|im|_|e|n|d|||>");
     check_guarded("", "", "<|im_e", "nd|>", "<|im|_|e|n|d|||>");
     check_guarded("", "<|im", "_", "end|>", "<|im|_|e|n|d|||>");
-    /* the border itself is no obstacle */
+    /* tokens on both sides of a border match */
     check_guarded("", "<|im_end|>", "<|im_end|>", "", "<|im_end|><|im_end|>"); /* user-defined, not in the template */
     check_guarded("<|im_end|><|im_end|>", "<|im_end|>", "<|im_end|>", "",
                   "<|im_end|>|<|||i|m|_|e|n|d|||>");
-    /* a user-defined token is guarded if the template has it, as a part of another one too */
+    /* a user-defined token in the template is guarded, also as a part of another token */
     check_guarded("", "", "<tool>", "", "<tool>");
     check_guarded("{{ '<tool>' }}", "", "<tool>", "", "<|t|o|o|l|>");
     check_guarded("{{ '<tool>' }}", "<tool>", "", "", "<tool>");
     check_guarded("<|im_end|>", "", "<|im", "", "<|||i|m");
-    /* without a map nothing is foreign; without a guard all may be matched */
+    /* without a map nothing is foreign; without a guard every token matches */
     st_token_guard *guard = NULL;
     assert_int_equal(st_token_guard_new(made.tokenizer, ST_STR("<tool>"), &guard, &error), STRATA_OK);
     encode(ST_STR("<tool>"), &(st_encode_options){.guard = guard});
@@ -238,7 +238,7 @@ static void test_guard(void **state)
     end();
 }
 
-/* The map of foreign bytes stays in step with a text that is repaired: one bad byte becomes three. */
+/* The map of foreign bytes follows the repaired text: one invalid byte becomes three. */
 static void test_guard_repaired(void **state)
 {
     (void)state;
@@ -265,7 +265,7 @@ static void test_invalid_utf8(void **state)
     static const repair_case cases[] = {
         {"a\xFF" "b", "a" FFFD "b"},
         {"\xC0\xAF", FFFD FFFD},             /* overlong: each byte alone */
-        {"\xE4\xB8", FFFD},                  /* the maximal part of a sequence that breaks off */
+        {"\xE4\xB8", FFFD},                  /* one replacement for a truncated sequence */
         {"\xE4\xB8" "a", FFFD "a"},
         {"\xF0\x9F\x98", FFFD},
         {"\xED\xA0\x80", FFFD FFFD FFFD},    /* a surrogate */
@@ -285,7 +285,7 @@ static void test_invalid_utf8(void **state)
     }
 }
 
-/* The pieces of a code point come one by one; what never becomes whole is U+FFFD. */
+/* The bytes of a code point come one by one; an incomplete code point becomes U+FFFD. */
 static void test_decode_pieces(void **state)
 {
     (void)state;
@@ -326,7 +326,7 @@ static void test_decode_marks(void **state)
     end();
 }
 
-/* A normal token with a character outside GPT-2's alphabet, and user-defined ones, are written as they are. */
+/* Tokens with a character outside GPT-2's byte alphabet, and user-defined tokens, are copied unchanged. */
 static void test_decode_outside_alphabet(void **state)
 {
     (void)state;
@@ -353,21 +353,21 @@ static void test_ids_out_of_range(void **state)
         assert_int_equal(st_tokenizer_decode(made.tokenizer, two, 2, &out, &error), STRATA_INPUT);
         assert_int_equal(st_tokenizer_token_bytes(made.tokenizer, wrong[i], &out, &error), STRATA_INPUT);
         assert_int_equal(st_tokenizer_decode_push(made.tokenizer, &pieces, wrong[i], &out, &error), STRATA_INPUT);
-        assert_int_equal(out.length, 6); /* outputs are written on success alone */
+        assert_int_equal(out.length, 6); /* a failure writes nothing */
         assert_int_equal(pieces.pending_length, 1);
         st_buf_free(&out);
     }
     end();
 }
 
-/* Bytes that have no token are the unknown token if there is one, and left out if not. */
+/* Bytes without a token become the unknown token; without an unknown token they are skipped. */
 static void test_missing_bytes(void **state)
 {
     (void)state;
     start(vocab_spec_bpe);
     spec.tokens[vocab_id(&spec, "z")].text = "gone";
     make();
-    check_encode("ezhe", "e|he"); /* not "eh|e": what is left out has no place */
+    check_encode("ezhe", "e|he"); /* not "eh|e": skipped bytes do not join their neighbours */
     end();
     start(vocab_spec_bpe);
     spec.tokens[vocab_id(&spec, "z")].text = "gone";
@@ -388,15 +388,15 @@ static void test_missing_bytes(void **state)
     end();
 }
 
-/* A long piece is merged with a heap, a short one without: both must agree. Every length around the border, twice the
- * same text in one piece and the cache of pieces on top. */
+/* Merging with a heap (long pieces) and without (short ones) must agree: every length around the limit, with repeated
+ * texts and with the piece cache. */
 static void test_long_pieces(void **state)
 {
     (void)state;
     void (*const bases[])(vocab_spec *) = {vocab_spec_bpe, vocab_spec_gemma, vocab_spec_spm};
     for (size_t b = 0; b < 3; b++) {
         start(bases[b]);
-        spec.adds_blank = 0;
+        spec.adds_space = 0;
         make();
         for (size_t length = 1; length < 200; length++) {
             char text[200];
@@ -409,7 +409,7 @@ static void test_long_pieces(void **state)
     }
 }
 
-/* No timing: they end, or the whole run is stopped. */
+/* Nothing is timed: quadratic time would exceed the time limit of the test run. */
 static void test_linear(void **state)
 {
     (void)state;
@@ -445,7 +445,7 @@ static void *encode_in_thread(void *failed)
     return NULL;
 }
 
-/* The patterns are compiled by whoever comes first. */
+/* The first of several threads compiles the patterns. */
 static void test_threads(void **state)
 {
     (void)state;
@@ -463,7 +463,7 @@ static void test_threads(void **state)
     }
 }
 
-/* The normalisation happens between special tokens, not in them. */
+/* Text between special tokens is normalised; the tokens themselves are not. */
 static void test_normalised(void **state)
 {
     (void)state;

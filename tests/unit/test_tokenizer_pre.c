@@ -26,7 +26,7 @@ static const split_case split_cases[] = {
     {"llama-v3", "\t\tif", "\t|\tif"},
     {"qwen2", "a 123", "a| |1|2|3"},
     {"deepseek-r1-qwen", "don'T", "don|'T"},
-    /* a mark is no letter to qwen2, and a part of the word to qwen35 */
+    /* qwen2 does not count a mark as a letter, qwen35 does */
     {"qwen2", "he\u0301llo", "he|\u0301llo"},
     {"qwen35", "he\u0301llo", "he\u0301llo"},
     {"qwen35", "हिन्दी 12", "हिन्दी| |1|2"},
@@ -37,7 +37,7 @@ static const split_case split_cases[] = {
     {"tekken", "ABC a/b//\n", "ABC| a|/b|//\n"},
     {"gpt-4o", "HelloWorld I'm 12345", "Hello|World| I'm| |123|45"},
     {"llama4", "IT'S", "IT'S"},
-    /* digits first, then ideographs and kana, then the rest: each is cut as if it were alone */
+    /* digits first, then ideographs and kana, then the rest */
     {"deepseek-v3", "abc1234中文かな。x", "abc|123|4|中文かな|。|x"},
     {"deepseek-v3", "a  1", "a|  |1"},
     {"deepseek-v3", "#include <stdio.h>\n", "#include| <|stdio|.h|>\n"},
@@ -92,11 +92,11 @@ static void test_list(void **state)
     assert_null(st_pre_find(ST_STR("qwen")));
     assert_null(st_pre_find(ST_STR("")));
     char tiny[8];
-    st_pre_list(tiny, sizeof tiny); /* cut, and ended */
+    st_pre_list(tiny, sizeof tiny); /* truncated, with a NUL */
     assert_true(strlen(tiny) < sizeof tiny);
 }
 
-/* utf8proc's own NFC is the reference; its sorting is what takes long. */
+/* utf8proc's NFC is the reference. */
 static void check_nfc(const char *text, size_t length)
 {
     st_buf out = {0};
@@ -117,7 +117,7 @@ static void test_nfc_all_codes(void **state)
     (void)state;
     for (uint32_t code = 0; code < 0x110000; code++) {
         if (code >= 0xD800 && code < 0xE000) continue;
-        if (code >= 0x30000 && code % 97) continue; /* nothing but ideographs, private use and a few tags */
+        if (code >= 0x30000 && code % 97) continue; /* ideographs, private use and a few tags: a sample is enough */
         char text[16] = "a";
         size_t length = 1 + st_utf8_encode(code, text + 1);
         length += st_utf8_encode(0x0301, text + length);

@@ -1,4 +1,4 @@
-/* The tokenizer's reading of a file: what it takes, what it refuses and how it says so. */
+/* Loading a tokenizer from a file: valid and invalid keys, and the errors. */
 #include "support/kit.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@ typedef void (*change)(vocab_spec *spec);
 
 typedef struct refusal {
     const char *name;
-    change base;         /* a vocabulary that is right */
-    change broken;       /* and what is done to it */
+    change base;         /* makes a valid vocabulary */
+    change broken;       /* makes it invalid */
     strata_status status;
     const char *says[3]; /* parts of the message */
 } refusal;
@@ -194,7 +194,7 @@ static void test_pre_option(void **state)
     assert_string_equal(st_tokenizer_pre(made.tokenizer), "default");
     vocab_made_free(&made);
     vocab_spec_spm(&spec);
-    spec.pre = "whatever this is"; /* the kind uses none */
+    spec.pre = "unknown"; /* ignored: the kind uses no pre-tokeniser */
     assert_int_equal(vocab_make(&spec, NULL, &made, &error), STRATA_OK);
     assert_string_equal(st_tokenizer_pre(made.tokenizer), "none");
     vocab_made_free(&made);
@@ -260,7 +260,7 @@ typedef struct end_row {
     bool end;
 } end_row;
 
-/* Adds the rows' tokens to a vocabulary, with the keys of EOT and EOM or without: it makes no difference to them. */
+/* Checks the rows in a vocabulary without and with the keys of EOT and EOM, which must make no difference. */
 static void check_ends(const end_row *rows, size_t count)
 {
     for (int keys = 0; keys < 2; keys++) {
@@ -280,7 +280,8 @@ static void check_ends(const end_row *rows, size_t count)
         size_t ends, expected = 1 + (keys ? 2 : 0);
         (void)st_tokenizer_ends(made.tokenizer, &ends);
         for (size_t i = 0; i < count; i++) {
-            if (st_tokenizer_is_end(made.tokenizer, ids[i]) != rows[i].end) fail_msg("%s, keys: %d", rows[i].text, keys);
+            if (st_tokenizer_is_end(made.tokenizer, ids[i]) != rows[i].end)
+                fail_msg("%s, keys: %d", rows[i].text, keys);
             expected += rows[i].end;
         }
         assert_int_equal(ends, expected);
@@ -304,7 +305,7 @@ static void test_ends(void **state)
     check_ends(rows, sizeof rows / sizeof *rows);
 }
 
-/* Beside <|return|>, the token <|end|> ends a message, and the answer goes on with another. */
+/* In a vocabulary with <|return|>, <|end|> ends a message and the answer goes on. */
 static void test_end_of_a_message(void **state)
 {
     (void)state;
@@ -315,7 +316,7 @@ static void test_end_of_a_message(void **state)
     check_ends(without, 2);
 }
 
-/* What the library logs while a vocabulary is loaded. */
+/* Loads a vocabulary and captures what the library logs. */
 static void load_logged(const vocab_spec *spec, vocab_made *made, char *log, size_t size)
 {
     strata_error error;
@@ -346,7 +347,7 @@ static void test_merges_of_absent_tokens(void **state)
         (kind ? GEMMA : BPE)(&plain);
         spec = plain;
         size_t count = spec.merge_count;
-        spec.merge_count = 0; /* they come first, and the other merges keep their order */
+        spec.merge_count = 0; /* the skipped merges come first */
         for (size_t i = 0; i < 4; i++) vocab_merge(&spec, absent[i]);
         for (size_t i = 0; i < count; i++) vocab_merge(&spec, plain.merges[i]);
         load_logged(&plain, &without, log, sizeof log);
@@ -389,7 +390,7 @@ static void test_duplicates(void **state)
     vocab_made_free(&made);
 }
 
-/* Byte tokens are known by their text where the file gives no types. */
+/* In a file without types, byte tokens are recognised by their text. */
 static void test_no_types(void **state)
 {
     (void)state;
