@@ -1,10 +1,10 @@
-/* One answer: the options as sampling, the prompt in, text out as it comes, and a line on how fast that was. */
+/* One answer: sampling options, prompt, streamed text, and a line with the speed. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* ---- how to generate ------------------------------------------------------------------------------------------- */
+/* ---- options of generation --------------------------------------------------------------------------------------- */
 
 /* ID+X or ID-X. */
 static strata_status parse_bias(const char *text, strata_bias *out, strata_error *error)
@@ -18,7 +18,7 @@ static strata_status parse_bias(const char *text, strata_bias *out, strata_error
         *out = (strata_bias){.token = (strata_token)id, .bias = (float)bias};
         return STRATA_OK;
     }
-    return cli_fail(error, STRATA_USAGE, "an id, a sign, and a number up to 1e9: 42+1.5",
+    return cli_fail(error, STRATA_USAGE, "give a token id, a sign and a number up to 1e9: 42+1.5",
                     "run: --logit-bias: expected ID(+|-)X, found \"%s\"", text);
 }
 
@@ -45,7 +45,7 @@ static strata_status take_stops(cli_talk *talk, strata_error *error)
     if (count > 0 && !talk->stops) return cli_fail(error, STRATA_MEMORY, NULL, "no memory for --stop");
     for (size_t i = 0; i < count; i++)
         if (!*talk->stops[i])
-            return cli_fail(error, STRATA_USAGE, NULL, "run: --stop: expected a text, found an empty one");
+            return cli_fail(error, STRATA_USAGE, NULL, "run: --stop: expected a text, found an empty string");
     talk->generation.stops = talk->stops;
     talk->generation.stop_count = count;
     return STRATA_OK;
@@ -84,13 +84,13 @@ void cli_talk_close(cli_talk *talk)
     free(talk->stops);
 }
 
-/* ---- text as it comes ------------------------------------------------------------------------------------------ */
+/* ---- streaming text ---------------------------------------------------------------------------------------------- */
 
 typedef struct listener {
     const cli_talk *talk;
     cli_answer *answer;
     size_t capacity;
-    strata_status status; /* what went wrong while listening */
+    strata_status status; /* of printing or storing the text */
     strata_error *error;
 } listener;
 
@@ -112,7 +112,7 @@ static bool keep_text(listener *l, const char *text, size_t length)
     return true;
 }
 
-/* A model may say what would drive the terminal. */
+/* Replaces control characters: the model may generate escape sequences. */
 static void print_for_terminal(const char *text, size_t length)
 {
     while (length > 0) {
@@ -125,7 +125,7 @@ static void print_for_terminal(const char *text, size_t length)
     }
 }
 
-static bool hear_text(void *context, const char *text, size_t length)
+static bool print_and_keep(void *context, const char *text, size_t length)
 {
     listener *l = context;
     if (l->talk->out.terminal) print_for_terminal(text, length);
@@ -134,10 +134,10 @@ static bool hear_text(void *context, const char *text, size_t length)
     return l->status == STRATA_OK && keep_text(l, text, length) && !cli_interrupted();
 }
 
-/* ---- how fast it was ------------------------------------------------------------------------------------------- */
+/* ---- speed ------------------------------------------------------------------------------------------------------- */
 
 typedef struct timing {
-    uint64_t prompt_tokens; /* that were run: what the session had of them is not counted */
+    uint64_t prompt_tokens; /* those that were run, without the reused prefix */
     double prompt_seconds;
     strata_answer answer;
 } timing;
@@ -147,11 +147,11 @@ static double rate(double count, double seconds)
     return seconds > 0.0 ? count / seconds : 0.0;
 }
 
-static void say_timing(const cli_talk *talk, const timing *t)
+static void print_timing(const cli_talk *talk, const timing *t)
 {
     char memory[128], peak[32], decode[96] = "";
     const cli_engine *engine = talk->engine;
-    /* The first token comes of the prompt: the others are what decoding is. */
+    /* The prompt gives the first token: decoding begins with the second. */
     if (t->answer.tokens > 1) {
         double speed = rate((double)(t->answer.tokens - 1), t->answer.seconds - t->answer.first_seconds);
         double traffic = speed * json_number_value(json_object_get(engine->facts, "bytes_per_token"));
@@ -168,12 +168,12 @@ static void say_timing(const cli_talk *talk, const timing *t)
     if (style.color) fputs("\033[0m", stderr);
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------------------ */
+/* ---- the answer -------------------------------------------------------------------------------------------------- */
 
 static strata_status run_prompt(cli_talk *talk, const strata_token *ids, size_t count, timing *t, strata_error *error)
 {
     cli_progress progress;
-    cli_progress_begin(&progress, talk->arguments, "reading", "tokens", count);
+    cli_progress_begin(&progress, talk->arguments, "prompt", "tokens", count);
     double start = strata_engine_clock(talk->engine->engine);
     strata_status status =
         strata_session_prompt(talk->engine->session, ids, count, cli_progress_step, &progress, error);
@@ -183,7 +183,7 @@ static strata_status run_prompt(cli_talk *talk, const strata_token *ids, size_t 
     return status;
 }
 
-static void say_end(const cli_talk *talk, const cli_answer *answer, const timing *t)
+static void print_end(const cli_talk *talk, const cli_answer *answer, const timing *t)
 {
     bool newline = answer->length > 0 && answer->text[answer->length - 1] == '\n';
     if (talk->out.terminal && !newline && answer->length > 0) {
@@ -194,34 +194,34 @@ static void say_end(const cli_talk *talk, const cli_answer *answer, const timing
                 (talk->generation.max_tokens == 0 || t->answer.tokens < talk->generation.max_tokens);
     if (full)
         cli_note("the context is full (%u tokens): the answer ends here", strata_engine_context(talk->engine->engine));
-    say_timing(talk, t);
+    print_timing(talk, t);
 }
 
 strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t count, cli_answer *out,
                                 strata_error *error)
 {
     cli_answer made = {0};
-    strata_error heard = {0};
-    listener l = {.talk = talk, .answer = &made, .error = &heard};
+    strata_error text_error = {0};
+    listener l = {.talk = talk, .answer = &made, .error = &text_error};
     timing t = {0};
     strata_generation generation = talk->generation;
-    generation.on_text = hear_text;
+    generation.on_text = print_and_keep;
     generation.context = &l;
     cli_interrupt_hold(talk->engine->session);
     strata_status status = run_prompt(talk, ids, count, &t, error);
     if (status == STRATA_OK && !talk->silent)
         status = strata_session_generate(talk->engine->session, &generation, &t.answer, error);
     made.interrupted = cli_interrupt_release();
-    if (status == STRATA_INTERRUPTED) status = STRATA_OK; /* the prompt was stopped: an empty answer */
+    if (status == STRATA_INTERRUPTED) status = STRATA_OK; /* an interrupted prompt has an empty answer */
     if (status == STRATA_OK && l.status != STRATA_OK) {
         status = l.status;
-        *error = heard;
+        *error = text_error;
     }
     if (status != STRATA_OK) {
         free(made.text);
         return status;
     }
-    say_end(talk, &made, &t);
+    print_end(talk, &made, &t);
     *out = made;
     return STRATA_OK;
 }

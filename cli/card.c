@@ -1,5 +1,5 @@
-/* A model's card for people: the JSON of strata_model_describe, aligned. Every text in it is the file's, so it is
- * printed with its control characters replaced. */
+/* Prints the JSON of strata_model_describe for people. Texts come from the file, so their control characters are
+ * replaced. */
 #include <string.h>
 
 #include "cli.h"
@@ -28,7 +28,7 @@ static void print_grouped(uint64_t number)
     fputs(cli_group_digits(number, text, sizeof text), stdout);
 }
 
-/* A number, or the range of numbers that differ from layer to layer. */
+/* A number, or the range of an array with one number per layer. */
 static void print_numbers(const json_t *value)
 {
     if (json_is_integer(value)) {
@@ -44,7 +44,7 @@ static void print_numbers(const json_t *value)
         if (item > high) high = item;
     }
     if (low == high) printf("%lld", (long long)low);
-    else printf("%lld to %lld, layer by layer", (long long)low, (long long)high);
+    else printf("%lld to %lld, depending on the layer", (long long)low, (long long)high);
 }
 
 static void print_numbers_line(const json_t *card, const char *label, const char *field, const char *unit)

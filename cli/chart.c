@@ -1,9 +1,10 @@
-/* A chart of lines as SVG: shares over shares, both from 0 to 100 %. */
+/* A line chart as SVG; both axes go from 0 to 100 %. */
 #include "cli.h"
 
-enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 740, TOP = 50, BOTTOM = 400, LEGEND_X = 600, LEGEND_Y = 270, STEPS = 5 };
+enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 740, TOP = 50, BOTTOM = 400 };
+enum { LEGEND_X = 600, LEGEND_Y = 270, STEPS = 5 };
 
-/* Told apart in print and by people who see fewer colours: the shape of the marks differs too. */
+/* Distinct in print and for colour-blind readers, together with the shape of the marks. */
 static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 enum { COLORS = sizeof colors / sizeof *colors };
 
@@ -42,7 +43,8 @@ static void print_axes(FILE *out, const cli_chart *chart)
     for (int i = 0; i <= STEPS; i++) {
         double share = (double)i / STEPS, x = x_of(share), y = y_of(share);
         fprintf(out, "<path d=\"M%.1f %d V%d M%d %.1f H%d\" stroke=\"#ddd\"/>\n", x, TOP, BOTTOM, LEFT, y, RIGHT);
-        fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f %%</text>\n", x, BOTTOM + 20, share * 100.0);
+        fprintf(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f %%</text>\n", x, BOTTOM + 20,
+                share * 100.0);
         fprintf(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f %%</text>\n", LEFT - 8, y + 5, share * 100.0);
     }
     fprintf(out, "<path d=\"M%d %d V%d H%d\" fill=\"none\" stroke=\"#333\"/>\n", LEFT, TOP, BOTTOM, RIGHT);
@@ -50,7 +52,8 @@ static void print_axes(FILE *out, const cli_chart *chart)
     print_escaped(out, chart->title);
     fprintf(out, "</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">", (LEFT + RIGHT) / 2, BOTTOM + 45);
     print_escaped(out, chart->x_label);
-    fprintf(out, "</text>\n<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">", (TOP + BOTTOM) / 2);
+    fprintf(out, "</text>\n<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">",
+            (TOP + BOTTOM) / 2);
     print_escaped(out, chart->y_label);
     fputs("</text>\n", out);
 }
@@ -69,7 +72,8 @@ static void print_line(FILE *out, const cli_chart *chart, size_t line)
     for (size_t i = 0; i < chart->point_count; i++)
         if (chart->points[i].line == line) print_mark(out, line, x_of(chart->points[i].x), y_of(chart->points[i].y));
     double y = LEGEND_Y + 20.0 * (double)line;
-    fprintf(out, "<path d=\"M%d %.1f h30\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", LEGEND_X, y, colors[line % COLORS], dashes);
+    fprintf(out, "<path d=\"M%d %.1f h30\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", LEGEND_X, y,
+            colors[line % COLORS], dashes);
     print_mark(out, line, LEGEND_X + 15, y);
     fprintf(out, "<text x=\"%d\" y=\"%.1f\">", LEGEND_X + 38, y + 5);
     print_escaped(out, chart->lines[line].name);

@@ -1,4 +1,4 @@
-/* A conversation on a terminal: lines in, answers out, and a few commands of its own. */
+/* A chat on a terminal: messages, answers and a few commands. */
 #include <langinfo.h>
 #include <locale.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "cli.h"
 
-/* ---- messages -------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 json_t *cli_chat_message(const char *role, const char *text, size_t length)
 {
@@ -27,7 +27,7 @@ strata_status cli_chat_tokens(const cli_engine *engine, const strata_template *c
     return status;
 }
 
-/* ---- the chat -------------------------------------------------------------------------------------------------- */
+/* ---- the chat ---------------------------------------------------------------------------------------------------- */
 
 typedef struct chat {
     cli_talk *talk;
@@ -47,7 +47,7 @@ typedef struct chat_command {
 static strata_status append_message(chat *c, const char *role, const char *text, size_t length, strata_error *error)
 {
     if (json_array_append_new(c->messages, cli_chat_message(role, text, length)) == 0) return STRATA_OK;
-    return cli_fail(error, STRATA_INPUT, NULL, "run: expected a message in UTF-8, found other bytes");
+    return cli_fail(error, STRATA_INPUT, NULL, "run: the message is not valid UTF-8");
 }
 
 static strata_status command_help(chat *c, strata_error *error);
@@ -67,8 +67,8 @@ static strata_status command_quit(chat *c, strata_error *error)
 
 static const chat_command commands[] = {
     {"/help", "show this list", command_help},
-    {"/reset", "begin a new conversation", command_reset},
-    {"/quit", "leave (so does Ctrl-D)", command_quit},
+    {"/reset", "start a new conversation", command_reset},
+    {"/quit", "end the chat (also Ctrl-D)", command_quit},
 };
 
 static strata_status command_help(chat *c, strata_error *error)
@@ -77,12 +77,12 @@ static strata_status command_help(chat *c, strata_error *error)
     (void)error;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(stderr, "  %-8s %s\n", commands[i].name, commands[i].summary);
-    fputs("  Ctrl-C   stop the answer; at the prompt: leave\n"
-          "  \\        at the end of a line: the message goes on in the next one\n", stderr);
+    fputs("  Ctrl-C   stop the answer; at the prompt: end the chat\n"
+          "  \\        at the end of a line: continue the message in the next line\n", stderr);
     return STRATA_OK;
 }
 
-/* A line that begins with a slash and one word of letters is a command; a path or a sum is a message. */
+/* A slash and one word of letters are a command; other lines with a slash (a path, a fraction) are messages. */
 static bool is_command(const char *line)
 {
     size_t letters = strspn(line + (line[0] == '/'), "abcdefghijklmnopqrstuvwxyz");
@@ -96,11 +96,11 @@ static strata_status run_command(chat *c, const char *line, strata_error *error)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strlen(commands[i].name) == length && memcmp(commands[i].name, line, length) == 0)
             return commands[i].function(c, error);
-    cli_note("unknown command %.*s: /help lists them", (int)length, line);
+    cli_note("unknown command %.*s: /help lists the commands", (int)length, line);
     return STRATA_OK;
 }
 
-/* The message that was typed is answered, and both are kept; if it cannot be answered neither is. */
+/* Answers a message and keeps both in the history; if there is no answer, keeps neither. */
 static strata_status answer_message(chat *c, const char *text, size_t length, strata_error *error)
 {
     strata_token *ids = NULL;
@@ -110,18 +110,18 @@ static strata_status answer_message(chat *c, const char *text, size_t length, st
     if (status == STRATA_OK)
         status = cli_chat_tokens(c->talk->engine, c->chat_template, c->messages, &ids, &count, error);
     if (status == STRATA_OK) status = cli_answer_prompt(c->talk, ids, count, &answer, error);
-    bool nothing = status != STRATA_OK || (answer.interrupted && answer.length == 0);
-    if (nothing && json_array_size(c->messages) > before) json_array_remove(c->messages, before);
-    if (!nothing) status = append_message(c, "assistant", answer.text, answer.length, error);
+    bool no_answer = status != STRATA_OK || (answer.interrupted && answer.length == 0);
+    if (no_answer && json_array_size(c->messages) > before) json_array_remove(c->messages, before);
+    if (!no_answer) status = append_message(c, "assistant", answer.text, answer.length, error);
     strata_free(ids);
     free(answer.text);
     if (status != STRATA_LIMIT && status != STRATA_INPUT && status != STRATA_TEMPLATE) return status;
-    cli_report(error); /* the conversation goes on without it */
-    if (status == STRATA_LIMIT) cli_note("/reset begins a new conversation");
+    cli_report(error); /* the chat goes on without this message */
+    if (status == STRATA_LIMIT) cli_note("/reset starts a new conversation");
     return STRATA_OK;
 }
 
-/* A message of one line or more (free): a backslash at the end of a line goes on. *text is NULL at the end. */
+/* Reads a message (free): a backslash at the end of a line continues it. *text is NULL at the end of the input. */
 static strata_status read_message(chat *c, char **text, size_t *length, strata_error *error)
 {
     char *made = NULL;
@@ -177,7 +177,7 @@ strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, con
 {
     chat c = {.talk = talk, .chat_template = chat_template, .system = system, .messages = json_array()};
     if (!c.messages) return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the conversation");
-    /* A terminal without a locale is a terminal of today all the same. */
+    /* Without a locale the terminal is still most likely a UTF-8 one. */
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
     strata_status status = cli_line_open(stream, cli_style_of(talk->arguments, stream).color, &c.line, error);
     if (status == STRATA_OK) {

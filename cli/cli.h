@@ -1,4 +1,4 @@
-/* The command line: what its files share. Owns the terminal; sees strata.h alone. */
+/* Shared by the files of the command line. Owns the terminal; includes nothing of the library but strata.h. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -10,7 +10,7 @@
 
 #include "strata.h"
 
-/* ---- the tables (options.def) ---------------------------------------------------------------------------------- */
+/* ---- the tables (options.def) ------------------------------------------------------------------------------------ */
 
 typedef enum cli_command_id {
 #define COMMAND(id, name, function, operand, required, summary, text) COMMAND_##id,
@@ -29,18 +29,18 @@ typedef enum cli_kind {
     KIND_TEXT,
     KIND_FILE, /* a path: completions offer files */
     KIND_DATE, /* YYYY-MM-DD; its value is the first second of that day, UTC */
-    KIND_WORD, /* one of some words: its value is the word's place among them */
+    KIND_WORD, /* one word of a list; its value is the index in the list */
     KIND_INTEGER,
     KIND_REAL,
-    KIND_SIZE, /* bytes, with a unit or without: its value is their number */
+    KIND_SIZE, /* a number of bytes, with or without a unit */
 } cli_kind;
 
 enum { CLI_WHEN_AUTO, CLI_WHEN_ALWAYS, CLI_WHEN_NEVER }; /* the words of --color */
 
 typedef struct cli_type {
     cli_kind kind;
-    bool repeats;             /* may be given more than once: cli_repeated */
-    const char *words;        /* KIND_WORD: separated by blanks */
+    bool repeats;             /* may be given several times: cli_repeated */
+    const char *words;        /* KIND_WORD: separated by spaces */
     int64_t minimum, maximum; /* KIND_INTEGER */
     double low, high;         /* KIND_REAL */
 } cli_type;
@@ -48,11 +48,11 @@ typedef struct cli_type {
 typedef struct cli_option {
     const char *name;
     char short_name;       /* 0: none */
-    const char *also;      /* other spellings with their dashes, separated by blanks; NULL: none */
+    const char *also;      /* other spellings with their dashes, separated by spaces; NULL: none */
     const char *argument;  /* NULL: none */
     cli_type type;
     unsigned commands;     /* bit 1 << COMMAND_… */
-    const char *mirror;    /* the variable that stands in for it; NULL: none */
+    const char *mirror;    /* the environment variable that sets it; NULL: none */
     const char *help;
 } cli_option;
 
@@ -65,7 +65,7 @@ typedef struct cli_value {
     double real;
 } cli_value;
 
-/* An option that was given, in the order of the line. */
+/* An option as given, in the order of the command line. */
 typedef struct cli_given {
     cli_option_id id;
     const char *text;
@@ -90,7 +90,7 @@ static inline bool cli_option_is_for(const cli_option *option, cli_command_id co
     return (option->commands >> command & 1u) != 0;
 }
 
-/* A command line, parsed. */
+/* A parsed command line. */
 typedef struct cli_arguments {
     cli_command_id command;
     cli_value values[OPTION_COUNT];
@@ -99,26 +99,25 @@ typedef struct cli_arguments {
     size_t given_count;
 } cli_arguments;
 
-/* options.c: finds a command by its name; false if there is none. */
+/* options.c: finds a command by its name; false: not found. */
 bool cli_command_find(const char *name, cli_command_id *out);
-/* Parses what follows the program's name, the command first. The texts stay those of `words`. */
+/* Parses the words after the program's name, the command first. The result points into `words`. */
 strata_status cli_parse(int count, char *const *words, cli_arguments *out, strata_error *error);
 void cli_arguments_free(cli_arguments *arguments);
-/* The option's value, or `otherwise` if it was not given. */
+/* The option's value, or `otherwise` as its default. */
 int64_t cli_integer(const cli_arguments *arguments, cli_option_id id, int64_t otherwise);
 double cli_real(const cli_arguments *arguments, cli_option_id id, double otherwise);
-/* The texts of an option that repeats (free), in order. NULL with *count 0 if there are none; NULL with *count above 0
- * if there is no memory. */
+/* The texts of a repeated option (free), in order. NULL: none were given, or no memory if *count > 0. */
 const char **cli_repeated(const cli_arguments *arguments, cli_option_id id, size_t *count);
 /* STRATA_USAGE unless the option was given. */
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error);
-/* The command nearest to `name`, NULL if none is near. */
+/* The command whose name is most similar to `name`; NULL: none is similar. */
 const char *cli_command_nearest(const char *name);
 
-/* number.c: strict numbers. The whole of `text` must be a decimal integer within the range. */
+/* number.c: strict parsing. All of `text` must be a decimal integer within the range. */
 bool cli_parse_integer(const char *text, size_t length, int64_t minimum, int64_t maximum, int64_t *out);
 bool cli_parse_date(const char *text, int64_t *out);
-/* The whole of `text` must be a decimal number, finite and within the range. */
+/* All of `text` must be a finite decimal number within the range. */
 bool cli_parse_real(const char *text, double low, double high, double *out);
 
 /* "12GiB", "1.5 GB", or plain bytes; at most 2^62. */
@@ -131,85 +130,85 @@ typedef struct cli_ids {
     size_t capacity;
 } cli_ids;
 
-/* Ids separated by blanks, commas or newlines, or a JSON array, replace those of `out`. `where` is for messages, `bad`
- * the status for what is wrong in the text. */
+/* Parses ids separated by spaces, commas or newlines, or a JSON array, into `out`. `where` names the source in errors,
+ * `bad` is the status of syntax errors. */
 strata_status cli_parse_ids(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
                             strata_error *error);
 /* Reads them from a file ("-" is standard input). */
 strata_status cli_read_ids(const char *path, cli_ids *out, strata_error *error);
-/* The same for a JSON array alone. */
+/* The same, but only a JSON array. */
 strata_status cli_parse_id_array(const char *where, strata_status bad, const char *text, size_t length, cli_ids *out,
                                  strata_error *error);
 
-/* ---- reporting, input, output (report.c, input.c) -------------------------------------------------------------- */
+/* ---- reporting, input, output (report.c, input.c) ---------------------------------------------------------------- */
 
 /* Sets `error` and returns `status`. */
 strata_status cli_fail(strata_error *error, strata_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* Room for `count` things of `size` bytes, zeroed (free); STRATA_MEMORY. */
+/* Allocates `count` zeroed items of `size` bytes (free), or fails with STRATA_MEMORY. */
 strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error);
 /* Replaces the fields of strata.h that the library names by the options that set them. */
 void cli_name_options(char *text);
 /* `strata: error: …` and `strata: hint: …` on standard error. */
 void cli_report(const strata_error *error);
-/* A line for people on standard error. */
+/* Prints a line on standard error. */
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads a whole file (free), "-" being standard input. A failure is STRATA_INPUT. */
 strata_status cli_read(const char *path, char **text, size_t *length, strata_error *error);
 
-/* Parses JSON of any kind; NUL bytes may be in strings. `where` is for messages. */
+/* Parses a JSON value; strings may contain NUL bytes. `where` names the source in errors. */
 strata_status cli_parse_json(const char *where, const char *text, size_t length, json_t **out, strata_error *error);
 
-/* Everything on standard output goes through stdio and is checked here: an error that stdio met is STRATA_RUNTIME. */
+/* Flushes standard output; any write error since the start is STRATA_RUNTIME. */
 strata_status cli_flush(strata_error *error);
 /* Writes JSON and a newline. */
 strata_status cli_print_json(const json_t *value, size_t flags, strata_error *error);
-/* Ids as a JSON array, or separated by blanks; and a newline. */
+/* Prints ids as a JSON array or separated by spaces, and a newline. */
 strata_status cli_print_ids(const strata_token *ids, size_t count, bool json, strata_error *error);
 
-/* output.c: a file that appears only when it is whole; "-" is standard output. */
+/* output.c: a file that is written atomically; "-" is standard output. */
 typedef struct cli_output {
     FILE *stream;
     const char *path;
-    char *fresh; /* the name it has until then; NULL: written as it stands */
+    char *fresh; /* the temporary name; NULL: written directly */
 } cli_output;
 
 strata_status cli_output_open(const char *path, cli_output *output, strata_error *error);
-/* Gives the file its name if `status` is STRATA_OK and removes it otherwise. Returns `status`, or what went wrong. */
+/* Renames the file if `status` is STRATA_OK, and removes it otherwise. Returns `status`, or the error of closing. */
 strata_status cli_output_close(cli_output *output, strata_status status, strata_error *error);
 
-/* What each command starts with: opens the model of -m. */
+/* Opens the model of -m. */
 strata_status cli_open_model(const cli_arguments *arguments, strata_model **out, strata_error *error);
 
-/* ---- the terminal (terminal.c, progress.c, interrupt.c, line.c) ------------------------------------------------ */
+/* ---- the terminal (terminal.c, progress.c, interrupt.c, line.c) -------------------------------------------------- */
 
 typedef struct cli_style {
     FILE *stream;
-    bool terminal; /* and not a dumb one */
+    bool terminal; /* a terminal, and TERM is not dumb */
     bool color;
     bool bars;     /* a terminal that can show block characters */
 } cli_style;
 
 cli_style cli_style_of(const cli_arguments *arguments, FILE *stream);
-/* Text from a file: control characters are replaced, so that it cannot drive the terminal. */
+/* Prints text with control characters replaced, so that it cannot send escape sequences. */
 void cli_print_text(const char *text, size_t length);
 void cli_print_bold(const cli_style *style, const char *text);
 void cli_print_bar(const cli_style *style, double share, size_t width);
 /* 12345678 as 12,345,678 and as 12.3 MB. */
 const char *cli_group_digits(uint64_t number, char *out, size_t size);
 const char *cli_short_number(uint64_t number, const char *unit, char *out, size_t size);
-/* Prints `text` wrapped at 80 columns; `column` is where the cursor stands, `indent` where later lines begin. */
+/* Prints `text` wrapped at 80 columns, from `column` on; later lines are indented by `indent`. */
 void cli_print_wrapped(const char *text, size_t column, size_t indent);
 double cli_now_seconds(void);
-/* The most memory the program has had, mapped files included. */
+/* Peak resident memory of the program, including mapped files. */
 uint64_t cli_peak_bytes(void);
 
-/* A bar on standard error while something long goes on, if that is a terminal. */
+/* A progress bar on standard error, if that is a terminal. */
 typedef struct cli_progress {
     cli_style style;
     const char *label;
-    const char *unit; /* "B", or what is counted */
+    const char *unit; /* "B", or the name of the counted items */
     double start_seconds, drawn_seconds;
     uint64_t done, total;
     bool shown;
@@ -217,7 +216,7 @@ typedef struct cli_progress {
 
 void cli_progress_begin(cli_progress *progress, const cli_arguments *arguments, const char *label, const char *unit,
                         uint64_t total);
-/* A strata_progress whose context is a cli_progress: false once the user has interrupted. */
+/* A strata_progress whose context is a cli_progress: false after an interrupt. */
 bool cli_progress_step(void *context, uint64_t done, uint64_t total);
 /* Removes the bar. */
 void cli_progress_end(cli_progress *progress);
@@ -232,55 +231,55 @@ bool cli_interrupted(void);
 /* The file to remove when an interrupt exits; NULL: none. */
 void cli_interrupt_remove(const char *path);
 
-/* A line editor with a history that outlives the program. */
+/* A line editor with a persistent history. */
 typedef struct cli_line cli_line;
 
 /* `stream` shows prompt and line; it must be a terminal. */
 strata_status cli_line_open(FILE *stream, bool color, cli_line **out, strata_error *error);
 void cli_line_close(cli_line *line);
-/* The next line without its newline, good until the next call; NULL at the end. */
+/* The next line without its newline, valid until the next call; NULL at the end of the input. */
 const char *cli_line_read(cli_line *line, const char *prompt);
 
-/* ---- where a model may live (placement.c) ------------------------------------------------------------------------ */
+/* ---- placement options (placement.c) ----------------------------------------------------------------------------- */
 
-/* What the placement options say; the texts are the command line's. */
+/* The placement that the options ask for; it points into the command line. */
 strata_placement cli_placement_of(const cli_arguments *arguments);
-/* What the options of every command that plans or loads say. `context` is the default (0: the library's); `placement`
- * must outlive the result. */
+/* The engine options of commands that plan or load. `context` is the default (0: the library's); `placement` must
+ * outlive the result. */
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
                                          uint32_t context);
 
-/* ---- talking to a model (engine.c, answer.c, chat.c) ----------------------------------------------------------- */
+/* ---- talking to a model (engine.c, answer.c, chat.c) ------------------------------------------------------------- */
 
-/* A model ready to run, and how it is asked for. */
+/* A loaded model with its session and descriptions. */
 typedef struct cli_engine {
     const cli_arguments *arguments;
     strata_model *model;
-    json_t *card;  /* of the model */
+    json_t *card;  /* of strata_model_describe */
     json_t *facts; /* of strata_engine_describe */
     strata_engine *engine;
     strata_session *session;
 } cli_engine;
 
-/* Loads the model of -m as the options want it. `context` is the default (0: the library's). The model may be open
- * already; a failure closes it, too. */
+/* Loads the model of -m as the options ask. `context` is the default (0: the library's). The model may already be open;
+ * a failure closes it, too. */
 strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments, uint32_t context, bool nextn,
                               strata_error *error);
-/* A number of bytes among the engine's facts; 0 if it is not there. */
+/* A number of bytes of strata_engine_describe; 0: not found. */
 uint64_t cli_engine_bytes(const cli_engine *engine, const char *name);
-/* `weights 96.6 MB mapped, KV 377.5 MB, scratch 12.1 MB`: what the engine and a session take. */
+/* The memory of engine and session: `weights 96.6 MB mapped, KV 377.5 MB, scratch 12.1 MB`. */
 const char *cli_engine_memory(const cli_engine *engine, char *out, size_t size);
 void cli_engine_close(cli_engine *engine);
 
-/* profile.c: the JSON of strata_engine_describe as it is now, and the profile in it (json_decref). */
+/* profile.c: the current JSON of strata_engine_describe, and the profile in it (json_decref). */
 strata_status cli_engine_facts(const cli_engine *engine, json_t **out, strata_error *error);
 strata_status cli_profile_read(const cli_engine *engine, json_t **out, strata_error *error);
-/* Adds what came between two profiles to `sum`, an array. */
+/* Adds the difference of two profiles to `sum`, an array. */
 strata_status cli_profile_add(json_t *sum, const json_t *before, const json_t *after, strata_error *error);
-/* A table, the longest first. */
+/* Prints a table, the longest time first. */
 void cli_print_profile(FILE *stream, const json_t *profile);
 
-/* What `strata run` was asked for: how to generate, and where the text goes. */
+/* The options of `strata run`: generation and output. */
 typedef struct cli_talk {
     const cli_arguments *arguments;
     cli_engine *engine;
@@ -301,25 +300,25 @@ typedef struct cli_answer {
     bool interrupted;
 } cli_answer;
 
-/* Runs the prompt, prints the answer as it comes, and says on standard error how fast that was. */
+/* Runs the prompt, streams the answer to standard output, and prints the speed on standard error. */
 strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t count, cli_answer *out,
                                 strata_error *error);
-/* The conversation as ids (strata_free), through the model's template. */
+/* The conversation as token ids (strata_free), rendered with the model's template. */
 strata_status cli_chat_tokens(const cli_engine *engine, const strata_template *chat_template, json_t *messages,
                               strata_token **ids, size_t *count, strata_error *error);
-/* A message of a conversation; NULL if the text is not UTF-8 or there is no memory. */
+/* A message of a conversation; NULL: the text is not UTF-8, or there is no memory. */
 json_t *cli_chat_message(const char *role, const char *text, size_t length);
-/* A conversation on a terminal, line by line, until its end. */
+/* Runs a chat on a terminal until its end. */
 strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, const char *system, FILE *stream,
                        strata_error *error);
 
-/* ---- commands and pages ---------------------------------------------------------------------------------------- */
+/* ---- commands and pages ------------------------------------------------------------------------------------------ */
 
-/* card.c: prints a card (the JSON of strata_model_describe) for people. */
+/* card.c: prints the JSON of strata_model_describe for people. */
 void cli_print_card(const json_t *card, const cli_style *style);
 void cli_print_tensors(const json_t *card, const cli_style *style);
 void cli_print_program(const json_t *card, const cli_style *style);
-/* The card as parsed JSON (json_decref). */
+/* The parsed JSON of strata_model_describe (json_decref). */
 strata_status cli_describe(const strata_model *model, unsigned flags, json_t **out, strata_error *error);
 
 typedef struct cli_exit_code {
@@ -349,7 +348,7 @@ cli_command_function cli_cmd_replay;
 cli_command_function cli_cmd_version;
 cli_command_function cli_cmd_help;
 
-/* ---- charts (chart.c) ------------------------------------------------------------------------------------------ */
+/* ---- charts (chart.c) -------------------------------------------------------------------------------------------- */
 
 typedef struct cli_chart_line {
     const char *name;

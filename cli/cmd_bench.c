@@ -1,4 +1,4 @@
-/* strata bench: how fast a model runs, and how much of what the machine can do that is. */
+/* strata bench: how fast a model runs, and what share of the machine's speed that is. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,14 +6,14 @@
 
 enum { PROMPT_DEFAULT = 512, DECODE_DEFAULT = 64, REPETITIONS_DEFAULT = 5, TESTS = 2 };
 
-/* A number below zero is one that makes no sense here: null in JSON, a dash in the table. */
+/* Negative numbers are not applicable: null in JSON, a dash in the table. */
 typedef struct bench_row {
     char name[48];
     uint32_t tokens;
     double speed, slowest, fastest; /* tokens per second */
-    double read_bytes, ops;         /* of a token */
+    double read_bytes, ops;         /* per token */
     double gb_per_s, gop_per_s, read_share, int8_share;
-    double predicted, ratio;        /* tokens per second as planned; speed / predicted */
+    double predicted, ratio;        /* tokens per second by the plan; speed / predicted */
     json_t *profile; /* NULL: not asked for */
 } bench_row;
 
@@ -21,7 +21,7 @@ typedef struct bench {
     const cli_arguments *arguments;
     cli_engine engine;
     uint32_t depth, repetitions;
-    uint32_t counts[TESTS]; /* tokens of each test; 0: left out */
+    uint32_t counts[TESTS]; /* tokens of each test; 0: skipped */
     uint32_t vocab;
     strata_token *ids;      /* [context] */
     uint64_t random;
@@ -32,9 +32,9 @@ typedef struct bench {
     size_t row_count;
 } bench;
 
-/* ---- running tokens -------------------------------------------------------------------------------------------- */
+/* ---- running tokens ---------------------------------------------------------------------------------------------- */
 
-/* New ids from `first` on; at the start of a sequence one that differs from the last, so that nothing is reused. */
+/* New ids from `first` on. The first id of a sequence differs from the last run's, so that no prefix is reused. */
 static void draw_ids(bench *b, size_t first, size_t count)
 {
     strata_token last = b->ids[0];
@@ -45,7 +45,7 @@ static void draw_ids(bench *b, size_t first, size_t count)
     if (first == 0 && b->ids[0] == last) b->ids[0] = (strata_token)(((uint32_t)last + 1) % b->vocab);
 }
 
-/* Makes the sequence the first `count` ids. */
+/* Runs the first `count` ids as the sequence. */
 static strata_status run_ids(bench *b, size_t count, strata_error *error)
 {
     const float *logits;
@@ -56,8 +56,8 @@ static strata_status run_ids(bench *b, size_t count, strata_error *error)
     return status;
 }
 
-/* A sequence of `base` tokens (those of the depth always the same, so that they are run once where they can be kept),
- * and ids for `count` more. Whoever has the logits has waited for a card to end. */
+/* Runs a sequence of `base` tokens and prepares ids for `count` more. The ids of the depth are always the same, so that
+ * their KV cache is reused. Reading the logits waits for the GPU. */
 static strata_status begin_sequence(bench *b, size_t base, uint32_t count, strata_error *error)
 {
     draw_ids(b, b->depth, base - b->depth + count);
@@ -76,14 +76,14 @@ static strata_status run_decode(bench *b, size_t base, uint32_t count, strata_er
     return status;
 }
 
-/* ---- what a token costs ---------------------------------------------------------------------------------------- */
+/* ---- cost of a token --------------------------------------------------------------------------------------------- */
 
 static double fact(const bench *b, const char *name)
 {
     return json_number_value(json_object_get(b->engine.facts, name));
 }
 
-/* What decoding a token reads on average: weights, recurrent state there and back, keys and values that it sees. */
+/* Bytes that decoding a token reads on average: weights, recurrent state (read and written), and its KV cache. */
 static double decode_bytes(const bench *b, uint32_t count)
 {
     double bytes = fact(b, "bytes_per_token") + 2.0 * fact(b, "state_bytes");
@@ -104,7 +104,7 @@ static double decode_ops(const bench *b, uint32_t count)
     return fact(b, "ops_per_token");
 }
 
-/* A prompt's weights are read once for many tokens: what one reads says nothing. */
+/* A prompt reads the weights once for many tokens: bytes per token mean nothing. */
 static double prompt_bytes(const bench *b, uint32_t count)
 {
     (void)b;
@@ -118,7 +118,7 @@ static double prompt_ops(const bench *b, uint32_t count)
     return fact(b, "prompt_ops_per_token");
 }
 
-/* The planner's prediction, of what comes behind `base` tokens. Of decoding it is that of the token in the middle. */
+/* The planner's prediction after `base` tokens; for decoding, that of the middle token. */
 static double predict_decode(const bench *b, uint32_t base, uint32_t count)
 {
     double decode, prompt;
@@ -133,14 +133,14 @@ static double predict_prompt(const bench *b, uint32_t base, uint32_t count)
     return prompt;
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_test {
     const char *name;
     cli_option_id option;
-    uint32_t count; /* by default */
-    uint32_t warm;  /* tokens of the warm-up, at most */
-    uint32_t least; /* tokens there must be to go on from */
+    uint32_t count; /* default */
+    uint32_t warm;  /* most tokens of the warm-up */
+    uint32_t least; /* fewest tokens to start from */
     strata_status (*run)(bench *b, size_t base, uint32_t count, strata_error *error);
     double (*bytes)(const bench *b, uint32_t count);
     double (*ops)(const bench *b, uint32_t count);
@@ -152,7 +152,7 @@ static const bench_test tests[TESTS] = {
     {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, run_decode, decode_bytes, decode_ops, predict_decode},
 };
 
-/* The tokens that a test goes on from. */
+/* The tokens that a test starts from. */
 static uint32_t base_of(const bench *b, const bench_test *test)
 {
     return b->depth > test->least ? b->depth : test->least;
@@ -230,7 +230,7 @@ static strata_status run_tests(bench *b, strata_error *error)
     return status;
 }
 
-/* ---- the machine ----------------------------------------------------------------------------------------------- */
+/* ---- the machine ------------------------------------------------------------------------------------------------- */
 
 static strata_status measure_machine(bench *b, bool operations, strata_error *error)
 {
@@ -252,7 +252,7 @@ static double share_of(double part, double whole)
     return part >= 0.0 && whole > 0.0 ? part / whole : -1.0;
 }
 
-/* Where a card takes part, the host's rates are no measure of the whole. */
+/* With a GPU, the host's measured rates do not describe the whole machine. */
 static bool has_card(const bench *b)
 {
     return json_array_size(json_object_get(json_object_get(b->engine.facts, "plan"), "devices")) > 1;
@@ -271,7 +271,7 @@ static void find_shares(bench *b)
     }
 }
 
-/* ---- printing -------------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static json_t *number_or_null(double number)
 {
@@ -280,7 +280,8 @@ static json_t *number_or_null(double number)
 
 static json_t *row_json(const bench *b, const bench_row *row)
 {
-    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o}", "test", row->name, "tokens",
+    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o}", "test", row->name,
+                               "tokens",
                                (int)row->tokens, "depth", (int)b->depth, "repetitions", (int)b->repetitions, "tps",
                                row->speed, "tps_min", row->slowest, "tps_max", row->fastest, "gb_per_s",
                                number_or_null(row->gb_per_s), "gop_per_s", number_or_null(row->gop_per_s), "read_share",
@@ -292,7 +293,7 @@ static json_t *row_json(const bench *b, const bench_row *row)
     return NULL;
 }
 
-/* What happened to routed experts until now. */
+/* The statistics of routed experts so far. */
 static bool add_expert_stats(const bench *b, json_t *root)
 {
     json_t *facts = NULL;
@@ -309,7 +310,7 @@ static strata_status print_json(const bench *b, strata_error *error)
     json_t *operations = json_incref(json_object_get(machine, "operations"));
     json_object_del(machine, "operations");
     json_object_del(engine, "profile");
-    json_object_del(engine, "expert_stats"); /* as of before the first token */
+    json_object_del(engine, "expert_stats"); /* from before the first token */
     json_object_del(engine, "expert_table");
     bool whole = true;
     for (size_t i = 0; i < b->row_count; i++)
@@ -393,7 +394,7 @@ static void print_operations(const bench *b)
     print_machine(b);
 }
 
-/* ---- the command ----------------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static strata_status take_options(bench *b, uint32_t *context, strata_error *error)
 {
@@ -408,7 +409,7 @@ static strata_status take_options(bench *b, uint32_t *context, strata_error *err
     }
     b->repetitions = (uint32_t)cli_integer(arguments, OPTION_REPETITIONS, REPETITIONS_DEFAULT);
     if (!ops && b->counts[0] == 0 && b->counts[1] == 0)
-        return cli_fail(error, STRATA_USAGE, NULL, "bench: expected tokens to time, found -p 0 and -n 0");
+        return cli_fail(error, STRATA_USAGE, NULL, "bench: -p 0 and -n 0 leave nothing to measure");
     return cli_need(arguments, OPTION_MODEL, error);
 }
 
@@ -421,7 +422,7 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
     uint32_t got = strata_engine_context(b->engine.engine);
     if (got < context)
         return cli_fail(error, STRATA_LIMIT, "use fewer tokens (-p, -n, -d)",
-                        "bench: expected a context of %u tokens, the model has %u", context, got);
+                        "bench: %u tokens of context are needed, the model's maximum is %u", context, got);
     void *ids = NULL;
     status = cli_allocate(context, sizeof *b->ids, "the tokens", &ids, error);
     b->ids = ids;
@@ -431,12 +432,12 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
 static strata_status run_bench(bench *b, strata_error *error)
 {
     double start = strata_engine_clock(b->engine.engine);
-    strata_status status = run_ids(b, 1, error); /* the first token: from here on the vocabulary is known */
+    strata_status status = run_ids(b, 1, error); /* gives the size of the vocabulary */
     b->first_seconds = strata_engine_clock(b->engine.engine) - start;
     if (status != STRATA_OK) return status;
     if (b->depth) draw_ids(b, 0, b->depth);
     status = run_tests(b, error);
-    b->peak_bytes = cli_peak_bytes(); /* what measuring the machine takes is not the model's */
+    b->peak_bytes = cli_peak_bytes(); /* before the machine is measured */
     if (status == STRATA_OK) status = measure_machine(b, false, error);
     if (status != STRATA_OK) return status;
     find_shares(b);

@@ -1,4 +1,4 @@
-/* strata devices: what is here or was described, how fast it is, and the profiles there are. */
+/* strata devices: the devices found or described, their speed, and the known profiles. */
 #include <string.h>
 
 #include "cli.h"
@@ -28,7 +28,7 @@ static void print_rate(const json_t *object, const char *field, const char *labe
 static void print_device(const json_t *device, const cli_style *style)
 {
     bool card = strcmp(json_string_value(json_object_get(device, "kind")), "card") == 0;
-    printf("%s ", card ? "card" : "host");
+    printf("%s ", card ? "GPU" : "host");
     cli_print_bold(style, json_string_value(json_object_get(device, "name")));
     putchar('\n');
     print_bytes(device, "total_bytes", card ? "memory" : "RAM");
@@ -66,14 +66,14 @@ static void print_devices(const cli_arguments *arguments, const json_t *devices)
     const json_t *cards = json_object_get(devices, "cards"), *kept = json_object_get(devices, "measurement");
     print_device(json_object_get(devices, "host"), &style);
     if (json_is_string(kept)) {
-        printf("  %-15s ", "kept in");
+        printf("  %-15s ", "saved in");
         cli_print_text(json_string_value(kept), json_string_length(kept));
         putchar('\n');
     } else if (json_is_true(json_object_get(json_object_get(devices, "host"), "estimate"))) {
-        printf("  %-15s strata devices --probe measures this machine\n", "");
+        printf("  %-15s measure this machine: strata devices --probe\n", "");
     }
     for (size_t i = 0; i < json_array_size(cards); i++) print_device(json_array_get(cards, i), &style);
-    if (json_array_size(cards) == 0) printf("no card was found\n");
+    if (json_array_size(cards) == 0) printf("no GPU found\n");
     print_profiles(json_object_get(devices, "profiles"), &style);
 }
 

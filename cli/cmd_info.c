@@ -1,4 +1,4 @@
-/* strata info: the model's card. */
+/* strata info: a summary of a model file. */
 #include "cli.h"
 
 strata_status cli_cmd_info(const cli_arguments *arguments, strata_error *error)

@@ -29,7 +29,7 @@ static strata_status write_logits(cli_engine *engine, const cli_ids *list, bool 
     status = strata_session_score(engine->session, list->ids, list->count, nextn, write_row, &w, error);
     bool interrupted = cli_interrupt_release();
     cli_progress_end(&w.progress);
-    /* A row that could not be written stops the rest, too: the file knows why. */
+    /* A failed write stops the run, too: cli_output_close reports why. */
     if (status == STRATA_INTERRUPTED && !interrupted) status = STRATA_OK;
     return cli_output_close(&output, status, error);
 }

@@ -1,4 +1,4 @@
-/* strata perplexity: how well a model expects a text. */
+/* strata perplexity: the perplexity of a text. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -6,7 +6,7 @@
 
 enum { CHUNK_DEFAULT = 512 };
 
-/* The sums over all tokens that are scored. */
+/* Sums over all scored tokens. */
 typedef struct score {
     const strata_token *chunk;
     size_t chunk_count;
@@ -25,7 +25,7 @@ static double negative_log_likelihood(const float *logits, size_t vocab, strata_
     return highest + log(sum) - logits[token];
 }
 
-/* A row says how likely each token was to be the next. */
+/* The row's logits give the probability of the next token. */
 static bool score_row(void *context, size_t row, const float *logits, size_t vocab)
 {
     score *s = context;
@@ -71,9 +71,9 @@ static strata_status print_score(const cli_arguments *arguments, const score *s,
     json_t *object = json_pack("{s:f, s:f, s:f, s:I, s:I, s:I, s:f}", "perplexity", perplexity, "standard_error",
                                deviation, "nll", mean, "scored", (json_int_t)s->scored, "tokens", (json_int_t)tokens,
                                "chunk", (json_int_t)chunk, "seconds", seconds);
-    /* json_pack fails without memory, and where a logit was no number */
+    /* json_pack fails without memory, and if a logit was NaN. */
     strata_status status = object ? cli_print_json(object, JSON_INDENT(2), error)
-                                  : cli_fail(error, STRATA_RUNTIME, NULL, "perplexity: expected a number, found %f",
+                                  : cli_fail(error, STRATA_RUNTIME, NULL, "perplexity: the result is %f",
                                              perplexity);
     json_decref(object);
     return status;

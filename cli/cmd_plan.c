@@ -1,4 +1,4 @@
-/* strata plan: where a model would live, to the byte, and how fast it would run. */
+/* strata plan: where a model would be placed, byte by byte, and how fast it would run. */
 #include <string.h>
 
 #include "cli.h"
@@ -29,7 +29,7 @@ static bool is_card(const json_t *object, const char *field)
 
 static const char *place_name(const json_t *object, const char *field)
 {
-    return is_card(object, field) ? "the card" : "the CPU";
+    return is_card(object, field) ? "the GPU" : "the CPU";
 }
 
 static void print_label(const char *label)
@@ -50,11 +50,12 @@ static void print_title(const cli_style *style, const char *title)
     putchar('\n');
 }
 
-/* ---- what it comes to ------------------------------------------------------------------------------------------- */
+/* ---- summary ----------------------------------------------------------------------------------------------------- */
 
 static void print_context(const json_t *plan)
 {
-    uint64_t context = number_of(plan, "context"), maximum = number_of(json_object_get(plan, "model"), "context_length");
+    uint64_t context = number_of(plan, "context");
+    uint64_t maximum = number_of(json_object_get(plan, "model"), "context_length");
     uint64_t sequences = number_of(plan, "sequences");
     print_label("context");
     print_grouped(context);
@@ -65,7 +66,7 @@ static void print_context(const json_t *plan)
         print_grouped(maximum);
     }
     if (sequences > 1) printf(", for each of %llu sequences", (unsigned long long)sequences);
-    printf("; keys and values %s\n", text_of(plan, "kv_type"));
+    printf("; KV cache %s\n", text_of(plan, "kv_type"));
     print_label("batch");
     print_grouped(number_of(plan, "batch"));
     printf(" tokens\n");
@@ -75,14 +76,14 @@ static void print_experts(const json_t *experts)
 {
     if (!experts) return;
     print_label("experts");
-    printf("%s: %.1f of %llu per layer on the card (%.1f %%), budget ", text_of(experts, "mode"),
+    printf("%s: %.1f of %llu per layer on the GPU (%.1f %%), budget ", text_of(experts, "mode"),
            real_of(experts, "slots_per_layer"), (unsigned long long)number_of(experts, "experts_per_layer"),
            100.0 * real_of(experts, "resident_share"));
     print_grouped(number_of(experts, "budget_bytes"));
     printf(" bytes\n");
     if (!json_object_get(experts, "hit_rate")) return;
     print_label("");
-    printf("%.1f %% of hits assumed (%s)\n", 100.0 * real_of(experts, "hit_rate"), text_of(experts, "hit_source"));
+    printf("%.1f %% hit rate assumed (%s)\n", 100.0 * real_of(experts, "hit_rate"), text_of(experts, "hit_source"));
 }
 
 static void print_speed(const json_t *speed)
@@ -107,18 +108,18 @@ static void print_summary(const json_t *plan, const char *path, const cli_style 
     print_label("weights");
     print_grouped(number_of(plan, "weight_bytes"));
     printf(" bytes (%s)%s\n", cli_short_number(number_of(plan, "weight_bytes"), "B", size, sizeof size),
-           json_is_true(json_object_get(plan, "disk")) ? ", some of them read from the disk as they are needed" : "");
+           json_is_true(json_object_get(plan, "disk")) ? ", some of them read from disk during inference" : "");
     print_context(plan);
     print_label("layers");
-    printf("%llu of %llu on the card\n", (unsigned long long)number_of(layers, "device"),
+    printf("%llu of %llu on the GPU\n", (unsigned long long)number_of(layers, "device"),
            (unsigned long long)number_of(layers, "total"));
     print_experts(json_object_get(plan, "experts"));
     print_speed(json_object_get(plan, "predicted"));
 }
 
-/* ---- devices: the bar and the table -------------------------------------------------------------------------------- */
+/* ---- devices: the bar and the table ------------------------------------------------------------------------------ */
 
-/* How an owner is drawn; the last two rows are what is kept free and what is left. */
+/* How an owner is drawn; the last two rows are the margin and the free memory. */
 typedef struct owner_row {
     const char *name, *block;
     char letter;
@@ -151,7 +152,7 @@ static uint64_t owner_bytes(const json_t *device, const owner_row *row)
     return number_of(json_object_get(device, "owners"), row->name);
 }
 
-/* Each owner ends where the sum so far does, so that the cells add up to the bar. */
+/* Each owner ends at the rounded running sum, so that the cells add up to the bar. */
 static void print_picture(const json_t *device, const cli_style *style)
 {
     double capacity = (double)number_of(device, "capacity_bytes"), sum = 0.0;
@@ -178,7 +179,7 @@ static void print_device(const json_t *device, const cli_style *style)
 {
     char text[32], title[TEXT_SIZE];
     bool card = is_card(device, "kind");
-    snprintf(title, sizeof title, "%s: %s", card ? "the card" : "RAM", text_of(device, "name"));
+    snprintf(title, sizeof title, "%s: %s", card ? "GPU" : "RAM", text_of(device, "name"));
     print_title(style, title);
     print_picture(device, style);
     for (size_t i = 0; i < OWNERS - 2; i++) {
@@ -191,22 +192,22 @@ static void print_device(const json_t *device, const cli_style *style)
     print_bytes_line("planned", number_of(device, "planned_bytes"));
     print_bytes_line("margin", number_of(device, "margin_bytes"));
     print_bytes_line("free", number_of(device, "free_bytes"));
-    print_bytes_line(card ? "of the card" : "available", number_of(device, "capacity_bytes"));
+    print_bytes_line(card ? "total" : "available", number_of(device, "capacity_bytes"));
 }
 
-/* ---- the layer map, compressed into runs ------------------------------------------------------------------------- */
+/* ---- the layer map: consecutive equal layers are one line -------------------------------------------------------- */
 
 static int add_experts(const json_t *layer, char *out, size_t size)
 {
     unsigned long long slots = number_of(layer, "expert_slots"), count = number_of(layer, "expert_count");
     if (count == 0) return snprintf(out, size, "%s", "");
     if (is_card(layer, "experts") && (slots == 0 || slots >= count))
-        return snprintf(out, size, ", all %llu experts on the card", count);
+        return snprintf(out, size, ", all %llu experts on the GPU", count);
     if (slots) return snprintf(out, size, ", experts %llu of %llu slots", slots, count);
     return snprintf(out, size, ", experts on the CPU");
 }
 
-/* Where a layer's parts are, in words: layers with the same words are one line. */
+/* The placement of a layer's parts in words. Consecutive layers with the same words are one line. */
 static void describe_layer(const json_t *layer, char *out, size_t size)
 {
     bool together = is_card(layer, "attention") == is_card(layer, "ffn");
@@ -256,11 +257,12 @@ static void print_kv(const json_t *plan, const cli_style *style)
     json_t *row;
     char positions[32], bytes[32], row_bytes[32];
     printf("\n  ");
-    cli_print_bold(style, "keys and values   layers  on        positions  bytes each            bytes");
+    cli_print_bold(style, "KV cache          layers  on        positions  bytes each            bytes");
     putchar('\n');
     json_array_foreach(json_object_get(plan, "kv"), i, row) {
-        printf("  %-16s %7llu  %-5s %13s %11s %16s\n", text_of(row, "kind"), (unsigned long long)number_of(row, "layers"),
-               is_card(row, "device") ? "card" : "RAM",
+        printf("  %-16s %7llu  %-5s %13s %11s %16s\n", text_of(row, "kind"),
+               (unsigned long long)number_of(row, "layers"),
+               is_card(row, "device") ? "GPU" : "RAM",
                cli_group_digits(number_of(row, "positions"), positions, sizeof positions),
                cli_group_digits(number_of(row, "position_bytes"), row_bytes, sizeof row_bytes),
                cli_group_digits(number_of(row, "bytes"), bytes, sizeof bytes));
@@ -290,7 +292,7 @@ static void print_plan(const cli_arguments *arguments, const json_t *plan, const
     print_kv(plan, &style);
     print_lines(json_object_get(plan, "why"), "why", &style);
     if (!arguments->values[OPTION_EXPLAIN].set) return;
-    print_lines(json_object_get(plan, "lacking"), "what did not fit, and what would change it", &style);
+    print_lines(json_object_get(plan, "lacking"), "what did not fit, and what would change that", &style);
     if (json_array_size(json_object_get(plan, "lacking")) == 0) printf("\n  Everything fits.\n");
 }
 

@@ -83,12 +83,12 @@ static strata_status write_chart(const char *path, const json_t *replay, strata_
     void *points = NULL, *lines = NULL;
     cli_output output = {0};
     char title[256];
-    snprintf(title, sizeof title, "%.160s: hits by experts resident", text_of(replay, "model"));
+    snprintf(title, sizeof title, "%.160s: hit rate by resident experts", text_of(replay, "model"));
     strata_status status = cli_allocate(count, sizeof(cli_chart_point), "the chart", &points, error);
     if (status == STRATA_OK) status = cli_allocate(count, sizeof(cli_chart_line), "the chart", &lines, error);
     if (status == STRATA_OK) status = cli_output_open(path, &output, error);
     if (status == STRATA_OK) {
-        cli_chart chart = {.title = title, .x_label = "experts of a layer resident", .y_label = "hit rate",
+        cli_chart chart = {.title = title, .x_label = "resident experts of a layer", .y_label = "hit rate",
                            .lines = lines, .points = points};
         json_array_foreach(rows, i, row) {
             double share = real_of(row, "slots") / real_of(replay, "experts");

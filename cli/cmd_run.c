@@ -7,12 +7,12 @@
 
 static const char default_prompt[] = "Why is the sky blue?";
 
-/* What the prompt becomes on its way to the model. */
+/* A run of the command: the prompt on its way to the model. */
 typedef struct run {
     const cli_arguments *arguments;
     cli_engine engine;
-    strata_template *chat_template; /* NULL: the prompt is a text to continue */
-    char *text;                     /* the prompt, if it was read; NULL otherwise */
+    strata_template *chat_template; /* NULL: the model continues the prompt as text */
+    char *text;                     /* the prompt read from a file; NULL: it was not */
     strata_token *ids;
     size_t count;
 } run;
@@ -31,18 +31,18 @@ static strata_status check_usage(const cli_arguments *arguments, strata_error *e
     return STRATA_OK;
 }
 
-/* Whether the prompt is a message, and the template for it. */
+/* Takes the model's chat template where the prompt is a message. */
 static strata_status choose_template(run *r, strata_error *error)
 {
     const cli_value *values = r->arguments->values;
     bool has_template = json_is_object(json_object_get(r->engine.card, "chat_template"));
     if (values[OPTION_RAW].set || values[OPTION_IDS_FILE].set) return STRATA_OK;
-    /* Without a template a text can be continued, but there is no place for a system message. */
+    /* A model without a template can continue text, but it cannot take a system message. */
     if (!has_template && !values[OPTION_SYSTEM].set) return STRATA_OK;
     return strata_template_of_model(r->engine.model, &r->chat_template, error);
 }
 
-/* Whoever wrote a file did not mean the newline at its end. */
+/* The newline at the end of a file is not part of the prompt. */
 static size_t without_newlines(const char *text, size_t length, bool all)
 {
     while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r')) {
@@ -53,7 +53,7 @@ static size_t without_newlines(const char *text, size_t length, bool all)
     return length;
 }
 
-/* The prompt of -p, of -f, of standard input, or ours. */
+/* The prompt of -p, of -f or of standard input, else the sample question. */
 static strata_status read_prompt(run *r, const char **text, size_t *length, strata_error *error)
 {
     const cli_value *values = r->arguments->values;
@@ -83,9 +83,9 @@ static strata_status message_tokens(run *r, const char *text, size_t length, str
     strata_status status = STRATA_OK;
     if (system->set) first = cli_chat_message("system", system->text, strlen(system->text));
     if (system->set && json_array_append_new(messages, first) != 0)
-        status = cli_fail(error, STRATA_INPUT, NULL, "run: --system: expected text in UTF-8, found other bytes");
+        status = cli_fail(error, STRATA_INPUT, NULL, "run: --system: the text is not valid UTF-8");
     if (status == STRATA_OK && json_array_append_new(messages, cli_chat_message("user", text, length)) != 0)
-        status = cli_fail(error, STRATA_INPUT, NULL, "run: expected a prompt in UTF-8, found other bytes");
+        status = cli_fail(error, STRATA_INPUT, NULL, "run: the prompt is not valid UTF-8");
     if (status == STRATA_OK)
         status = cli_chat_tokens(&r->engine, r->chat_template, messages, &r->ids, &r->count, error);
     json_decref(messages);
@@ -107,7 +107,7 @@ static strata_status make_tokens(run *r, strata_error *error)
     strata_status status = read_prompt(r, &text, &length, error);
     if (status != STRATA_OK) return status;
     if (r->chat_template) return message_tokens(r, text, length, error);
-    /* What was not meant for a template is text, unless the user says that it is more. */
+    /* Without --raw, special tokens in the text are plain text. */
     unsigned flags = STRATA_TOKENIZE_PROMPT | (values[OPTION_RAW].set ? 0u : STRATA_TOKENIZE_PLAIN);
     return strata_tokenize(r->engine.model, text, length, flags, &r->ids, &r->count, error);
 }
@@ -120,11 +120,11 @@ static strata_status answer_once(run *r, cli_talk *talk, strata_error *error)
     if (status == STRATA_OK) status = cli_answer_prompt(talk, r->ids, r->count, &answer, error);
     free(answer.text);
     if (status == STRATA_OK && answer.interrupted)
-        status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the answer was stopped");
+        status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the answer was interrupted");
     return status;
 }
 
-/* Where a chat's prompt is shown: never on what may be a file for the answers. NULL: there is no terminal. */
+/* The terminal for a chat's prompt: standard error first, as standard output may be a file. NULL: no terminal. */
 static FILE *chat_stream(const cli_arguments *arguments)
 {
     const cli_value *values = arguments->values;
@@ -136,16 +136,16 @@ static FILE *chat_stream(const cli_arguments *arguments)
 static strata_status chat(run *r, cli_talk *talk, FILE *stream, strata_error *error)
 {
     if (!r->chat_template)
-        return cli_fail(error, STRATA_USAGE, "give a text to continue: -p TEXT",
+        return cli_fail(error, STRATA_USAGE, "give a prompt: -p TEXT",
                         "run: expected a prompt, found none: %s",
-                        r->arguments->values[OPTION_RAW].set ? "--raw is not for a chat"
+                        r->arguments->values[OPTION_RAW].set ? "a chat cannot be --raw"
                                                              : "the model has no chat template");
     strata_status status = cli_engine_open(&r->engine, r->arguments, 0, false, error);
     if (status != STRATA_OK) return status;
     return cli_chat(talk, r->chat_template, r->arguments->values[OPTION_SYSTEM].text, stream, error);
 }
 
-static strata_status say_profile(const run *r, strata_error *error)
+static strata_status print_profile(const run *r, strata_error *error)
 {
     json_t *profile = NULL;
     strata_status status = cli_profile_read(&r->engine, &profile, error);
@@ -165,7 +165,7 @@ strata_status cli_cmd_run(const cli_arguments *arguments, strata_error *error)
     if (status == STRATA_OK) status = cli_describe(r.engine.model, 0, &r.engine.card, error);
     if (status == STRATA_OK) status = choose_template(&r, error);
     if (status == STRATA_OK) status = stream ? chat(&r, &talk, stream, error) : answer_once(&r, &talk, error);
-    if (status == STRATA_OK && arguments->values[OPTION_PROFILE].set) status = say_profile(&r, error);
+    if (status == STRATA_OK && arguments->values[OPTION_PROFILE].set) status = print_profile(&r, error);
     free(r.text);
     strata_free(r.ids);
     strata_template_free(r.chat_template);

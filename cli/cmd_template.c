@@ -1,4 +1,4 @@
-/* strata template: a chat template with arguments, as text or as ids. */
+/* strata template: renders a chat template to text or token ids. */
 #include <stdlib.h>
 
 #include "cli.h"
@@ -14,7 +14,7 @@ static strata_status check_usage(const cli_arguments *arguments, strata_error *e
     return cli_need(arguments, OPTION_ARGS, error);
 }
 
-/* The template of --template, else the model's. */
+/* The template of --template, or else the model's. */
 static strata_status make_template(const cli_arguments *arguments, const strata_model *model, strata_template **out,
                                    strata_error *error)
 {

@@ -1,10 +1,10 @@
-/* strata tokenize and strata detokenize: text ↔ ids, of one text or of a stream of JSON lines. */
+/* strata tokenize and strata detokenize: text ↔ ids, for one text or for JSON lines. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* Exactly one of the places the input may come from. */
+/* Exactly one source of the input must be given. */
 static strata_status check_source(const cli_arguments *arguments, cli_option_id direct, strata_error *error)
 {
     const cli_option_id sources[] = {direct, OPTION_FILE, OPTION_JSONL};
@@ -15,7 +15,7 @@ static strata_status check_source(const cli_arguments *arguments, cli_option_id 
                     cli_commands[arguments->command].name, cli_options[direct].name, given);
 }
 
-/* Answers one line of --jsonl, whose number is in `where`. */
+/* Converts one line of --jsonl; `where` names the line in errors. */
 typedef strata_status line_function(const strata_model *model, const cli_arguments *arguments, const char *where,
                                     const char *line, size_t length, strata_error *error);
 
@@ -36,7 +36,7 @@ static strata_status each_line(const strata_model *model, const cli_arguments *a
     return status;
 }
 
-/* ---- text to ids ------------------------------------------------------------------------------------------------ */
+/* ---- text to ids ------------------------------------------------------------------------------------------------- */
 
 static strata_status print_tokens_of(const strata_model *model, const cli_arguments *arguments, const char *text,
                                      size_t length, bool json, strata_error *error)
@@ -85,7 +85,7 @@ out:
     return status;
 }
 
-/* ---- ids to text ------------------------------------------------------------------------------------------------ */
+/* ---- ids to text ------------------------------------------------------------------------------------------------- */
 
 static strata_status print_text_of(const strata_model *model, const cli_ids *list, bool json, strata_error *error)
 {

@@ -1,4 +1,4 @@
-/* Completions for bash, zsh and fish, from the tables. */
+/* Completions for bash, zsh and fish, made from the option tables. */
 #include <string.h>
 
 #include "cli.h"
@@ -8,7 +8,7 @@ static bool operand_is_file(const cli_command *command)
     return command->operand && strcmp(command->operand, "FILE") == 0;
 }
 
-/* The words of a command's options, separated by blanks. */
+/* All spellings of a command's options, separated by spaces. */
 static void print_words(cli_command_id command)
 {
     const char *blank = "";
@@ -179,7 +179,7 @@ static void print_zsh(void)
            "_strata \"$@\"\n");
 }
 
-/* Inside single quotes fish knows \' and \\ alone. */
+/* Inside single quotes fish has only the escapes \' and \\. */
 static void print_fish_text(const char *text)
 {
     for (; *text; text++) {

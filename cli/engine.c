@@ -1,8 +1,8 @@
-/* From the options to a model that is ready to run. */
+/* Loads the model as the options ask. */
 #include "cli.h"
 
-/* A line for each moment of loading and each device; the bar makes way for it. */
-static void say_memory(void *context, const char *moment, const char *device, uint64_t used, uint64_t left)
+/* Prints a line for each step of loading and each device, and removes the progress bar before. */
+static void print_memory(void *context, const char *moment, const char *device, uint64_t used, uint64_t left)
 {
     char used_text[32], left_text[32];
     cli_progress_end(context);
@@ -16,7 +16,7 @@ static strata_status make_engine(cli_engine *engine, strata_engine_options optio
     cli_progress_begin(&progress, engine->arguments, "loading", "B", 0);
     options.progress = cli_progress_step;
     options.progress_context = &progress;
-    if (engine->arguments->values[OPTION_TRACE_MEMORY].set) options.trace_memory = say_memory;
+    if (engine->arguments->values[OPTION_TRACE_MEMORY].set) options.trace_memory = print_memory;
     strata_status status = strata_engine_new(engine->model, &options, &engine->engine, error);
     cli_progress_end(&progress);
     return status;
@@ -46,11 +46,11 @@ static const char *fact_text(const json_t *facts, const char *name)
     return text ? text : "?";
 }
 
-static void say_what_runs(const cli_engine *engine)
+static void print_setup(const cli_engine *engine)
 {
     const json_t *facts = engine->facts;
     char memory[128];
-    cli_note("%s kernels \"%s\", %lld threads, context %lld, batch %lld, keys and values %s; %s",
+    cli_note("%s kernels \"%s\", %lld threads, context %lld, batch %lld, KV cache %s; %s",
              fact_text(facts, "backend"), fact_text(facts, "kernels"),
              (long long)json_integer_value(json_object_get(facts, "threads")),
              (long long)json_integer_value(json_object_get(facts, "context")),
@@ -77,12 +77,12 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
     uint32_t got = strata_engine_context(engine->engine);
     if (cli_integer(arguments, OPTION_CONTEXT, 0) > (int64_t)got)
         cli_note("the context is %u tokens, the model's maximum, instead of %u", got, options.context);
-    if (arguments->values[OPTION_VERBOSE].set) say_what_runs(engine);
+    if (arguments->values[OPTION_VERBOSE].set) print_setup(engine);
     return STRATA_OK;
 }
 
-/* What happened to routed experts, as a table. */
-static void say_experts(const cli_engine *engine)
+/* Prints the table of --expert-stats. */
+static void print_expert_stats(const cli_engine *engine)
 {
     json_t *facts = NULL;
     if (!engine->engine || !engine->arguments->values[OPTION_EXPERT_STATS].set) return;
@@ -94,7 +94,7 @@ static void say_experts(const cli_engine *engine)
 
 void cli_engine_close(cli_engine *engine)
 {
-    say_experts(engine);
+    print_expert_stats(engine);
     strata_session_free(engine->session);
     strata_engine_free(engine->engine);
     json_decref(engine->facts);

@@ -1,13 +1,13 @@
-/* Help for people, from the tables. */
+/* The help texts, made from the option tables. */
 #include <string.h>
 
 #include "cli.h"
 
 const cli_exit_code cli_exit_codes[] = {
     {0, "done"},
-    {1, "something went wrong while running, or the input is invalid"},
-    {2, "wrong usage"},
-    {3, "the model is unreadable, invalid or not supported"},
+    {1, "a run-time error, or invalid input"},
+    {2, "wrong usage of the command line"},
+    {3, "the model file cannot be read, is invalid or is not supported"},
     {4, "not enough memory"},
     {5, "the device failed"},
     {6, "the network failed"},
@@ -26,11 +26,11 @@ static void print_exit_codes(void)
 
 void cli_print_help(void)
 {
-    printf("strata " STRATA_VERSION ": language models larger than the graphics card\n\n"
+    printf("strata " STRATA_VERSION ": language models larger than the GPU\n\n"
            "Usage: strata COMMAND [OPTION...]\n\nCommands:\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         printf("  %-*s%s\n", COLUMN_COMMAND - 2, cli_commands[i].name, cli_commands[i].summary);
-    printf("\nstrata help COMMAND shows a command's options; man strata has all of it.\n");
+    printf("\nstrata help COMMAND shows the options of a command; man strata shows all of them.\n");
     print_exit_codes();
 }
 
@@ -45,7 +45,7 @@ static void print_option(const cli_option *option)
     if (used >= COLUMN_OPTION) printf("\n%*s", COLUMN_OPTION, "");
     cli_print_wrapped(option->help, COLUMN_OPTION, COLUMN_OPTION);
     if (option->also) printf("%*s(also %s)\n", COLUMN_OPTION, "", option->also);
-    if (option->mirror) printf("%*s(or the variable %s)\n", COLUMN_OPTION, "", option->mirror);
+    if (option->mirror) printf("%*s(environment variable: %s)\n", COLUMN_OPTION, "", option->mirror);
 }
 
 void cli_print_command_help(cli_command_id id)

@@ -1,11 +1,11 @@
-/* What the program reads: files, standard input, JSON, and the model of -m. */
+/* Input: files, standard input, JSON, and the model of -m. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* A prompt or a template longer than this is a mistake (somebody named the model). */
+/* A longer prompt or template is a mistake, such as naming the model file. */
 static const size_t input_limit_bytes = (size_t)256 << 20;
 
 static strata_status read_stream(FILE *stream, const char *name, char **text, size_t *length, strata_error *error)
@@ -28,7 +28,7 @@ static strata_status read_stream(FILE *stream, const char *name, char **text, si
         size_t got = fread(bytes + used, 1, STEP, stream);
         used += got;
         if (used > input_limit_bytes)
-            status = cli_fail(error, STRATA_LIMIT, NULL, "%s: expected at most %zu bytes, found more", name,
+            status = cli_fail(error, STRATA_LIMIT, NULL, "%s: the file is larger than %zu bytes", name,
                               input_limit_bytes);
         if (got < STEP) break;
     }

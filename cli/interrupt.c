@@ -1,12 +1,12 @@
-/* Signals: Ctrl-C stops an answer or leaves; whoever ends us finds the terminal as it was and no half-made file; and a model
- * file that is cut short while it is mapped ends us with words. */
+/* Signals: Ctrl-C stops an answer or exits; an exit by signal restores the terminal and removes an unfinished file; a
+ * model file that is truncated while it is mapped ends the program with an error message. */
 #include <signal.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-/* What the handlers see. The settings are written once, before any handler is installed. */
+/* Read by the handlers. The terminal settings are written once, before any handler is installed. */
 static volatile sig_atomic_t held, noted;
 static strata_session *volatile session_to_stop; /* while interrupts are held */
 static const char *volatile file_to_remove;
@@ -32,7 +32,7 @@ static void on_interrupt(int signal_number)
     _exit(strata_status_exit_code(STRATA_INTERRUPTED));
 }
 
-/* Dies of the signal all the same, as the parent expects. */
+/* Dies of the signal, as the parent process expects. */
 static void on_termination(int signal_number)
 {
     clean_up();
@@ -40,11 +40,11 @@ static void on_termination(int signal_number)
     raise(signal_number);
 }
 
-/* A page of a mapped file is gone. Nothing is left to compute with: the weights are read where they lie. */
+/* A page of a mapped file is gone, so the weights on it cannot be read. */
 static void on_lost_page(int signal_number, siginfo_t *info, void *context)
 {
-    static const char message[] = "strata: error: a part of the model file is gone: it was cut short or replaced while it was "
-                                  "in use, or its disk failed\n";
+    static const char message[] = "strata: error: a part of the model file is gone: the file was truncated or replaced "
+                                  "while in use, or the disk failed\n";
     (void)context;
     if (info->si_code != BUS_ADRERR) {
         on_termination(signal_number);
@@ -55,7 +55,7 @@ static void on_lost_page(int signal_number, siginfo_t *info, void *context)
     _exit(strata_status_exit_code(STRATA_FILE));
 }
 
-/* Whoever started us with a signal ignored (nohup, a shell's background) wants it so. */
+/* A signal that the parent process ignores (nohup, a shell's background job) stays ignored. */
 static void handle(int signal_number, void (*handler)(int))
 {
     struct sigaction action;

@@ -1,5 +1,5 @@
-/* Line editing with libedit, and its history: one line per message in $XDG_STATE_HOME/strata/history. Each line is
- * appended when it is typed, so that two chats at a time lose nothing. A history that cannot be kept is no error. */
+/* Line editing with libedit. The history is $XDG_STATE_HOME/strata/history, one line per message. Each line is appended
+ * when it is typed, so that two chats at the same time lose nothing. Failing to write the history is not an error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <histedit.h>
@@ -17,7 +17,7 @@ enum { HISTORY_LINES = 1000, HISTORY_LINES_MAX = 2 * HISTORY_LINES };
 struct cli_line {
     EditLine *edit;
     History *history;
-    char *history_path; /* NULL: none is kept */
+    char *history_path; /* NULL: no history file */
     char *text;         /* the last line */
     char prompt[64];
     bool color;
@@ -37,9 +37,9 @@ static void on_continue(int signal_number)
     continued = 1;
 }
 
-/* ---- the history's file ---------------------------------------------------------------------------------------- */
+/* ---- the history file -------------------------------------------------------------------------------------------- */
 
-/* Makes the folders of a path, all but its last part. */
+/* Creates the parent folders of a path. */
 static bool make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -71,13 +71,13 @@ static void append_history(const cli_line *line, const char *text)
     if (length < 0) return;
     int file = open(line->history_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (file >= 0) {
-        (void)!write(file, row, (size_t)length); /* at once, so that lines of two chats do not mix */
+        (void)!write(file, row, (size_t)length); /* one call, so that lines of two chats do not mix */
         close(file);
     }
     free(row);
 }
 
-/* Replaces a history that has grown long by its last lines. */
+/* Truncates a long history file to its last lines. */
 static void shorten_history(const cli_line *line, const char *last_lines)
 {
     char *fresh = NULL;
@@ -114,7 +114,7 @@ static void load_history(cli_line *line)
     free(text);
 }
 
-/* ---- the editor ------------------------------------------------------------------------------------------------ */
+/* ---- the editor -------------------------------------------------------------------------------------------------- */
 
 static char *give_prompt(EditLine *edit)
 {
@@ -123,7 +123,7 @@ static char *give_prompt(EditLine *edit)
     return line->prompt;
 }
 
-/* What happened to the terminal while we waited. */
+/* Restores the terminal after it was resized or the program was stopped. */
 static void mend_terminal(EditLine *edit)
 {
     if (continued) {
@@ -135,7 +135,7 @@ static void mend_terminal(EditLine *edit)
     el_set(edit, EL_REFRESH);
 }
 
-/* The next character. Our own, so that a signal neither ends the line nor reaches the whole process group. */
+/* Reads the next character. libedit's own function would end the line or signal the process group. */
 static int read_character(EditLine *edit, wchar_t *out)
 {
     mbstate_t state = {0};
@@ -149,13 +149,13 @@ static int read_character(EditLine *edit, wchar_t *out)
         if (got <= 0) return (int)got;
         size_t length = mbrtowc(out, &byte, 1, &state);
         if (length == 0 || length == 1) return 1;
-        if (length == (size_t)-1) state = (mbstate_t){0}; /* not UTF-8: as if it had not been typed */
+        if (length == (size_t)-1) state = (mbstate_t){0}; /* ignore bytes that are not UTF-8 */
     }
 }
 
 static void watch_signal(int signal_number, void (*handler)(int))
 {
-    struct sigaction action = {.sa_handler = handler}; /* without SA_RESTART: it must end the read */
+    struct sigaction action = {.sa_handler = handler}; /* without SA_RESTART: read must return */
     sigaction(signal_number, &action, NULL);
 }
 
@@ -207,9 +207,9 @@ const char *cli_line_read(cli_line *line, const char *prompt)
 {
     int length = 0;
     HistEvent event;
-    /* \1 around what takes no column */
+    /* \1 encloses escape sequences, which take no column */
     snprintf(line->prompt, sizeof line->prompt, line->color ? "\1\033[1;36m\1%s\1\033[0m\1" : "%s", prompt);
-    if (resized) el_resize(line->edit); /* while the answer came */
+    if (resized) el_resize(line->edit); /* during the answer */
     resized = continued = 0;
     const char *typed = el_gets(line->edit, &length);
     if (!typed || length <= 0) return NULL;

@@ -1,4 +1,4 @@
-/* The program: a command line in, an exit code out. */
+/* The strata program. */
 #include <fcntl.h>
 #include <locale.h>
 #include <string.h>
@@ -6,14 +6,14 @@
 
 #include "cli.h"
 
-/* A closed standard stream would hand its number to the next file that is opened. */
-static void hold_standard_streams(void)
+/* The next opened file would get the number of a closed standard stream. */
+static void open_standard_streams(void)
 {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
         if (fcntl(stream, F_GETFD) < 0) (void)!open("/dev/null", O_RDONLY); /* the lowest free number: this one */
 }
 
-/* What is not a command: the pages that the build installs. */
+/* Prints the man page or a completion script, for the build. */
 static bool print_page(int count, char *const *words, strata_status *status, strata_error *error)
 {
     if (count == 1 && strcmp(words[0], "--print-man") == 0) {
@@ -52,7 +52,7 @@ int main(int argc, char **argv)
 {
     strata_error error = {0}, flush_error = {0};
     setlocale(LC_CTYPE, "");
-    hold_standard_streams();
+    open_standard_streams();
     cli_interrupt_install();
     strata_status status = run_program(argc > 0 ? argc - 1 : 0, argv + (argc > 0), &error);
     strata_status flushed = cli_flush(&flush_error);
@@ -60,6 +60,6 @@ int main(int argc, char **argv)
         status = flushed;
         error = flush_error;
     }
-    if (status != STRATA_OK && status != STRATA_INTERRUPTED) cli_report(&error); /* whoever interrupts knows */
+    if (status != STRATA_OK && status != STRATA_INTERRUPTED) cli_report(&error); /* the user knows about an interrupt */
     return strata_status_exit_code(status);
 }

@@ -1,9 +1,9 @@
-/* The man page, in roff, from the tables. */
+/* The man page in roff, made from the option tables. */
 #include <string.h>
 
 #include "cli.h"
 
-/* Text for roff: a hyphen that people copy stays a hyphen, and no line begins with a control character. */
+/* Escapes text for roff: hyphens stay ASCII hyphens, and no line begins with a control character. */
 static void print_roff(const char *text)
 {
     if (*text == '.' || *text == '\'') fputs("\\&", stdout);
@@ -57,25 +57,25 @@ static void print_command(cli_command_id id)
 
 static void print_environment(void)
 {
-    printf(".SH ENVIRONMENT\nA variable stands in for an option that is not given.\n");
+    printf(".SH ENVIRONMENT\nAn environment variable sets an option that is not given.\n");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         if (!cli_options[i].mirror) continue;
         printf(".TP\n\\fB%s\\fR\n\\fB\\-\\-", cli_options[i].mirror);
         print_roff(cli_options[i].name);
         printf("\\fR\n");
     }
-    printf(".TP\n\\fBNO_COLOR\\fR\nNo colours, if it is not empty.\n");
+    printf(".TP\n\\fBNO_COLOR\\fR\nIf not empty, no colours are used.\n");
 }
 
 void cli_print_man(void)
 {
     printf(".TH STRATA 1 \"\" \"strata " STRATA_VERSION "\" \"User Commands\"\n"
-           ".SH NAME\nstrata \\- language models larger than the graphics card\n"
+           ".SH NAME\nstrata \\- language models larger than the GPU\n"
            ".SH SYNOPSIS\n.B strata\n\\fICOMMAND\\fR [\\fIOPTION\\fR...]\n"
            ".SH DESCRIPTION\n"
-           "strata runs language models from GGUF files. Text for people and programs goes to standard output,\n"
-           "everything else to standard error. An option's argument follows it as the next word, or after\n"
-           "an equals sign; \\fB\\-\\-\\fR ends the options. Every command takes \\fB\\-\\-help\\fR.\n"
+           "strata runs language models from GGUF files. Results go to standard output, messages to standard\n"
+           "error. An option's argument is the next word, or follows an equals sign;\n"
+           "\\fB\\-\\-\\fR ends the options. Every command takes \\fB\\-\\-help\\fR.\n"
            ".SH COMMANDS\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) print_command((cli_command_id)i);
     print_environment();
@@ -85,9 +85,9 @@ void cli_print_man(void)
         print_paragraph(cli_exit_codes[i].meaning);
     }
     printf(".SH FILES\n.TP\n\\fI$XDG_STATE_HOME/strata/history\\fR\n"
-           "The lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n"
+           "The history of lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n"
            ".TP\n\\fI$XDG_CACHE_HOME/strata/devices.json\\fR\n"
-           "How fast this machine was measured to be; \\fI~/.cache\\fR if the variable is not set.\n");
+           "The measured speed of this machine; \\fI~/.cache\\fR if the variable is not set.\n");
     printf(".SH EXAMPLES\n.nf\n");
     print_paragraph("strata run -m model.gguf");
     print_paragraph("strata run -m model.gguf -p 'Why is the sky blue?' --temp 0 -n 200");

@@ -1,4 +1,4 @@
-/* Strict numbers: the whole text or nothing, and never out of range. */
+/* Strict number parsing: the whole text must be a number within its range. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ bool cli_parse_integer(const char *text, size_t length, int64_t minimum, int64_t
         if (text[position] < '0' || text[position] > '9') return false;
         int digit = text[position] - '0';
         if (__builtin_mul_overflow(value, 10, &value)) return false;
-        if (__builtin_sub_overflow(value, digit, &value)) return false; /* below zero, where there is one more */
+        if (__builtin_sub_overflow(value, digit, &value)) return false; /* negative: one more value */
     }
     if (!negative && __builtin_sub_overflow(0, value, &value)) return false;
     if (value < minimum || value > maximum) return false;
@@ -34,7 +34,7 @@ bool cli_parse_date(const char *text, int64_t *out)
         return false;
     struct tm date = {.tm_year = (int)year - 1900, .tm_mon = (int)month - 1, .tm_mday = (int)day};
     time_t seconds = timegm(&date);
-    /* The 30th of February becomes the 2nd of March: not the day that was asked for. And zero means the clock. */
+    /* timegm turns 30 February into 2 March, which is not the date given. Zero would mean the clock. */
     if (date.tm_mday != (int)day || seconds <= 0) return false;
     *out = (int64_t)seconds;
     return true;
@@ -43,7 +43,7 @@ bool cli_parse_date(const char *text, int64_t *out)
 bool cli_parse_real(const char *text, double low, double high, double *out)
 {
     size_t length = strlen(text);
-    /* strtod would take blanks, hexadecimal, inf and nan, too. */
+    /* strtod would also accept leading spaces, hexadecimal, inf and nan. */
     if (length == 0 || strspn(text, "0123456789.eE+-") != length) return false;
     char *end = NULL;
     double value = strtod(text, &end);
@@ -67,7 +67,7 @@ bool cli_parse_size(const char *text, int64_t minimum, int64_t *out)
     text += digits + strspn(text + digits, " ");
     while (place < sizeof units / sizeof *units && strcasecmp(text, units[place].name) != 0) place++;
     if (place == sizeof units / sizeof *units) return false;
-    /* A whole number of bytes may be longer than a double is exact. */
+    /* A number of bytes may exceed the precision of a double. */
     if (units[place].bytes == 1) return cli_parse_integer(number, digits, minimum, (int64_t)1 << 62, out);
     if (!cli_parse_real(number, 0, most / units[place].bytes, &value)) return false;
     int64_t bytes = (int64_t)(value * units[place].bytes);
@@ -106,7 +106,7 @@ static strata_status parse_list(const char *where, strata_status bad, const char
         while (position < length && text[position] != ',' && !isspace((unsigned char)text[position])) position++;
         int64_t id;
         if (!cli_parse_integer(text + start, position - start, 0, INT32_MAX, &id))
-            return cli_fail(error, bad, "ids are whole numbers separated by blanks or commas",
+            return cli_fail(error, bad, "ids are whole numbers separated by spaces or commas",
                             "%s: expected an id from 0 to %d, found \"%.*s\"", where, INT32_MAX,
                             (int)(position - start < 40 ? position - start : 40), text + start);
         if (!push_id(out, id)) return fail_memory(where, error);

@@ -1,4 +1,4 @@
-/* The option table and the parser: words → cli_arguments. Knows what options are, not what they do. */
+/* The option tables and the parser of the command line. Knows what options are, not what they do. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ const cli_command cli_commands[COMMAND_COUNT] = {
 #include "options.def"
 };
 
-/* ---- names and what is near them ------------------------------------------------------------------------------- */
+/* ---- names, and suggestions for misspelt ones -------------------------------------------------------------------- */
 
 enum { NAME_MAX_LENGTH = 31 };
 
@@ -38,7 +38,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Edits (insert, delete, replace, swap of neighbours) from one word to the other. */
+/* The Damerau-Levenshtein distance of two words. */
 static size_t edit_distance(const char *from, const char *to)
 {
     size_t rows[3][NAME_MAX_LENGTH + 2] = {{0}};
@@ -58,7 +58,7 @@ static size_t edit_distance(const char *from, const char *to)
     return rows[from_length % 3][to_length];
 }
 
-/* Keeps the nearer of *best and `candidate`, if it is near enough to be a slip of the fingers. */
+/* Keeps `candidate` in *best if it is nearer, and near enough to be a typing error. */
 static void consider(const char *name, const char *candidate, const char **best, size_t *best_distance)
 {
     size_t distance = edit_distance(name, candidate);
@@ -86,9 +86,9 @@ bool cli_command_find(const char *name, cli_command_id *out)
     return false;
 }
 
-/* ---- parsing --------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
-/* The place of a word among words separated by blanks; below zero if it is not there. */
+/* The index of a word in a list separated by spaces; -1 if it is not found. */
 static int word_index(const char *words, const char *word, size_t length)
 {
     for (int place = 0; *words; place++) {
@@ -105,7 +105,7 @@ static bool name_is(const cli_option *option, const char *name, size_t length)
     return strlen(option->name) == length && memcmp(option->name, name, length) == 0;
 }
 
-/* The row of an option of this command; OPTION_COUNT if it has none such. */
+/* The row of an option of this command; OPTION_COUNT if it is not found. */
 static size_t find_option(cli_command_id command, const char *name, size_t length, char short_name)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
@@ -116,7 +116,7 @@ static size_t find_option(cli_command_id command, const char *name, size_t lengt
     return OPTION_COUNT;
 }
 
-/* The option one of whose other spellings is this word; OPTION_COUNT if there is none. */
+/* The option that has this word as another spelling; OPTION_COUNT if it is not found. */
 static size_t find_other_spelling(cli_command_id command, const char *word, size_t length)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
@@ -126,7 +126,7 @@ static size_t find_other_spelling(cli_command_id command, const char *word, size
     return OPTION_COUNT;
 }
 
-/* What to say about an option that this command does not have: who has it, or what was meant. */
+/* Reports an option that this command does not have, with a suggestion. */
 static strata_status fail_unknown(cli_command_id command, const char *word, size_t length, strata_error *error)
 {
     const char *command_name = cli_commands[command].name;
@@ -167,8 +167,8 @@ static strata_status fail_value(const char *command, const char *from, const cli
     if (type->kind == KIND_REAL)
         return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a number from %g to %g, found \"%s\"", command,
                         from, type->low, type->high, text);
-    if (type->kind == KIND_DATE) snprintf(hint, sizeof hint, "a day from 1970-01-02 to 9999-12-31");
-    if (type->kind == KIND_SIZE) snprintf(hint, sizeof hint, "a size is like 12GiB, 500MiB, 64GB, or a number of bytes");
+    if (type->kind == KIND_DATE) snprintf(hint, sizeof hint, "a date from 1970-01-02 to 9999-12-31");
+    if (type->kind == KIND_SIZE) snprintf(hint, sizeof hint, "examples: 12GiB, 500MiB, 64GB, or a number of bytes");
     if (type->kind == KIND_WORD) snprintf(hint, sizeof hint, "one of: %s", type->words);
     return cli_fail(error, STRATA_USAGE, hint, "%s: %s: expected %s, found \"%s\"", command, from, option->argument,
                     text);
@@ -184,7 +184,7 @@ static strata_status set_value(cli_arguments *out, size_t id, const char *from, 
     return STRATA_OK;
 }
 
-/* The words that are still to be read. */
+/* The words that are not parsed yet. */
 typedef struct word_list {
     char *const *words;
     size_t left;
@@ -211,15 +211,15 @@ static strata_status take_option(cli_arguments *out, size_t id, const char *atta
                         option->name, attached);
     if (option->argument && !text) text = next_word(rest);
     if (option->argument && !text)
-        return cli_fail(error, STRATA_USAGE, NULL, "%s: --%s: expected %s, found the end of the line", command,
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: --%s: expected %s, found nothing", command,
                         option->name, option->argument);
     strata_status status = set_value(out, id, name, text, error);
     if (status == STRATA_OK) out->given[out->given_count++] = (cli_given){.id = (cli_option_id)id, .text = text};
     return status;
 }
 
-/* --name, --name VALUE, --name=VALUE, -n, -n VALUE, -nVALUE, and other spellings like -sys; -hm FILE would be unkind to
- * read and is not taken. */
+/* --name, --name VALUE, --name=VALUE, -n, -n VALUE, -nVALUE, and other spellings like -sys. Short options cannot be
+ * combined (-hm FILE). */
 static strata_status take_dashed(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
 {
     size_t length = strcspn(word, "=");
@@ -247,7 +247,7 @@ static strata_status take_operand(cli_arguments *out, const char *word, strata_e
     return STRATA_OK;
 }
 
-/* Options that were not given but have a variable that mirrors them. */
+/* Takes options that were not given from their environment variables. */
 static strata_status take_mirrors(cli_arguments *out, strata_error *error)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {

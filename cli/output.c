@@ -1,4 +1,4 @@
-/* A file that appears only when it is whole: written under another name beside it, then renamed. */
+/* Atomic output files: written to a temporary file in the same folder, then renamed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static strata_status fail_write(const cli_output *output, int cause, strata_erro
                     output->path, strerror(cause));
 }
 
-/* A device, a pipe or a link (/dev/stdout is one) must not be replaced: it is written as it stands. */
+/* A device, a pipe or a link (such as /dev/stdout) is written directly: renaming would replace it. */
 static bool is_special(const char *path)
 {
     struct stat facts;
@@ -37,7 +37,7 @@ static FILE *open_beside(cli_output *output)
     }
     mode_t mask = umask(0);
     umask(mask);
-    fchmod(file, 0666 & ~mask); /* mkstemp's are for the owner alone */
+    fchmod(file, 0666 & ~mask); /* mkstemp makes files that only the owner can read */
     cli_interrupt_remove(output->fresh);
     return fdopen(file, "wb");
 }

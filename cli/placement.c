@@ -1,4 +1,4 @@
-/* From the options to what the library is told of devices, contexts and batches. */
+/* Converts options to the library's placement and engine options. */
 #include "cli.h"
 
 strata_placement cli_placement_of(const cli_arguments *arguments)
@@ -30,7 +30,7 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
 {
     const cli_value *values = arguments->values;
     uint32_t wanted = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, context);
-    /* The library takes what is more than the model's maximum for that. */
+    /* The library limits the context to the model's maximum. */
     if (values[OPTION_CONTEXT].set && wanted == 0) wanted = UINT32_MAX;
     return (strata_engine_options){
         .context = wanted,

@@ -1,4 +1,4 @@
-/* How long each kind of operation took: what the engine added up, as a table. */
+/* The time of each kind of operation, as a table. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ static int compare_rows(const void *a, const void *b)
 
 void cli_print_profile(FILE *stream, const json_t *profile)
 {
-    enum { ROWS_MAX = 64 }; /* there are some thirty kinds */
+    enum { ROWS_MAX = 64 }; /* there are about thirty kinds */
     const json_t *rows[ROWS_MAX] = {NULL};
     size_t count = 0;
     double seconds = 0.0, calls = 0.0;

@@ -1,4 +1,4 @@
-/* Bars on standard error: what is done of something long, and how fast it goes. */
+/* Progress bars on standard error, with amount and speed. */
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ static void draw(cli_progress *p, double now)
     double share = p->total ? (double)p->done / (double)p->total : 0.0;
     if (!(share >= 0.0 && share <= 1.0)) share = 1.0;
     fprintf(stderr, "\r\033[K%s %3.0f %% ", p->label, share * 100.0);
-    /* A line that wraps could not be removed again. */
+    /* A wrapped line could not be erased. */
     if (terminal_columns() > COLUMNS_NEEDED) {
         cli_print_bar(&p->style, share, BAR_WIDTH);
         print_amounts(p, now - p->start_seconds);

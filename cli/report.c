@@ -1,4 +1,4 @@
-/* What the program says: errors and notes on standard error, checked output on standard output. */
+/* Messages: errors and notes on standard error, checked output on standard output. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ void cli_name_options(char *text)
     }
 }
 
-/* One call per line, so that lines do not interleave; words of the command line cannot drive the terminal. */
+/* One call per line, so that lines do not interleave. Control characters are replaced: texts come from the user. */
 static void print_line(const char *kind, const char *text)
 {
     char line[sizeof((strata_error *)0)->message];

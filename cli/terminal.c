@@ -1,4 +1,4 @@
-/* The terminal: whether it shows colours, and how numbers and text look on it. */
+/* The terminal: colours, and the format of numbers and text. */
 #include <langinfo.h>
 #include <stdlib.h>
 #include <string.h>

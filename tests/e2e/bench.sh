@@ -92,13 +92,13 @@ check "each took time" json 'all(o["seconds"] > 0 and o["gb_per_s"] > 0 and o["g
 
 # --- what cannot be done
 fails "no model" 2 "expected --model" bench
-fails "nothing to time" 2 "expected tokens to time" bench -m "$kit/llama.gguf" -p 0 -n 0
+fails "nothing to time" 2 "leave nothing to measure" bench -m "$kit/llama.gguf" -p 0 -n 0
 fails "no repetitions" 2 "--repetitions: expected a whole number from 1" bench -m "$kit/llama.gguf" -r 0
 fails "a prompt below zero" 2 "--prompt-tokens: expected" bench -m "$kit/llama.gguf" -p -1
 fails "tokens that are no number" 2 "--decode-tokens: expected" bench -m "$kit/llama.gguf" -n few
 fails "a depth that is none" 2 "--depth: expected" bench -m "$kit/llama.gguf" -d 1e3
 fails "no kernels of that name" 2 "--cpu nothing is not supported on this CPU (supported: ref" bench -m "$kit/llama.gguf" --cpu nothing
-fails "more than the model's context: both numbers" 1 "expected a context of 600 tokens, the model has 512" bench -m "$kit/llama.gguf" \
+fails "more than the model's context: both numbers" 1 "600 tokens of context are needed" bench -m "$kit/llama.gguf" \
     -p 100 -n 0 -d 500
 fails "no such file" 3 "none.gguf" bench -m "$work/none.gguf"
 finish

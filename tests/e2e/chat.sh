@@ -59,7 +59,7 @@ check "and the one before" eventually shows_times 2 "> first message"
 key C-u
 check "the line can be edited" eventually prompt_is_back
 type_line "/help"
-check "/help" eventually shows "begin a new conversation"
+check "/help" eventually shows "start a new conversation"
 type_line "/nonsense"
 check "an unknown command" eventually shows "unknown command /nonsense"
 type_line "/usr is a path"

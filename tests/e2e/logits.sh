@@ -33,7 +33,7 @@ ln -s target "$work/link"
 run logits -m "$kit/llama.gguf" --ids 1,2,3 -o "$work/link" $exact
 check "a link is written through, not replaced" eval '[ -L "$work/link" ] && [ "$(stat -c %s "$work/target")" = $((3 * vocab * 4)) ]'
 run logits -m "$kit/llama.gguf" --ids-file "$work/llama.ids" -o "$work/kv.bin" --kv-type q8_0 -v
-check "--kv-type and -v" eval '[ "$code" = 0 ] && err_has "keys and values Q8_0"'
+check "--kv-type and -v" eval '[ "$code" = 0 ] && err_has "KV cache Q8_0"'
 
 # --- what cannot be done
 fails "no ids" 2 "expected one of --ids and --ids-file, found neither" logits -m "$kit/llama.gguf" -o "$work/x"

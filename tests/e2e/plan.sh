@@ -44,7 +44,7 @@ for file in $files; do
         check "$name: -g $layers" python3 "$work/sums.py" "$work/out" $layers
     done
     run plan "$file" $card
-    check "$name: text" eval '[ $code = 0 ] && err_empty && out_has "of the card"'
+    check "$name: text" eval '[ $code = 0 ] && err_empty && out_has "GPU: "'
 done
 for mode in resident cache cpu; do
     run plan "$kit/qwen3moe.gguf" --json $card --moe $mode
@@ -144,7 +144,7 @@ for device in d["devices"]:
 for row in d["kv"]:
     assert re.search(r"(?m)^  %s +%d .*%s$" % (row["kind"], row["layers"], "{:,}".format(row["bytes"])), text), row
 assert all(why in text for why in d["why"]) and not any(lacking in text for lacking in d["lacking"])
-assert "{:,} tokens".format(d["context"]) in text and "keys and values %s" % d["kv_type"] in text
+assert "{:,} tokens".format(d["context"]) in text and "KV cache %s" % d["kv_type"] in text
 assert "estimate: %.1f t/s" % d["predicted"]["decode_tps"] in text
 bars = re.findall(r"(?m)^  \[(.{64})\]$", text)
 assert len(bars) == len(d["devices"]) and all(ord(c) < 128 for bar in bars for c in bar), bars
@@ -156,7 +156,7 @@ for model in qwen3moe gemma4-e qwen35; do
     check "$model: text and JSON are the same plan" python3 "$work/same.py" "$work/plan" "$work/out"
 done
 run plan "$kit/qwen3.gguf" $card -g 2
-check "the layer map has a line for each run" eval 'out_has "  layers 0–1: attention, KV and feed-forward on the card" &&
+check "the layer map has a line for each run" eval 'out_has "  layers 0–1: attention, KV and feed-forward on the GPU" &&
     grep -qE "^  layers 2–[0-9]+: attention, KV and feed-forward on the CPU" "$work/out"'
 run plan "$kit/qwen3.gguf" $card --explain -g 0
 check "--explain" eval '[ $code = 0 ] && grep -qE "what did not fit|Everything fits" "$work/out"'
@@ -171,7 +171,7 @@ check "devices: this host, and no card" json 'd["host"]["kind"] == "host" and d[
     d["measurement"] is None and 0 < d["host"]["free_bytes"] <= d["host"]["total_bytes"]'
 check "devices: the profiles" json '{"rtx-3060", "rtx-4070-ti", "rtx-5090", "h200", "ddr4-3200", "ddr5-5600"} <= {p["name"] for p in d["profiles"]}'
 run devices
-check "devices: text" eval 'out_has "no card was found" && out_has "strata devices --probe" && out_has "rtx-4070-ti"'
+check "devices: text" eval 'out_has "no GPU found" && out_has "strata devices --probe" && out_has "rtx-4070-ti"'
 run devices --json --vram 12GiB --device-profile ddr5-5600 --ram 64GiB
 check "devices that were described" json 'd["cards"][0]["total_bytes"] == 12 << 30 and d["host"]["free_bytes"] == 64 << 30'
 run devices --probe --json
