@@ -105,7 +105,7 @@ $(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/ma
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
-TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_cache_stress \
+TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_interrupt unit/test_cache_stress \
 	unit/test_watch conform/test_bytes fault/test_experts_fault conform/test_conform)
 # valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
 VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))

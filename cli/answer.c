@@ -137,7 +137,7 @@ static bool print_and_keep(void *context, const char *text, size_t length)
 /* ---- speed ------------------------------------------------------------------------------------------------------- */
 
 typedef struct timing {
-    uint64_t prompt_tokens; /* those that were run, without the reused prefix */
+    uint64_t prompt_tokens; /* tokens that were run, without the reused prefix */
     double prompt_seconds;
     strata_answer answer;
 } timing;

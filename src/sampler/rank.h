@@ -37,10 +37,10 @@ typedef struct st_rank {
     size_t count;                /* at most 2^24 */
     float highest, lowest;       /* bounds of the logits; the highest one is finite */
     float inverse_temperature;   /* 0: every token weighs 1 */
-    float bucket_x, bucket_scale;
+    float bucket_x, bucket_scale; /* a token's bucket is (highest - logit) * bucket_x * bucket_scale */
     uint64_t sum;                /* of all weights */
     uint64_t sums[ST_RANK_COPIES][ST_RANK_BUCKETS];
-    st_rank_member *members;     /* [capacity of the caller: at least count], scratch */
+    st_rank_member *members;     /* [count], scratch that the caller provides */
 } st_rank;
 
 typedef struct st_rank_place {

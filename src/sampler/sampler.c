@@ -14,8 +14,8 @@
 struct st_sampler {
     strata_sampling sampling;
     size_t vocab;
-    float *logits;        /* [vocab]: logits with biases and penalties, and those that top-k and others keep */
-    strata_token *ids;    /* [vocab]: the tokens of `logits` once some are left out */
+    float *logits;        /* [vocab]: logits with biases and penalties; later the candidates' logits */
+    strata_token *ids;    /* [vocab]: the candidates, if they are not all tokens */
     strata_bias *biases;  /* [sampling.bias_count] */
     const strata_token *banned; /* [banned_count], the caller's */
     size_t banned_count;
@@ -74,14 +74,14 @@ static strata_status check_sampling(const strata_sampling *s, size_t vocab, stra
 {
     const struct { const char *name; double value, min, max; } ranges[] = {
         {"temperature", s->temperature, 0, 100},
-        {"top-k", s->top_k, 0, INT32_MAX},
-        {"top-p", s->top_p, 0, 1},
-        {"min-p", s->min_p, 0, 1},
-        {"repeat penalty", s->repeat_penalty, 0.01, 100},
-        {"presence penalty", s->presence_penalty, -100, 100},
-        {"frequency penalty", s->frequency_penalty, -100, 100},
-        {"number of biases", (double)s->bias_count, 0, BIASES_MAX},
-        {"size of the vocabulary", (double)vocab, 1, VOCAB_MAX},
+        {"top_k", s->top_k, 0, INT32_MAX},
+        {"top_p", s->top_p, 0, 1},
+        {"min_p", s->min_p, 0, 1},
+        {"repeat_penalty", s->repeat_penalty, 0.01, 100},
+        {"presence_penalty", s->presence_penalty, -100, 100},
+        {"frequency_penalty", s->frequency_penalty, -100, 100},
+        {"bias_count", (double)s->bias_count, 0, BIASES_MAX},
+        {"vocabulary", (double)vocab, 1, VOCAB_MAX},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         strata_status status = check_range(ranges[i].name, ranges[i].value, ranges[i].min, ranges[i].max, error);
@@ -89,9 +89,9 @@ static strata_status check_sampling(const strata_sampling *s, size_t vocab, stra
     }
     for (size_t i = 0; i < s->bias_count; i++) {
         if (isnan(s->biases[i].bias))
-            return st_error_set(error, STRATA_USAGE, NULL, "bias of token %d: expected a number, found NaN",
+            return st_error_set(error, STRATA_USAGE, NULL, "biases: token %d: expected a number, found NaN",
                                 s->biases[i].token);
-        strata_status status = check_range("token of a bias", s->biases[i].token, 0, (double)vocab - 1, error);
+        strata_status status = check_range("biases: token", s->biases[i].token, 0, (double)vocab - 1, error);
         if (status != STRATA_OK) return status;
     }
     return STRATA_OK;

@@ -85,7 +85,7 @@ st_token_type st_tokenizer_type(const st_tokenizer *tokenizer, strata_token id);
 strata_token st_tokenizer_bos(const st_tokenizer *tokenizer); /* -1: none */
 strata_token st_tokenizer_eos(const st_tokenizer *tokenizer); /* -1: none */
 bool st_tokenizer_adds_bos(const st_tokenizer *tokenizer);    /* whether a prompt begins with BOS */
-/* The tokens that end an answer: those that the file names as EOS, EOT or EOM, and those with a known text. */
+/* The tokens that end an answer: EOS, EOT and EOM of the file, and tokens with a known text. */
 bool st_tokenizer_is_end(const st_tokenizer *tokenizer, strata_token id);
 const strata_token *st_tokenizer_ends(const st_tokenizer *tokenizer, size_t *count); /* [count] */
 

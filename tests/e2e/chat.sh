@@ -43,17 +43,17 @@ open_chat --temp 0 -n 8 --ignore-eos -sys "Be brief."
 check "the chat opens" eventually shows "/help lists commands"
 check "it prompts" eventually prompt_is_back
 type_line "first message"
-check "it answers, and says how fast" eventually shows_times 1 "answer: 8 tokens at"
+check "it answers, and prints the speed" eventually shows_times 1 "answer: 8 tokens at"
 check "it prompts again" eventually prompt_is_back
 first=$(screen | sed -nE 's/.*prompt: ([0-9]+) tokens? at.*/\1/p' | tail -1)
 type_line "second message"
 check "a second turn" eventually shows_times 2 "answer: 8 tokens at"
 second=$(screen | sed -nE 's/.*prompt: ([0-9]+) tokens? at.*/\1/p' | tail -1)
-check "the first message had the system message before it" test "$first" -gt 30
+check "the first prompt contains the system message" test "$first" -gt 30
 check "the second turn runs the new tokens alone" test "$second" -lt 60
 eventually prompt_is_back
 key Up
-check "arrow-up brings back the last line" eventually shows_times 2 "> second message"
+check "arrow-up recalls the last line" eventually shows_times 2 "> second message"
 key Up
 check "and the one before" eventually shows_times 2 "> first message"
 key C-u
@@ -71,22 +71,22 @@ check "after /reset it answers" eventually shows_times 4 "answer: 8 tokens at"
 eventually prompt_is_back
 type_line 'one \'
 type_line "two"
-check "a backslash goes on in the next line" eventually shows_times 5 "answer: 8 tokens at"
+check "a backslash continues the message" eventually shows_times 5 "answer: 8 tokens at"
 eventually prompt_is_back
 type_line "grüße 日本"
-check "what is not ASCII" eventually shows_times 6 "answer: 8 tokens at"
-check "is shown as it was typed" shows "> grüße 日本"
+check "a message that is not ASCII" eventually shows_times 6 "answer: 8 tokens at"
+check "and is shown unchanged" shows "> grüße 日本"
 eventually prompt_is_back
 terminal resize-window -t "chat$number" -x 40 -y 12
 key "a" "b"
 terminal resize-window -t "chat$number" -x 120 -y 40
 key "c"
-check "a window of another size does not end the line" eventually shows "abc"
+check "resizing the window does not end the line" eventually shows "abc"
 key C-u
 type_line "/quit"
-check "/quit leaves with exit code 0" eventually left_with 0
+check "/quit ends the chat with exit code 0" eventually left_with 0
 check "the history is kept" grep -qx "second message" "$XDG_STATE_HOME/strata/history"
-check "for its owner alone" test "$(stat -c %a "$XDG_STATE_HOME/strata/history")" = 600
+check "only its owner can read it" test "$(stat -c %a "$XDG_STATE_HOME/strata/history")" = 600
 
 # --- one random stream over the turns; control tokens are neither shown nor kept
 answer_to_first() { screen | awk '/^> first message/ { n++; next } /^strata: prompt:/ { on = 0 } { if (n == '"$1"') print }' | sed '/prompt:/,$d'; }
@@ -100,7 +100,7 @@ for turn in 1 2; do
     type_line "/reset"
     eventually prompt_is_back
 done
-check "the second answer is drawn anew" test "$(answer_to_first 1)" != "$(answer_to_first 2)"
+check "the second answer draws other random numbers" test "$(answer_to_first 1)" != "$(answer_to_first 2)"
 type_line "/quit"
 eventually left_with 0
 for special in "" --special; do
@@ -121,7 +121,7 @@ check "but with --special" grep -q "<|im_start|><|im_start|>" "$work/screen--spe
 check "and only then kept in the history" test "$(cat "$work/tokens--special")" -gt $(($(cat "$work/tokens") + 40))
 
 export XDG_STATE_HOME=$work/state
-# --- interrupts: answers that would go on for long, of a model that says it has the context for them
+# --- interrupts: long answers, of a model with a long context
 python3 - "$model" "$work/long.gguf" <<'PYTHON'
 import struct, sys
 data = bytearray(open(sys.argv[1], "rb").read())
@@ -134,15 +134,15 @@ model=$work/long.gguf
 open_chat --temp 0 --ignore-eos -c 32768 --logit-bias 65+1000
 eventually prompt_is_back
 key Up Up # past /quit
-check "the history of the last chat" eventually shows "> grüße 日本"
+check "the history of the last chat is kept" eventually shows "> grüße 日本"
 key C-u
 eventually prompt_is_back
 type_line "go on"
 answers_begun() { [ "$(screen | grep -cE '^A{3,}')" = "$1" ]; }
 check "text streams as it comes" eventually answers_begun 1
 key C-c
-check "Ctrl-C during an answer leads back to the prompt" eventually prompt_is_back
-check "and does not leave" test ! -e "$work/code"
+check "Ctrl-C stops an answer, and the prompt is back" eventually prompt_is_back
+check "and the chat goes on" test ! -e "$work/code"
 type_line "and now"
 check "a second answer begins" eventually answers_begun 2
 key C-c
@@ -150,19 +150,19 @@ check "the conversation goes on" eventually shows_times 2 "answer: "
 eventually prompt_is_back
 key "half a line"
 key C-c
-check "Ctrl-C at the prompt leaves with 130" eventually left_with 130
-check "the terminal is as it was" eventually eval 'terminal display -p -t "chat$number" "#{pane_tty}" | xargs -I{} stty -F {} -a | grep -q " icanon"'
+check "Ctrl-C at the prompt exits with code 130" eventually left_with 130
+check "the terminal is restored" eventually eval 'terminal display -p -t "chat$number" "#{pane_tty}" | xargs -I{} stty -F {} -a | grep -q " icanon"'
 
 # --- the end of the input, a dumb terminal, a home that cannot be written
 open_chat --temp 0 -n 4
 eventually prompt_is_back
 key C-d
-check "Ctrl-D leaves with exit code 0" eventually left_with 0
+check "Ctrl-D ends the chat with exit code 0" eventually left_with 0
 export TERM=dumb XDG_STATE_HOME=/proc/none
 open_chat --temp 0 -n 4 --ignore-eos
 eventually prompt_is_back
 type_line "hello"
-check "a home that cannot be written is no error" eventually shows "answer: 4 tokens"
+check "a home that cannot be written is not an error" eventually shows "answer: 4 tokens"
 type_line "/quit"
 check "and the chat ends well" eventually left_with 0
 export TERM=screen

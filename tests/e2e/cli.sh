@@ -79,7 +79,7 @@ program.send_signal(signal.SIGINT)
 assert program.wait() == 130
 PYTHON
 
-# --- colours: only where they are wanted
+# --- colours
 escape=$(printf '\033')
 colored() { grep -q "$escape" "$work/out"; }
 not_colored() { ! colored; }
@@ -88,16 +88,16 @@ check "no colours in a file" not_colored
 run info --color always "$kit/llama.gguf"
 check "--color always" colored
 STRATA_COLOR=always run info "$kit/llama.gguf"
-check "STRATA_COLOR mirrors --color" colored
+check "STRATA_COLOR sets --color" colored
 STRATA_COLOR=always run info --color=never "$kit/llama.gguf"
-check "an option wins over its variable" not_colored
+check "an option overrides its environment variable" not_colored
 TERM=xterm terminal info "$kit/llama.gguf"
 check "colours on a terminal" colored
 check "bars on a terminal" out_has "█"
 TERM=xterm NO_COLOR=1 terminal info "$kit/llama.gguf"
 check "NO_COLOR" not_colored
 TERM=xterm NO_COLOR= terminal info "$kit/llama.gguf"
-check "an empty NO_COLOR does not count" colored
+check "an empty NO_COLOR is ignored" colored
 TERM=dumb terminal info "$kit/llama.gguf"
 check "TERM=dumb" not_colored
 TERM=xterm LC_ALL=C terminal info "$kit/llama.gguf"
@@ -148,6 +148,6 @@ check "bash completes a file" test "$(complete_words strata info README.m)" = RE
 check "bash completes a model" test "$(complete_words strata run -m README.m)" = README.md
 check "bash completes a word of the table" test "$(complete_words strata run --kv-type q)" = q8_0
 check "bash completes another spelling" test "$(complete_words strata run -sy)" = -sys
-check "bash offers nothing for a number" test -z "$(complete_words strata run -n '')"
+check "bash completes nothing for a number" test -z "$(complete_words strata run -n '')"
 check "bash knows which --ids takes an argument" test "$(complete_words strata template --ids --ar)" = --args
 finish

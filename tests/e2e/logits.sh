@@ -21,21 +21,21 @@ for family in llama qwen35 gemma4-e; do
 done
 for batch in 1 7; do
     run logits -m "$kit/qwen35.gguf" --ids-file "$work/qwen35.ids" -o "$work/out.bin" --batch $batch $exact
-    check "in pieces of $batch they are the same" near "$work/out.bin" "$kit/qwen35.expect.gguf" logits
+    check "in batches of $batch the logits are the same" near "$work/out.bin" "$kit/qwen35.expect.gguf" logits
 done
 run logits -m "$kit/qwen35.gguf" --ids-file "$work/qwen35.ids" -o "$work/mtp.bin" --mtp $exact
-check "--mtp: a row less" test "$(stat -c %s "$work/mtp.bin")" = $((47 * vocab * 4))
+check "--mtp: one row fewer" test "$(stat -c %s "$work/mtp.bin")" = $((47 * vocab * 4))
 check "--mtp: the NextN block of the kit" near "$work/mtp.bin" "$kit/qwen35.expect.gguf" mtp_logits
 run logits -m "$kit/llama.gguf" --ids "$(tr '\n' ',' <"$work/llama.ids")" -o - $exact -t 1
 check "--ids and -o -: the same on standard output" cmp "$work/out" "$work/llama.bin"
 : >"$work/target"
 ln -s target "$work/link"
 run logits -m "$kit/llama.gguf" --ids 1,2,3 -o "$work/link" $exact
-check "a link is written through, not replaced" eval '[ -L "$work/link" ] && [ "$(stat -c %s "$work/target")" = $((3 * vocab * 4)) ]'
+check "a link is followed, not replaced" eval '[ -L "$work/link" ] && [ "$(stat -c %s "$work/target")" = $((3 * vocab * 4)) ]'
 run logits -m "$kit/llama.gguf" --ids-file "$work/llama.ids" -o "$work/kv.bin" --kv-type q8_0 -v
 check "--kv-type and -v" eval '[ "$code" = 0 ] && err_has "KV cache Q8_0"'
 
-# --- what cannot be done
+# --- errors
 fails "no ids" 2 "expected one of --ids and --ids-file, found neither" logits -m "$kit/llama.gguf" -o "$work/x"
 fails "two lists of ids" 2 "found both" logits -m "$kit/llama.gguf" -o "$work/x" --ids 1 --ids-file "$work/llama.ids"
 fails "no output" 2 "expected --output" logits -m "$kit/llama.gguf" --ids 1
@@ -55,17 +55,17 @@ check "no failure left a file" eval '! ls "$work" | grep -q "^x"'
 check "a full disk is exit code 1" test $? = 1
 if [ -w /dev/full ]; then
     run logits -m "$kit/llama.gguf" --ids 1 -o /dev/full
-    check "a full device, too" eval '[ "$code" = 1 ] && err_has "No space left on device"'
+    check "a full device is exit code 1" eval '[ "$code" = 1 ] && err_has "No space left on device"'
 fi
 
-# --- perplexity: what the logits say
+# --- perplexity against the logits
 head -c 1400 "$kit/smollm2/text.txt" >"$work/text"
 run tokenize -m "$kit/llama.gguf" -f "$work/text" --plain
 tr ' ' '\n' <"$work/out" >"$work/all.ids"
 run perplexity -m "$kit/llama.gguf" -f "$work/text" -c 100 --json $exact
 check "perplexity --json" json 'd["chunk"] == 100 and d["perplexity"] > 1 and d["standard_error"] > 0'
 cp "$work/out" "$work/score"
-check "perplexity is what the logits of each chunk say" python3 - "$strata" "$kit/llama.gguf" "$work" $vocab "$exact" <<'PYTHON'
+check "perplexity equals that of the chunks' logits" python3 - "$strata" "$kit/llama.gguf" "$work" $vocab "$exact" <<'PYTHON'
 import golden, json, math, subprocess, sys
 strata, model, work, vocab, exact = sys.argv[1:4] + [int(sys.argv[4]), sys.argv[5]]
 ids, found = [int(i) for i in open(work + "/all.ids")], json.load(open(work + "/score"))
@@ -88,12 +88,12 @@ PYTHON
 run perplexity -m "$kit/llama.gguf" -f "$work/text" -c 100
 check "perplexity as text" grep -qE '^perplexity [0-9.]+ ± [0-9.]+ over [0-9]+ scored tokens of [0-9]+' "$work/out"
 run perplexity -m "$kit/llama.gguf" --ids-file "$work/all.ids" -c 100000
-check "a chunk longer than the model's context is cut, and it says so" err_has "the context is 512 tokens, the model's maximum, instead of 100000"
+check "a chunk longer than the model's context is reduced, with a note" err_has "the context is 512 tokens, the model's maximum, instead of 100000"
 fails "perplexity of nothing" 1 "expected at least two tokens, found 0" perplexity -m "$kit/llama.gguf" -f /dev/null
 fails "perplexity of no file" 2 "expected one of --file and --ids-file" perplexity -m "$kit/llama.gguf"
 fails "chunks of one" 2 "--ctx-size: expected at least 2" perplexity -m "$kit/llama.gguf" -f "$work/text" -c 1
 
-# --- interrupted half-way: 130, and no file
+# --- an interrupt: exit code 130, and no file
 check "SIGINT is exit code 130 and leaves no file" python3 - "$strata" "$work" "$exact" <<'PYTHON'
 import os, signal, struct, subprocess, sys, time
 strata, work, exact = sys.argv[1:]

@@ -65,7 +65,7 @@ check "sizes are taken as they are" json '[x["capacity_bytes"] for x in d["devic
     [x["margin_bytes"] for x in d["devices"]] == [2000000, 1 << 20] and d["devices"][1]["owners"]["runtime"] == 3072'
 run plan "$kit/qwen3.gguf" --json $card
 check "the default margins" json '[x["margin_bytes"] for x in d["devices"]] == [4 << 30, 256 << 20]'
-check "an absent GPU has a driver, too" json 'd["devices"][1]["owners"]["runtime"] == 500 << 20'
+check "a described GPU has a driver, too" json 'd["devices"][1]["owners"]["runtime"] == 500 << 20'
 run plan "$kit/qwen3.gguf" --json --vram 1.5GiB
 check "a size with a point" json 'd["devices"][1]["capacity_bytes"] == 3 << 29'
 for spelling in "-g" "-ngl" "--n-gpu-layers" "--gpu-layers"; do

@@ -1,6 +1,5 @@
 #!/bin/bash
-# strata run without a terminal: which prompt it takes, what it says, and where; and the real default model, where it is
-# in the cache.
+# strata run without a terminal: prompts, output and errors; and the default model, if it is in the cache.
 . "$(dirname "$0")/tap"
 export PYTHONPATH=tests/e2e PYTHONDONTWRITEBYTECODE=1
 model=$kit/qwen2.gguf
@@ -39,10 +38,10 @@ check "the prompt is what the template makes of it" cmp "$work/out" "$work/answe
 run template -m "$model" --args "$work/args"
 cp "$work/out" "$work/rendered"
 "$strata" run -m "$model" --raw -f "$work/rendered" -n 12 --ignore-eos $greedy >"$work/out" 2>"$work/err"
-check "--raw leaves out one newline at the end" test "$(prompt_tokens)" = $(($(wc -l <"$work/ids") - 1))
+check "--raw removes one newline at the end" test "$(prompt_tokens)" = $(($(wc -l <"$work/ids") - 1))
 run run -m "$model" --raw -p "$(cat "$work/rendered")
 " -n 12 --ignore-eos $greedy
-check "--raw -p: as it stands, special tokens recognised" cmp "$work/out" "$work/answer"
+check "--raw -p: the prompt is unchanged, special tokens are recognised" cmp "$work/out" "$work/answer"
 printf 'Is it?\n\n' | "$strata" run -m "$model" -n 12 --ignore-eos $greedy >"$work/out" 2>"$work/err"
 check "standard input, without the newlines at its end" cmp "$work/out" "$work/answer"
 printf 'Is it?\n' | "$strata" run -m "$model" -f - -n 12 --ignore-eos $greedy >"$work/out" 2>"$work/err"
@@ -55,9 +54,9 @@ check "STRATA_MODEL" cmp "$work/out" "$work/answer"
 run run -m "$model" -p "Why is the sky blue?" -n 12 --ignore-eos $greedy
 cp "$work/out" "$work/sky"
 run run -m "$model" -n 12 --ignore-eos $greedy
-check "nothing at all: a question of its own" cmp "$work/out" "$work/sky"
+check "without a prompt: the sample question" cmp "$work/out" "$work/sky"
 "$strata" run -m "$model" -n 12 --ignore-eos $greedy <&- >"$work/out" 2>"$work/err"
-check "a closed standard input is nothing, too" cmp "$work/out" "$work/sky"
+check "a closed standard input is no prompt" cmp "$work/out" "$work/sky"
 run run -m "$model" -p "" -n 12 --ignore-eos $greedy
 check "an empty -p is an empty prompt" test "$(prompt_tokens)" -lt "$(wc -l <"$work/ids")"
 for name in -sys --system --system-prompt --system=; do
@@ -99,11 +98,11 @@ for file in bos own; do
     check "$file: one BOS, and it is first" eval '[ "$(count_bos)" = 1 ] && [ "$(cut -d" " -f1 "$work/out")" = 286 ]'
 done
 run run -m "$work/bos.gguf" --raw -p "ab" -n 1 $greedy
-check "--raw: the vocabulary's BOS is first" test "$(prompt_tokens)" = 3
+check "--raw: BOS is first where the vocabulary wants it" test "$(prompt_tokens)" = 3
 run run -m "$work/bos.gguf" --raw -p "<|endoftext|>ab" -n 1 $greedy
-check "--raw: not twice" test "$(prompt_tokens)" = 3
+check "--raw: no second BOS" test "$(prompt_tokens)" = 3
 run run -m "$model" --raw -p "ab" -n 1 $greedy
-check "--raw: none where it is not wanted" test "$(prompt_tokens)" = 2
+check "--raw: no BOS where the vocabulary wants none" test "$(prompt_tokens)" = 2
 
 # --- how tokens are chosen
 draw() { run run -m "$model" -p "Is it?" -n 40 --ignore-eos "$@"; }
@@ -114,24 +113,24 @@ check "the same seed, the same answer" cmp "$work/out" "$work/seven"
 draw --seed 8
 check "another seed, another answer" eval '! cmp -s "$work/out" "$work/seven"'
 draw --seed 7 --temp 0
-check "--temp 0 does not draw" eval 'cp "$work/out" "$work/zero"; draw --seed 8 --temp 0; cmp "$work/out" "$work/zero"'
+check "--temp 0 is greedy" eval 'cp "$work/out" "$work/zero"; draw --seed 8 --temp 0; cmp "$work/out" "$work/zero"'
 draw --top-k 1
-check "--top-k 1 is the likeliest, too" cmp "$work/out" "$work/zero"
+check "--top-k 1 is greedy" cmp "$work/out" "$work/zero"
 draw --top-p 0 --seed 9
-check "--top-p 0, too" cmp "$work/out" "$work/zero"
+check "--top-p 0 is greedy" cmp "$work/out" "$work/zero"
 draw --min-p 1 --seed 9
-check "--min-p 1, too" cmp "$work/out" "$work/zero"
+check "--min-p 1 is greedy" cmp "$work/out" "$work/zero"
 draw --temp 0 --logit-bias 65+1000 -l 66-3
 check "--logit-bias: one token repeats" test "$(tr -d A <"$work/out" | wc -c)" = 0
 draw --temp 0 --logit-bias 65+5 --presence-penalty 100 --repeat-last-n -1
-check "penalties: every token but once" eval '[ "$(tr -cd A <"$work/out" | wc -c)" -le 1 ]'
+check "penalties: every token only once" eval '[ "$(tr -cd A <"$work/out" | wc -c)" -le 1 ]'
 draw --temp 0 --repeat-penalty 50
 check "--repeat-penalty changes the answer" eval '! cmp -s "$work/out" "$work/zero"'
 fails "a bias beyond the vocabulary" 2 "" run -m "$model" -p x --logit-bias 320+1
 
 # --- where the answer ends
 run run -m "$model" -p "Is it?" -n 0
-check "-n 0: nothing" eval '[ "$code" = 0 ] && out_empty && [ "$(answer_tokens)" = 0 ]'
+check "-n 0: no tokens" eval '[ "$code" = 0 ] && out_empty && [ "$(answer_tokens)" = 0 ]'
 run run -m "$model" -p "Is it?" -n 5 --ignore-eos
 check "-n 5: five tokens" test "$(answer_tokens)" = 5
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 288+1000
@@ -147,20 +146,20 @@ check "but with --special" out_is "<|im_start|><|im_start|>"
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 287+1000 --stop "<|im_start|>" -n 5
 check "--stop may name a control token" eval 'out_empty && [ "$(answer_tokens)" = 1 ]'
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 65+1000 --stop AAA --stop zzz
-check "--stop: what is before it" eval '[ "$code" = 0 ] && out_empty'
+check "--stop: the text before it" eval '[ "$code" = 0 ] && out_empty'
 run run -m "$model" -p "Is it?" --temp 0 --logit-bias 65+1000 -r zzz --reverse-prompt AAAAAA -n 4
-check "a stop text that does not come is held back and then shown" out_is AAAA
+check "the start of a stop string is held back and shown at the end" out_is AAAA
 run run -m "$model" -p "Is it?" -c 64 --temp 0 --logit-bias 65+1000
-check "a full context ends it with exit code 0" test "$code" = 0
-check "and a line that says so" err_has "the context is full (64 tokens): the answer ends here"
-check "as many tokens as there was room for, and one" test $(($(prompt_tokens) + $(answer_tokens))) = 65
+check "a full context ends the answer with exit code 0" test "$code" = 0
+check "and a note says so" err_has "the context is full (64 tokens): the answer ends here"
+check "the context and one more token" test $(($(prompt_tokens) + $(answer_tokens))) = 65
 run run -m "$model" -p "Is it?" -c 100000 -n 2 --ignore-eos
-check "-c beyond the model's: cut, in a line" eval '[ "$code" = 0 ] && err_has "the context is 512 tokens, the model'"'"'s maximum, instead of 100000"'
+check "-c beyond the model's maximum is reduced, with a note" eval '[ "$code" = 0 ] && err_has "the context is 512 tokens, the model'"'"'s maximum, instead of 100000"'
 run run -m "$model" -p "Is it?" -c 0 -n 2 --ignore-eos -v -t 1 -b 4
-check "-c 0 is the model's, and -v says what runs" eval '[ "$code" = 0 ] && err_has "1 threads, context 512, batch 4"'
+check "-c 0 is the model's maximum, and -v prints what runs" eval '[ "$code" = 0 ] && err_has "1 threads, context 512, batch 4"'
 fails "a prompt longer than the context: both numbers" 1 "has $(wc -l <"$work/ids") tokens, the context holds 4" run -m "$model" -p "Is it?" -c 4
 
-# --- values that are none: exit code 2 with the range
+# --- invalid values: exit code 2 with the range
 while IFS='|' read -r option value text; do
     fails "$option '$value'" 2 "run: $option: expected $text, found \"$value\"" run -m "$model" -p x "$option=$value"
 done <<'ROWS'
@@ -203,16 +202,16 @@ done <<'ROWS'
 ROWS
 fails "an empty --stop" 2 "--stop: expected a text" run -m "$model" -p x --stop ""
 
-# --- output that nobody reads, and an interrupt
+# --- output that cannot be written, and interrupts
 "$strata" run -m "$model" -p x -n 5 --ignore-eos >&- 2>"$work/err"
 check "a closed standard output is exit code 1" test $? = 1
 "$strata" run -m "$model" -p x -n 5 --ignore-eos >/dev/full 2>"$work/err"
 check "a full disk is exit code 1" test $? = 1
 check "and is reported" err_has "cannot write"
 run_unread run -m "$model" -p x --ignore-eos
-check "a reader that is gone is exit code 1" test "$code" = 1
+check "a closed pipe is exit code 1" test "$code" = 1
 check "and ends the answer" err_has "Broken pipe"
-check "text streams, and SIGINT ends it with exit code 130" python3 - "$strata" "$kit/llama.gguf" "$work/long.gguf" <<'PYTHON'
+check "text is streamed, and SIGINT ends the answer with exit code 130" python3 - "$strata" "$kit/llama.gguf" "$work/long.gguf" <<'PYTHON'
 import signal, struct, subprocess, sys
 strata, model, long = sys.argv[1:]
 data = bytearray(open(model, "rb").read())
@@ -238,7 +237,7 @@ for prompt in "x", "x " * 30000:
     out, err = program.communicate(timeout=30)
     assert program.returncode == 130 and out == b"", (program.returncode, out, err)
 PYTHON
-check "a model file that is cut short meanwhile is exit code 3, and said" python3 - "$strata" "$work/long.gguf" <<'PYTHON'
+check "a model file that is truncated while in use is an error with exit code 3" python3 - "$strata" "$work/long.gguf" <<'PYTHON'
 import os, subprocess, sys
 strata, model = sys.argv[1:]
 program = subprocess.Popen([strata, "run", "-m", model, "-p", "x", "--temp", "0", "--logit-bias", "65+1000", "-c", "65536"],

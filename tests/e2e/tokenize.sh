@@ -26,7 +26,7 @@ got, texts = [json.loads(l) for l in open(sys.argv[1])], json.load(open(sys.argv
 wrong = [(g, t) for g, t in zip(got, texts) if g != t]
 assert len(got) == len(texts) == 317 and not wrong, wrong[:3]
 PYTHON
-check "lines are answered one by one" python3 - "$strata" "$vocabulary" <<'PYTHON'
+check "each line is answered at once" python3 - "$strata" "$vocabulary" <<'PYTHON'
 import subprocess, sys
 program = subprocess.Popen([sys.argv[1], "tokenize", "-m", sys.argv[2], "--jsonl"], stdin=subprocess.PIPE,
                            stdout=subprocess.PIPE)
@@ -48,7 +48,7 @@ run tokenize --model="$vocabulary" -p"Hello world" --json
 check "--json" out_is "[15496, 995]
 "
 STRATA_MODEL=$vocabulary run tokenize -p "Hello world"
-check "STRATA_MODEL mirrors --model" out_is "15496 995
+check "STRATA_MODEL sets --model" out_is "15496 995
 "
 run tokenize -m "$vocabulary" -p ""
 check "no text" out_is "
@@ -70,7 +70,7 @@ run tokenize -m "$vocabulary" -p "<|endoftext|>"
 check "special tokens are recognised" out_is "50256
 "
 run tokenize -m "$vocabulary" -p "<|endoftext|>" --plain
-check "--plain: they are not" eval '[ "$code" = 0 ] && ! grep -q 50256 "$work/out"'
+check "--plain: special tokens are plain text" eval '[ "$code" = 0 ] && ! grep -q 50256 "$work/out"'
 run tokenize -m "$kit/tokenizer/llama-spm.vocab.gguf" -p "Hello" --bos
 check "--bos" out_is "1 15043
 "
@@ -78,11 +78,11 @@ run tokenize -m "$vocabulary" -p "1234567" --pre-tokenizer llama-bpe
 check "--pre-tokenizer" test "$code" = 0
 cp "$work/out" "$work/other"
 run tokenize -m "$vocabulary" -p "1234567"
-check "--pre-tokenizer makes a difference" eval '! cmp -s "$work/out" "$work/other"'
+check "--pre-tokenizer changes the ids" eval '! cmp -s "$work/out" "$work/other"'
 
 # --- one list of ids
 run detokenize -m "$vocabulary" --ids "15496, 995"
-check "the text and nothing else" out_is "Hello world"
+check "only the text is printed" out_is "Hello world"
 run detokenize -m "$vocabulary" --ids 15496,995 --json
 check "detokenize --json" out_is '"Hello world"
 '
@@ -94,13 +94,13 @@ echo '[15496, 995]' >"$work/ids"
 run detokenize -m "$vocabulary" -f "$work/ids"
 check "a JSON array from a file" out_is "Hello world"
 "$strata" tokenize -m "$vocabulary" -p "there and back: čtyři 😀" | "$strata" detokenize -m "$vocabulary" -f - >"$work/out"
-check "there and back through a pipe" out_is "there and back: čtyři 😀"
+check "tokenize and detokenize through a pipe" out_is "there and back: čtyři 😀"
 run detokenize -m "$vocabulary" --ids ""
 check "no ids" out_is ""
 run detokenize -m "$vocabulary" --ids 50256
 check "control tokens are written out" out_is "<|endoftext|>"
 
-# --- what is wrong
+# --- errors
 fails "no source" 2 "expected one of --prompt, --file and --jsonl, found 0" tokenize -m "$vocabulary"
 fails "two sources" 2 "found 2" tokenize -m "$vocabulary" -p x -f y
 fails "no source of ids" 2 "expected one of --ids, --file and --jsonl" detokenize -m "$vocabulary"

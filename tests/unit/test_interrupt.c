@@ -72,11 +72,12 @@ typedef struct rig {
 
 static strata_token ids[128];
 
-static void open_rig(rig *r, const char *name, uint32_t threads)
+static void open_rig_placed(rig *r, const char *name, uint32_t threads, const strata_placement *placement)
 {
     char file[64];
     strata_error error;
-    strata_engine_options options = {.cpu = "ref", .threads = threads, .batch = BATCH, .sessions = 2, .kv_type = "f32"};
+    strata_engine_options options = {.cpu = "ref", .threads = threads, .batch = BATCH, .sessions = 2, .kv_type = "f32",
+                                     .placement = placement};
     *r = (rig){0};
     snprintf(file, sizeof file, "%s.gguf", name);
     if (strata_model_open(kit_path(file), NULL, &r->model, &error) != STRATA_OK ||
@@ -84,6 +85,11 @@ static void open_rig(rig *r, const char *name, uint32_t threads)
         strata_session_new(r->engine, &r->session, &error) != STRATA_OK)
         fail_msg("%s", error.message);
     for (int i = 0; i < 128; i++) ids[i] = (i * 37 + 11) % 280;
+}
+
+static void open_rig(rig *r, const char *name, uint32_t threads)
+{
+    open_rig_placed(r, name, threads, NULL);
 }
 
 static void close_rig(rig *r)
@@ -188,6 +194,30 @@ static void an_interrupted_batch_keeps_what_was_there(void **state)
     }
 }
 
+/* Experts on a simulated GPU and on the CPU: the parts are the CPU's, and the GPU's queue is drained. */
+static void a_prompt_stops_beside_a_gpu(void **state)
+{
+    (void)state;
+    strata_placement placement = STRATA_PLACEMENT_DEFAULT;
+    placement.device = "sim";
+    placement.vram_bytes = 1u << 30;
+    placement.moe = "cache";
+    placement.expert_slots = 2;
+    placement.deterministic = true;
+    rig r;
+    open_rig_placed(&r, "qwen3moe", 2, &placement);
+    uint64_t parts = count_parts(&r, PROMPT);
+    assert_true(parts > PLACES);
+    for (uint64_t place = 0; place < PLACES; place++) {
+        assert_int_equal(strata_session_prompt(r.session, ids + 100, 1, NULL, NULL, NULL), STRATA_OK);
+        st_fault_arm(ST_FAULT_PART, 1 + place * (parts - 1) / (2 * PLACES), false);
+        assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, NULL, NULL, NULL), STRATA_INTERRUPTED);
+        st_fault_arm(ST_FAULT_PART, 0, false);
+        assert_int_equal(strata_session_prompt(r.session, ids, PROMPT, NULL, NULL, NULL), STRATA_OK);
+    }
+    close_rig(&r);
+}
+
 static void the_flag_holds_until_it_is_cleared(void **state)
 {
     (void)state;
@@ -273,6 +303,7 @@ int main(void)
         cmocka_unit_test(the_pool_reads_the_flag_between_parts),
         cmocka_unit_test(a_prompt_stops_within_a_batch),
         cmocka_unit_test(an_interrupted_batch_keeps_what_was_there),
+        cmocka_unit_test(a_prompt_stops_beside_a_gpu),
         cmocka_unit_test(the_flag_holds_until_it_is_cleared),
         cmocka_unit_test(an_answer_stops_and_goes_on),
     };
