@@ -66,7 +66,7 @@ for name in -sys --system --system-prompt --system=; do
 done
 printf 'a\xffb' | "$strata" run -m "$model" >"$work/out" 2>"$work/err"
 code=$?
-check "a prompt that is not UTF-8" failed_as 1 "expected a prompt in UTF-8"
+check "a prompt that is not UTF-8" failed_as 1 "the prompt is not valid UTF-8"
 fails "no model" 2 "expected --model" run -p x
 fails "a missing model" 3 "none.gguf" run -m none.gguf -p x
 fails "an unknown architecture" 3 "architecture golden" run -m "$kit/llama.expect.gguf" --ids-file "$work/ids"
