@@ -185,7 +185,7 @@ static int32_t find_empty(const layer *l)
     return -1;
 }
 
-/* The slot whose expert is worth least, of those that this event may evict; −1: none. */
+/* The slot whose expert is worth least, among the slots that this event may evict; −1: none. */
 static int32_t find_victim(const st_cache *cache, const layer *l)
 {
     int32_t found = -1;

@@ -18,8 +18,8 @@ typedef enum st_stream_arms {
     ST_ARMS_FETCH, /* every miss is fetched */
 } st_stream_arms;
 
-/* Which experts are uploaded before the router chooses them, while the link is idle: those that the layer used for the
- * last token, and those that its router chooses from the input of the layer before. */
+/* Which experts are uploaded before the router chooses them, while the link is idle: the layer's experts of the
+ * last token, and the experts that its router chooses from the input of the layer before. */
 enum { ST_PREFETCH_SAME = 1, ST_PREFETCH_NEXT = 2 };
 
 typedef struct st_stream_options {

@@ -65,13 +65,13 @@ static void every_copy_in_turn(void **state)
         golden_run_close(&r);
         golden_watch_close(&watch);
         if (!came) break;
-        if (n >= 40 || kit_is_slow()) n += kit_is_slow() ? 30 : 16; /* every one would take long */
+        if (n >= 40 || kit_is_slow()) n += kit_is_slow() ? 30 : 16; /* testing every call would take long */
     }
     assert_true(spared > 0 && told > 0);
     golden_close(&g);
 }
 
-/* A link so slow that uploads pile up. */
+/* A link so slow that uploads queue up. */
 static void more_uploads_than_the_queue_takes(void **state)
 {
     (void)state;
@@ -104,8 +104,7 @@ static void more_uploads_than_the_queue_takes(void **state)
     golden_close(&g);
 }
 
-/* Two runs of the same tokens give the same bits. */
-static void the_same_bits_again(void **state)
+static void two_deterministic_runs_are_identical(void **state)
 {
     (void)state;
     golden g;
@@ -128,8 +127,7 @@ static void the_same_bits_again(void **state)
     golden_close(&g);
 }
 
-/* Prefetching is a hint: it changes no logits. */
-static void hints_change_nothing(void **state)
+static void prefetching_changes_no_logits(void **state)
 {
     (void)state;
     static const char *const names[] = {"qwen3moe", "gemma4-moe"};
@@ -275,8 +273,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_copy_in_turn),
         cmocka_unit_test(more_uploads_than_the_queue_takes),
-        cmocka_unit_test(the_same_bits_again),
-        cmocka_unit_test(hints_change_nothing),
+        cmocka_unit_test(two_deterministic_runs_are_identical),
+        cmocka_unit_test(prefetching_changes_no_logits),
         cmocka_unit_test(uploads_land_while_a_batch_runs),
         cmocka_unit_test(a_table_changes_after_the_launch),
         cmocka_unit_test(a_decision_fails_after_a_fetch),

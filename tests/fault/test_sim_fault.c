@@ -48,7 +48,7 @@ static void every_call_fails_once(void **state)
     }
 }
 
-static void the_card_gets_lost(void **state)
+static void the_gpu_is_lost(void **state)
 {
     (void)state;
     strata_error error;
@@ -69,7 +69,7 @@ static void the_card_gets_lost(void **state)
 }
 
 /* Lost with work under way: what was copied never arrives. */
-static void lost_while_it_works(void **state)
+static void the_gpu_is_lost_while_it_computes(void **state)
 {
     (void)state;
     strata_error error;
@@ -91,7 +91,7 @@ static void lost_while_it_works(void **state)
     st_sim_world_free(world);
 }
 
-static void memory_that_is_not_there(void **state)
+static void allocations_that_fail(void **state)
 {
     (void)state;
     strata_error error;
@@ -114,9 +114,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(the_card_gets_lost),
-        cmocka_unit_test(lost_while_it_works),
-        cmocka_unit_test(memory_that_is_not_there),
+        cmocka_unit_test(the_gpu_is_lost),
+        cmocka_unit_test(the_gpu_is_lost_while_it_computes),
+        cmocka_unit_test(allocations_that_fail),
     };
     return cmocka_run_group_tests_name("sim_fault", tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static bool chosen(const int32_t *ids, int count, int32_t expert)
     return false;
 }
 
-/* Each of a token's experts is, by that chance, one of those that the last few tokens used. */
+/* Each of a token's experts is, with the probability `locality`, an expert of the last few tokens. */
 static void make_routes(double locality)
 {
     random_state = 0x9e3779b97f4a7c15u;
@@ -54,7 +54,7 @@ static void make_routes(double locality)
             }
 }
 
-/* The decoded tokens of the Qwen trace, and its prompt before them. False: it is not here. */
+/* The prompt and the decoded tokens of the Qwen trace. False: the trace is not available. */
 static bool read_routes(void)
 {
     const char *path = kit_path_optional("../traces/qwen.route.csv");

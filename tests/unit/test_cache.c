@@ -87,7 +87,7 @@ static void least_recently_used(void **state)
 }
 
 /* What an event uses it cannot evict, even where that leaves misses without a slot. */
-static void an_event_is_one(void **state)
+static void an_event_does_not_evict_its_own_experts(void **state)
 {
     (void)state;
     rig r = open_rig(options_of("lru", 2, 4));
@@ -104,7 +104,7 @@ static void an_event_is_one(void **state)
     st_cache_free(r.cache);
 }
 
-static void a_slot_being_written_is_nobodys(void **state)
+static void a_slot_being_written_is_neither_a_hit_nor_a_victim(void **state)
 {
     (void)state;
     rig r = open_rig(options_of("lru", 2, 1));
@@ -166,11 +166,11 @@ static void uses_decay(void **state)
     ASK(&r, 2);
     expect_in(&r, "02"); /* ten uses are worth more than a recent one */
     for (uint32_t i = 0; i < 200; i++) ASK(&r, 3 + i % 2);
-    expect_in(&r, "34"); /* but not for ever */
+    expect_in(&r, "34"); /* until they have decayed */
     st_cache_free(r.cache);
 }
 
-static void the_default_chooses(void **state)
+static void the_default_admits_only_what_is_worth_more(void **state)
 {
     (void)state;
     assert_string_equal(st_cache_policy_name(0), "blend");
@@ -202,7 +202,7 @@ static void the_default_chooses(void **state)
     st_cache_free(r.cache);
 }
 
-static void weights_that_say_nothing(void **state)
+static void weights_without_information(void **state)
 {
     (void)state;
     const uint32_t wanted[] = {3, 4};
@@ -266,7 +266,7 @@ static void a_budget(void **state)
     st_cache_free(r.cache);
 }
 
-static void saved_up_budget_has_an_end(void **state)
+static void unspent_budget_is_limited(void **state)
 {
     (void)state;
     st_cache_options options = options_of("lru", 8, 2);
@@ -351,7 +351,7 @@ static void batches(void **state)
     st_cache_free(r.cache);
 }
 
-static void layers_are_apart(void **state)
+static void layers_have_their_own_slots(void **state)
 {
     (void)state;
     const uint32_t experts[] = {4, 0, 8}, slots[] = {1, 0, 3}, wanted[] = {0, 3};
@@ -367,7 +367,7 @@ static void layers_are_apart(void **state)
     st_cache_free(r.cache);
 }
 
-static void what_cannot_be(void **state)
+static void options_that_are_refused(void **state)
 {
     (void)state;
     st_cache *cache = NULL;
@@ -389,7 +389,7 @@ static void what_cannot_be(void **state)
     assert_null(cache);
 }
 
-static void memory_that_fails(void **state)
+static void allocations_that_fail(void **state)
 {
     (void)state;
     st_cache_options options = options_of(NULL, 4, 2);
@@ -415,21 +415,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(least_recently_used),
-        cmocka_unit_test(an_event_is_one),
-        cmocka_unit_test(a_slot_being_written_is_nobodys),
+        cmocka_unit_test(an_event_does_not_evict_its_own_experts),
+        cmocka_unit_test(a_slot_being_written_is_neither_a_hit_nor_a_victim),
         cmocka_unit_test(segments),
         cmocka_unit_test(uses_decay),
-        cmocka_unit_test(the_default_chooses),
-        cmocka_unit_test(weights_that_say_nothing),
+        cmocka_unit_test(the_default_admits_only_what_is_worth_more),
+        cmocka_unit_test(weights_without_information),
         cmocka_unit_test(on_the_second_touch),
         cmocka_unit_test(a_budget),
-        cmocka_unit_test(saved_up_budget_has_an_end),
+        cmocka_unit_test(unspent_budget_is_limited),
         cmocka_unit_test(places),
         cmocka_unit_test(hints),
         cmocka_unit_test(batches),
-        cmocka_unit_test(layers_are_apart),
-        cmocka_unit_test(what_cannot_be),
-        cmocka_unit_test(memory_that_fails),
+        cmocka_unit_test(layers_have_their_own_slots),
+        cmocka_unit_test(options_that_are_refused),
+        cmocka_unit_test(allocations_that_fail),
     };
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }

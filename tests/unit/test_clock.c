@@ -123,7 +123,7 @@ static void push(st_clock *clock, uint32_t queue, st_demand demand, note *n)
 
 /* --- sharing ------------------------------------------------------------------------------------------------------ */
 
-static void a_copy_takes_its_link_and_the_cpu_the_rest(void **state)
+static void a_copy_and_the_cpu_share_dram(void **state)
 {
     (void)state;
     st_share copy = {.usage = {[ST_RESOURCE_LINK_UP] = 25, [ST_RESOURCE_HOST_DRAM] = 25}};
@@ -149,7 +149,7 @@ static void equals_share_equally(void **state)
     check_seconds("c", c.pace, 0.4);
 }
 
-static void what_one_resource_holds_up_is_left_on_the_other(void **state)
+static void a_slowed_command_leaves_its_other_resource(void **state)
 {
     (void)state;
     /* a is one of three on device memory: a third. Of the link it then takes a third, and d gets two thirds. */
@@ -208,9 +208,9 @@ static double random_usage(int resource)
     return rates[resource] * pow(random_real(), 1 + 12 * random_below(2));
 }
 
-/* No resource gives more than it has, and whoever is slowed down uses one that is used up: nobody could be faster
- * without another being slower. */
-static void nothing_is_given_twice_or_left(void **state)
+/* No resource exceeds its rate, and a command below full speed uses an exhausted one: none could be faster without
+ * slowing another. */
+static void shares_are_max_min_fair(void **state)
 {
     (void)state;
     random_state = 7;
@@ -230,7 +230,7 @@ static void nothing_is_given_twice_or_left(void **state)
     }
 }
 
-/* Where one resource is fought for: whoever is slowed down has as much of it as anybody. */
+/* Under contention for one resource, a slowed command gets as much of it as any other. */
 static void one_resource_is_shared_equally(void **state)
 {
     (void)state;
@@ -250,7 +250,7 @@ static void one_resource_is_shared_equally(void **state)
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
-static void alone_it_takes_the_slowest_part(void **state)
+static void a_command_alone_takes_its_slowest_resource(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -334,7 +334,7 @@ static void chains_of_queues(void **state)
     st_clock_free(clock);
 }
 
-static void what_ends_together_ends_in_order(void **state)
+static void events_of_one_moment_are_ordered(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -397,7 +397,7 @@ static void points_of_an_idle_queue(void **state)
     st_clock_free(clock);
 }
 
-static void waiting_in_vain_is_told(void **state)
+static void waits_that_cannot_end_are_errors(void **state)
 {
     (void)state;
     strata_error error;
@@ -574,7 +574,7 @@ static void tell(unsigned seed, story *s)
     st_clock_free(clock);
 }
 
-static void any_story_keeps_the_rules(void **state)
+static void random_commands_keep_the_rules(void **state)
 {
     (void)state;
     static story s, again;
@@ -633,7 +633,7 @@ static strata_status try_all(st_clock **out)
     return status;
 }
 
-static void memory_that_is_not_there(void **state)
+static void allocations_that_fail(void **state)
 {
     (void)state;
     strata_status status = STRATA_MEMORY;
@@ -653,24 +653,24 @@ static void memory_that_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_copy_takes_its_link_and_the_cpu_the_rest),
+        cmocka_unit_test(a_copy_and_the_cpu_share_dram),
         cmocka_unit_test(equals_share_equally),
-        cmocka_unit_test(what_one_resource_holds_up_is_left_on_the_other),
-        cmocka_unit_test(nothing_is_given_twice_or_left),
+        cmocka_unit_test(a_slowed_command_leaves_its_other_resource),
+        cmocka_unit_test(shares_are_max_min_fair),
         cmocka_unit_test(one_resource_is_shared_equally),
-        cmocka_unit_test(alone_it_takes_the_slowest_part),
+        cmocka_unit_test(a_command_alone_takes_its_slowest_resource),
         cmocka_unit_test(the_host_works_while_a_copy_runs),
         cmocka_unit_test(latency_takes_nothing_from_others),
         cmocka_unit_test(chains_of_queues),
-        cmocka_unit_test(what_ends_together_ends_in_order),
+        cmocka_unit_test(events_of_one_moment_are_ordered),
         cmocka_unit_test(phases_follow_each_other),
         cmocka_unit_test(points_of_an_idle_queue),
-        cmocka_unit_test(waiting_in_vain_is_told),
+        cmocka_unit_test(waits_that_cannot_end_are_errors),
         cmocka_unit_test(a_failure_stops_its_queue_alone),
         cmocka_unit_test(conditions_and_patience),
-        cmocka_unit_test(any_story_keeps_the_rules),
+        cmocka_unit_test(random_commands_keep_the_rules),
         cmocka_unit_test(nothing_grows_with_time),
-        cmocka_unit_test(memory_that_is_not_there),
+        cmocka_unit_test(allocations_that_fail),
     };
     return cmocka_run_group_tests_name("clock", tests, NULL, NULL);
 }

@@ -140,7 +140,7 @@ static uint32_t most_hits(const uint32_t demands[TRY_STEPS], uint32_t slots)
     return (uint32_t)most;
 }
 
-static void the_optimum_is_the_best_there_is(void **state)
+static void no_policy_beats_the_optimum(void **state)
 {
     (void)state;
     srand(7);
@@ -184,7 +184,7 @@ static double hit_rate(const st_trace *trace, const char *policy, uint32_t slots
 }
 
 /* What others measured on the recording of Qwen3-30B-A3B, and what the default must reach there. */
-static void the_recording_of_qwen(void **state)
+static void the_trace_of_qwen(void **state)
 {
     (void)state;
     const char *path = trace_path("qwen");
@@ -270,7 +270,7 @@ static void wrong_options(void **state)
     assert_int_equal(strata_replay("/nowhere", NULL, &text, NULL), STRATA_FILE);
 }
 
-static void memory_that_fails(void **state)
+static void allocations_that_fail(void **state)
 {
     (void)state;
     strata_replay_options options = {.slots = "4", .policies = "lru,optimum", .profile = "rtx-4070-ti+ddr5-5600"};
@@ -294,12 +294,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_by_hand),
         cmocka_unit_test(counts_by_another_implementation),
-        cmocka_unit_test(the_optimum_is_the_best_there_is),
-        cmocka_unit_test(the_recording_of_qwen),
+        cmocka_unit_test(no_policy_beats_the_optimum),
+        cmocka_unit_test(the_trace_of_qwen),
         cmocka_unit_test(the_default_is_robust),
         cmocka_unit_test(rows_as_json),
         cmocka_unit_test(wrong_options),
-        cmocka_unit_test(memory_that_fails),
+        cmocka_unit_test(allocations_that_fail),
     };
     return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
 }

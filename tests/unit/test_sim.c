@@ -56,7 +56,7 @@ static void expect(strata_status found, strata_status expected, const strata_err
 
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
-static void what_it_says_of_itself(void **state)
+static void device_info(void **state)
 {
     (void)state;
     sim_rig r;
@@ -82,7 +82,7 @@ static void what_it_says_of_itself(void **state)
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static void memory_has_an_end(void **state)
+static void memory_is_limited(void **state)
 {
     (void)state;
     sim_rig r;
@@ -109,7 +109,7 @@ static void memory_has_an_end(void **state)
 }
 
 /* Ranges that are in use never overlap, are aligned, and add up. */
-static void memory_is_given_once(void **state)
+static void allocations_do_not_overlap(void **state)
 {
     (void)state;
     sim_rig r;
@@ -142,7 +142,7 @@ static void memory_is_given_once(void **state)
     close_rig(&r);
 }
 
-static void freeing_what_is_not_there_is_told(void **state)
+static void freeing_an_unknown_address_is_an_error(void **state)
 {
     (void)state;
     sim_rig r;
@@ -160,7 +160,7 @@ static void freeing_what_is_not_there_is_told(void **state)
     close_rig(&r);
 }
 
-static void a_card_with_nothing_free(void **state)
+static void a_gpu_without_free_memory(void **state)
 {
     (void)state;
     st_sim_options options = sim_options();
@@ -216,7 +216,7 @@ static void a_copy_is_poison_until_it_ends(void **state)
     close_rig(&r);
 }
 
-static void a_copy_on_the_wrong_side_is_refused(void **state)
+static void a_copy_with_addresses_of_the_wrong_device_is_refused(void **state)
 {
     (void)state;
     sim_rig r;
@@ -244,7 +244,7 @@ static void a_copy_on_the_wrong_side_is_refused(void **state)
     close_rig(&r);
 }
 
-static void memory_freed_under_a_copy_is_told(void **state)
+static void memory_freed_during_a_copy_is_an_error(void **state)
 {
     (void)state;
     sim_rig r;
@@ -299,7 +299,7 @@ static void operations_take_their_time(void **state)
     close_rig(&r);
 }
 
-static void a_missing_wait_is_seen(void **state)
+static void a_missing_wait_is_an_error(void **state)
 {
     (void)state;
     sim_rig r;
@@ -398,8 +398,8 @@ static void addresses_of_the_host_are_refused(void **state)
     close_rig(&r);
 }
 
-/* Ids that are still poison would send a kernel out of its table. */
-static void indices_that_are_none_are_told(void **state)
+/* Poisoned indices would make a kernel read out of bounds. */
+static void indices_out_of_range_are_errors(void **state)
 {
     (void)state;
     sim_rig r;
@@ -518,7 +518,7 @@ static void close_host(host_rig *h)
     h->host->close(h->device);
 }
 
-static void the_host_works_in_the_same_time(void **state)
+static void the_host_shares_the_clock(void **state)
 {
     (void)state;
     sim_rig r;
@@ -610,22 +610,22 @@ static void the_host_waits_for_what_it_reads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_says_of_itself),
-        cmocka_unit_test(memory_has_an_end),
-        cmocka_unit_test(memory_is_given_once),
-        cmocka_unit_test(freeing_what_is_not_there_is_told),
-        cmocka_unit_test(a_card_with_nothing_free),
+        cmocka_unit_test(device_info),
+        cmocka_unit_test(memory_is_limited),
+        cmocka_unit_test(allocations_do_not_overlap),
+        cmocka_unit_test(freeing_an_unknown_address_is_an_error),
+        cmocka_unit_test(a_gpu_without_free_memory),
         cmocka_unit_test(a_copy_is_poison_until_it_ends),
-        cmocka_unit_test(a_copy_on_the_wrong_side_is_refused),
-        cmocka_unit_test(memory_freed_under_a_copy_is_told),
+        cmocka_unit_test(a_copy_with_addresses_of_the_wrong_device_is_refused),
+        cmocka_unit_test(memory_freed_during_a_copy_is_an_error),
         cmocka_unit_test(operations_take_their_time),
-        cmocka_unit_test(a_missing_wait_is_seen),
+        cmocka_unit_test(a_missing_wait_is_an_error),
         cmocka_unit_test(the_host_reads_poison),
         cmocka_unit_test(addresses_of_the_host_are_refused),
-        cmocka_unit_test(indices_that_are_none_are_told),
+        cmocka_unit_test(indices_out_of_range_are_errors),
         cmocka_unit_test(a_segment_freed_in_flight),
         cmocka_unit_test(counters_hand_over),
-        cmocka_unit_test(the_host_works_in_the_same_time),
+        cmocka_unit_test(the_host_shares_the_clock),
         cmocka_unit_test(the_host_waits_for_what_it_reads),
     };
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);

@@ -78,7 +78,7 @@ static void distances(void **state)
     }
 }
 
-static void tables_for_people(void **state)
+static void tables(void **state)
 {
     (void)state;
     st_stats *stats = new_stats();
@@ -110,7 +110,7 @@ static void the_json(void **state)
     st_stats_free(stats);
 }
 
-static void memory_that_fails(void **state)
+static void allocations_that_fail(void **state)
 {
     (void)state;
     const uint32_t experts[] = {4};
@@ -128,9 +128,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_add_up),
         cmocka_unit_test(distances),
-        cmocka_unit_test(tables_for_people),
+        cmocka_unit_test(tables),
         cmocka_unit_test(the_json),
-        cmocka_unit_test(memory_that_fails),
+        cmocka_unit_test(allocations_that_fail),
     };
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
 }

@@ -110,7 +110,7 @@ static const mistake mistakes[] = {
     {ROW("0,1,0,0,1,2,0.5,0,100"), 8, "phase"},
 };
 
-static void mistakes_are_told_with_their_line(void **state)
+static void errors_have_the_number_of_the_line(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
@@ -124,7 +124,7 @@ static void mistakes_are_told_with_their_line(void **state)
     }
 }
 
-static void what_is_written_reads_the_same(void **state)
+static void a_written_trace_reads_back(void **state)
 {
     (void)state;
     char path[] = "/tmp/strata-trace-XXXXXX";
@@ -179,7 +179,7 @@ static void files_that_cannot_be_written(void **state)
     assert_int_equal(st_trace_read("/nowhere/trace.csv", &trace, &error), STRATA_FILE);
 }
 
-static void memory_that_fails(void **state)
+static void allocations_that_fail(void **state)
 {
     (void)state;
     st_trace *trace = NULL;
@@ -206,10 +206,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_become_events),
-        cmocka_unit_test(mistakes_are_told_with_their_line),
-        cmocka_unit_test(what_is_written_reads_the_same),
+        cmocka_unit_test(errors_have_the_number_of_the_line),
+        cmocka_unit_test(a_written_trace_reads_back),
         cmocka_unit_test(files_that_cannot_be_written),
-        cmocka_unit_test(memory_that_fails),
+        cmocka_unit_test(allocations_that_fail),
     };
     return cmocka_run_group_tests_name("trace", tests, NULL, NULL);
 }
