@@ -5,12 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/cores.h"
-#include "base/file.h"
 #include "base/memory.h"
 #include "devices.h"
 #include "placement.h"
-
-enum { CPUINFO_BYTES_MAX = 8 << 20 };
 
 /* The rates of a host that has not been measured: low estimates for a current machine. */
 static const double unmeasured_read = 18e9, unmeasured_ops_per_core = 50e9, unmeasured_disk = 1e9;
@@ -18,16 +15,20 @@ static const double unmeasured_read = 18e9, unmeasured_ops_per_core = 50e9, unme
 void st_host_cpu_name(const char *path, char *out, size_t size)
 {
     static const char key[] = "model name";
-    st_buf text = {0};
-    bool read = st_file_read(path, CPUINFO_BYTES_MAX, &text, NULL) == STRATA_OK && st_buf_append_char(&text, '\0');
-    const char *line = read ? strstr(text.data, key) : NULL;
-    if (line) line += strlen(key) + strspn(line + strlen(key), " \t:");
-    size_t length = line ? strcspn(line, "\n") : 0;
-    while (length > 0 && isspace((unsigned char)line[length - 1])) length--;
-    snprintf(out, size, "%.*s", length ? (int)length : 3, length ? line : "CPU");
+    char line[512];
+    size_t length = 0;
+    const char *name = NULL;
+    FILE *file = fopen(path, "re");
+    while (file && length == 0 && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, strlen(key)) != 0) continue;
+        name = line + strlen(key) + strspn(line + strlen(key), " \t:");
+        length = strcspn(name, "\n");
+        while (length > 0 && isspace((unsigned char)name[length - 1])) length--;
+    }
+    if (file) fclose(file);
+    snprintf(out, size, "%.*s", length ? (int)length : 3, length ? name : "CPU");
     for (char *c = out; *c; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?';
-    st_buf_free(&text);
 }
 
 static void set_measured(st_profile *p, const st_measurement *m)

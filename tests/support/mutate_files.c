@@ -293,7 +293,7 @@ static void add_tensors(void)
 {
     static const uint64_t overlaps[] = {1, 2, 31, 32};
     for (size_t i = 0; i < sizeof overlaps / sizeof *overlaps; i++) {
-        char message[64];
+        char message[96];
         snprintf(message, sizeof message, "tensor second: expected data without overlaps, found that it overlaps");
         mutate_case *row =
             mutate_add(build_overlap, FORMAT, message, "overlap by %llu bytes", (unsigned long long)overlaps[i]);

@@ -260,7 +260,7 @@ static const patch patches[] = {
     {PLACE_TENSOR_TYPE, 37, UNSUPPORTED, "found number 37 "},
     {PLACE_TENSOR_TYPE, 38, UNSUPPORTED, "found number 38 "},
     {PLACE_TENSOR_TYPE, 41, UNSUPPORTED, "found number 41 (Q1_0)"},
-    {PLACE_TENSOR_TYPE, 42, UNSUPPORTED, "tensor a: expected a tensor type that strata reads, found number 42 (not"},
+    {PLACE_TENSOR_TYPE, 42, UNSUPPORTED, "tensor a: expected a tensor type that strata reads, found number 42 (unknown)"},
     {PLACE_TENSOR_TYPE, 255, UNSUPPORTED, "found number 255 "},
     {PLACE_TENSOR_TYPE, TWO(31), UNSUPPORTED, "found number 2147483648 "},
     {PLACE_TENSOR_TYPE, UINT32_MAX, UNSUPPORTED, "found number 4294967295 "},
