@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-static strata_status refuse_absent_card(const strata_engine *engine, strata_error *error)
+static strata_status refuse_absent_gpu(const strata_engine *engine, strata_error *error)
 {
     if (engine->placement.device_count < 2 || engine->placement.backend->card) return STRATA_OK;
     return st_error_set(error, STRATA_UNSUPPORTED, "use placement.device sim to simulate it, or placement.device cpu to "
@@ -21,7 +21,7 @@ static strata_status make_plan(strata_engine *engine, const strata_engine_option
 {
     uint32_t threads = options->threads ? options->threads : st_cores_here();
     strata_status status = st_placement_of(options, threads, &engine->placement, error);
-    if (status == STRATA_OK) status = refuse_absent_card(engine, error);
+    if (status == STRATA_OK) status = refuse_absent_gpu(engine, error);
     if (status != STRATA_OK) return status;
     engine->source = (st_plan_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
                                       .devices = engine->placement.devices,
@@ -92,23 +92,24 @@ static strata_status parse_prefetch(const char *text, unsigned *out, strata_erro
     return st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text);
 }
 
-static strata_status land(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+static strata_status load_weights(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     const strata_placement *placement = options->placement;
-    st_load_options landing = {.progress = options->progress, .trace = options->trace_memory,
+    st_load_options loading = {.progress = options->progress, .trace = options->trace_memory,
                                .context = options->progress_context};
     strata_status status = STRATA_OK;
     if (placement) {
-        landing.experts.policy = placement->expert_policy;
-        landing.experts.deterministic = placement->deterministic;
-        status = parse_prefetch(placement->prefetch, &landing.experts.prefetch, error);
-        if (status == STRATA_OK && placement->expert_profile) status = st_trace_read(placement->expert_profile, &engine->warm, error);
-        landing.experts.warm = engine->warm;
+        loading.experts.policy = placement->expert_policy;
+        loading.experts.deterministic = placement->deterministic;
+        status = parse_prefetch(placement->prefetch, &loading.experts.prefetch, error);
+        if (status == STRATA_OK && placement->expert_profile)
+            status = st_trace_read(placement->expert_profile, &engine->warm, error);
+        loading.experts.warm = engine->warm;
     }
-    if (status == STRATA_OK && (options->expert_stats || options->record_routing)) status = open_watch(engine, options, error);
+    if (status == STRATA_OK && engine->plan->watched) status = open_watch(engine, options, error);
     if (status != STRATA_OK) return status;
-    if (engine->watch.stats) landing.watch = &engine->watch;
-    return st_load_new(&engine->source, engine->plan, engine->backends.devices, &landing, &engine->load, error);
+    if (engine->watch.stats) loading.watch = &engine->watch;
+    return st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
 }
 
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
@@ -123,7 +124,7 @@ static strata_status load(strata_engine *engine, const strata_engine_options *op
     if (status == STRATA_OK)
         status = st_backends_open(&engine->backends, engine->placement.backend, &engine->source, device,
                                   engine->plan->device_count, error);
-    return status == STRATA_OK ? land(engine, options, error) : status;
+    return status == STRATA_OK ? load_weights(engine, options, error) : status;
 }
 
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,

@@ -133,7 +133,6 @@ static void random_experts_options(st_plan_options *o)
     if (one_in(3)) o->moe = ST_MOE_AUTO;
     if (one_in(6)) o->expert_slots = (int32_t)between(0, 20);
     if (one_in(4)) o->cpu_moe_layers = between(0, 10);
-    if (one_in(8)) o->hit_rate = between(0, 10) / 10.0;
 }
 
 static void random_options(plan_rig *rig)

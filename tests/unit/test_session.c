@@ -763,7 +763,7 @@ static void an_engine_describes_itself_beside_a_session(void **state)
     talker other = {.engine = r.engine, .number = 1};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, talk, &other), 0);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 5; i++) {
         char *text = NULL;
         assert_int_equal(strata_engine_describe(r.engine, &text, NULL), STRATA_OK);
         strata_free(text);
