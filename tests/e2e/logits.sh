@@ -47,7 +47,7 @@ seq 1 300 | cat - <(seq 1 300) >"$work/many"
 fails "more ids than the model's context: both numbers" 1 "has 600 tokens, the context holds 512" logits -m "$kit/llama.gguf" \
     --ids-file "$work/many" -o "$work/x"
 fails "--mtp of a model without it" 2 "no NextN block" logits -m "$kit/llama.gguf" --ids 1,2 --mtp -o "$work/x"
-fails "an unknown --cpu" 2 "--cpu: expected" logits -m "$kit/llama.gguf" --ids 1,2 --cpu nothing -o "$work/x"
+fails "an unknown --cpu" 2 "--cpu nothing is not supported on this CPU" logits -m "$kit/llama.gguf" --ids 1,2 --cpu nothing -o "$work/x"
 fails "a folder that is not there" 1 "cannot write" logits -m "$kit/llama.gguf" --ids 1 -o "$work/none/x"
 fails "an unknown architecture" 3 "architecture golden: expected one of" logits -m "$kit/llama.expect.gguf" --ids 1 -o "$work/x"
 check "no failure left a file" eval '! ls "$work" | grep -q "^x"'
