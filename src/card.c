@@ -281,16 +281,10 @@ static void set_program(card *made)
     set_field(made, made->object, "program", operations);
 }
 
-static int append_dump(const char *bytes, size_t length, void *out)
-{
-    return st_buf_append(out, bytes, length) ? 0 : -1;
-}
-
-strata_status st_card_write(const st_card_subject *subject, st_buf *out, strata_error *error)
+strata_status st_card_write(const st_card_subject *subject, char **json, strata_error *error)
 {
     const st_gguf *gguf = subject->gguf;
     card made = {.subject = subject, .object = json_object()};
-    size_t before = out->length;
     made.failed = !made.object || !sum_types(&made);
     if (!made.failed) {
         set_field(&made, made.object, "path", st_json_text(st_str_from(st_gguf_path(gguf))));
@@ -307,12 +301,10 @@ strata_status st_card_write(const st_card_subject *subject, st_buf *out, strata_
         if (subject->tensors) set_tensors(&made);
         if (subject->program) set_program(&made);
     }
-    if (!made.failed)
-        made.failed = json_dump_callback(made.object, append_dump, out, JSON_INDENT(2) | JSON_REAL_PRECISION(4)) != 0;
-    json_decref(made.object);
     st_free(made.types);
-    if (!made.failed) return STRATA_OK;
-    out->length = before;
-    return st_error_set(error, STRATA_MEMORY, "close other programs", "%s: no memory for the model's card",
-                        st_gguf_path(gguf));
+    if (made.failed) {
+        json_decref(made.object);
+        made.object = NULL;
+    }
+    return st_json_give(made.object, JSON_REAL_PRECISION(4), "the model card", json, error);
 }

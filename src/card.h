@@ -18,7 +18,7 @@ typedef struct st_card_subject {
     const st_binding *binding;             /* of the program */
 } st_card_subject;
 
-/* Appends the card to `out`. */
-strata_status st_card_write(const st_card_subject *subject, st_buf *out, strata_error *error);
+/* The card as text (strata_free). */
+strata_status st_card_write(const st_card_subject *subject, char **json, strata_error *error);
 
 #endif

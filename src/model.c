@@ -113,7 +113,6 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
     if (status != STRATA_OK) return status;
     strata_error problem;
     st_arena arena = {0};
-    st_buf text = {0};
     st_card_subject subject = {.gguf = model->gguf, .tensors = (flags & STRATA_DESCRIBE_TENSORS) != 0};
     if (st_gguf_key_find(model->gguf, "tokenizer.ggml.model")) {
         status = st_model_tokenizer(model, &subject.tokenizer, &problem);
@@ -128,13 +127,7 @@ strata_status strata_model_describe(const strata_model *model, unsigned flags, c
     const st_desc *desc;
     if (flags & STRATA_DESCRIBE_PROGRAM)
         status = st_program_of_file(model->gguf, &arena, &desc, &subject.binding, &subject.program, error);
-    if (status == STRATA_OK) status = st_card_write(&subject, &text, error);
-    if (status == STRATA_OK) {
-        char *taken = st_buf_take(&text, NULL);
-        if (taken) *json = taken;
-        else status = st_error_memory(error, 1, "the model's card");
-    }
-    st_buf_free(&text);
+    if (status == STRATA_OK) status = st_card_write(&subject, json, error);
     st_arena_free(&arena);
     return status;
 }
