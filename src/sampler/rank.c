@@ -89,9 +89,11 @@ INLINE void fill_histogram(st_rank *rank)
     for (size_t first = 0; first < rank->count; first += BLOCK) {
         find_buckets(rank, first, &b);
         find_weights(rank, first, &b);
+        int64_t fixed[BLOCK];
+        for (int i = 0; i < BLOCK; i++) fixed[i] = (int64_t)b.weights[i];
         for (int i = 0; i < BLOCK; i += ST_RANK_COPIES)
             for (int copy = 0; copy < ST_RANK_COPIES; copy++)
-                rank->sums[copy][b.buckets[i + copy]] += (uint64_t)(int64_t)b.weights[i + copy];
+                rank->sums[copy][b.buckets[i + copy]] += (uint64_t)fixed[i + copy];
     }
 }
 
@@ -114,7 +116,7 @@ INLINE size_t gather(const st_rank *rank, int32_t bucket)
     return count;
 }
 
-/* The loops, compiled for any x86-64 and for AVX2. */
+/* The loops, compiled for any x86-64, for AVX2 and for AVX-512. */
 typedef struct loops {
     void (*find_range)(const float *logits, size_t count, int32_t *high, int32_t *low);
     void (*fill_histogram)(st_rank *rank);
@@ -139,11 +141,13 @@ typedef struct loops {
 LOOPS(plain, )
 #if defined(__x86_64__)
 LOOPS(avx2, __attribute__((target("avx2"))))
+LOOPS(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))))
 #endif
 
 static const loops *current_loops(void)
 {
 #if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return &loops_avx512;
     if (__builtin_cpu_supports("avx2")) return &loops_avx2;
 #endif
     return &loops_plain;
