@@ -141,7 +141,7 @@ typedef struct loops {
 LOOPS(plain, )
 #if defined(__x86_64__)
 LOOPS(avx2, __attribute__((target("avx2"))))
-LOOPS(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))))
+LOOPS(avx512, __attribute__((target("avx512f,avx512dq,avx512vl"))))
 #endif
 
 static const loops *current_loops(void)
