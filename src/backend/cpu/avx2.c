@@ -72,9 +72,10 @@ INLINE void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t c
     for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
     for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
         add_block(strip, b, row, &tile->acts, b * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset, total);
-    for (size_t t = 0; t < HALF_TILE && token + t < end; t++)
-        for (size_t r = (token + t) * tile->refined; r < (token + t + 1) * tile->refined; r++)
-            add_block(strip, tile->list[r], row, &tile->rest, r, 1, zero, group, has_offset, total + t);
+    const st_refined *refined = tile->refined;
+    for (size_t t = 0; refined && t < HALF_TILE && token + t < end; t++)
+        for (size_t i = 0; i < refined[token + t].count; i++)
+            add_block(strip, refined[token + t].blocks[i], row, &tile->rest, (token + t) * ST_REFINED + i, 1, zero, group, has_offset, total + t);
 }
 
 /* By itself: what comes after it would take registers from the sums. */

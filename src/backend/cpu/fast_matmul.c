@@ -11,7 +11,6 @@ enum {
     PIECE_BYTES = 384 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
     PIECE_COLUMNS = 32,     /* the same for floats */
     ALIGN = ST_SCRATCH_ALIGN,
-    REFINED_MAX = 1024, /* blocks of a row that are refined: an eighth of 262,144 elements */
 };
 
 /* --- activations and strips in scratch --------------------------------------------------------------------------------------- */
@@ -84,21 +83,16 @@ size_t st_strip_bytes(size_t width)
     return (strip > rows ? strip : rows) + 3 * ALIGN;
 }
 
-/* Of a row of activations. */
-static size_t blocks_refined(size_t width)
-{
-    size_t refined = (width / ST_ACT_BLOCK + ST_REFINE - 1) / ST_REFINE;
-    return refined < REFINED_MAX ? refined : REFINED_MAX;
-}
-
 /* Activations in int8, and what rounding left of the refined blocks; for each worker a strip, or a piece of a matrix of
  * floats. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
-    size_t width = shape->weight[0].ne[0], refined = blocks_refined(width), strip = st_strip_bytes(width);
-    return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + st_acts_bytes(refined * ST_ACT_BLOCK, rows) +
-                                        rows * refined * sizeof(uint32_t),
+    size_t width = shape->weight[0].ne[0], strip = st_strip_bytes(width);
+    size_t few = rows < ST_FEW_ROWS ? rows : ST_FEW_ROWS - 1, batch = rows < ST_FEW_ROWS ? 0 : rows;
+    size_t dense = st_acts_bytes(width, few), compact = st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, batch);
+    return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + (dense > compact ? dense : compact) +
+                                        2 * rows * sizeof(st_refined),
                         .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
 }
 
@@ -123,27 +117,25 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
 typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
-    bool batch;         /* rows lie side by side in tiles, and are refined */
+    bool batch;         /* activations lie side by side in tiles, and residuals one after the other; a few rows: neither */
     st_acts rest;       /* the residuals of the refined blocks; rows lie by themselves */
-    size_t refined;     /* blocks of each row */
-    uint32_t *lists;    /* [rows, refined]: which ones */
+    st_refined *lists;  /* [rows]: which blocks are refined */
+    st_refined *large;  /* a few rows: [rows]: the blocks of 256 that they are in */
     size_t columns_per_part;
 } matmul_job;
 
-/* The blocks of a row with the largest errors, which go with the squares of the scales. In no order. */
-static void choose_blocks(const st_act_row *acts, size_t blocks, size_t refined, uint32_t *list)
+/* The blocks with a large share of a row's squared error, which goes with the square of the scale: at most ST_REFINED. */
+static uint32_t choose_blocks(const st_act_row *acts, size_t blocks, uint32_t *list)
 {
-    float scales[REFINED_MAX];
-    size_t least = 0;
-    for (size_t b = 0; b < blocks; b++) {
+    float sum = 0;
+    uint32_t count = 0;
+    for (size_t b = 0; b < blocks; b++) sum += acts->scale[b * acts->stride] * acts->scale[b * acts->stride];
+    float least = sum / ST_REFINED;
+    for (size_t b = 0; b < blocks && count < ST_REFINED; b++) {
         float scale = acts->scale[b * acts->stride];
-        size_t place = b < refined ? b : least;
-        if (b >= refined && scale <= scales[least]) continue;
-        scales[place] = scale;
-        list[place] = (uint32_t)b;
-        for (size_t i = least = 0; i < refined && b + 1 >= refined; i++)
-            if (scales[i] < scales[least]) least = i;
+        if (scale * scale > least) list[count++] = (uint32_t)b;
     }
+    return count;
 }
 
 /* A row by itself: neither its bytes nor the choice of refined blocks depends on other rows. */
@@ -151,18 +143,32 @@ static void quantise_row(const matmul_job *job, size_t row)
 {
     const st_isa *isa = job->call->isa;
     const float *x = st_cpu_row(job->call->bound->in[0], row);
-    st_act_row acts = st_acts_row(&job->acts, row, job->batch);
+    st_refined *list = &job->lists[row];
+    st_act_row acts = st_acts_row(&job->acts, row, job->batch), rest = st_acts_row(&job->rest, row, false);
     isa->quantise(x, job->acts.width, &acts);
-    if (job->refined == 0) return;
-    uint32_t *list = job->lists + row * job->refined;
-    st_act_row rest = st_acts_row(&job->rest, row, false);
-    choose_blocks(&acts, job->acts.width / ST_ACT_BLOCK, job->refined, list);
-    for (size_t i = 0; i < job->refined; i++) {
+    list->count = choose_blocks(&acts, job->acts.width / ST_ACT_BLOCK, list->blocks);
+    for (size_t i = 0; i < list->count; i++) {
         float left[ST_ACT_BLOCK];
-        isa->residual(x, &acts, list[i], left);
-        st_act_row out = {.q = rest.q + i * ST_ACT_BLOCK, .scale = rest.scale + i, .sum = rest.sum + i,
-                          .total = rest.total + i * 2, .stride = 1};
+        size_t at = job->batch ? i : list->blocks[i];
+        isa->residual(x, &acts, list->blocks[i], left);
+        st_act_row out = {.q = rest.q + at * ST_ACT_BLOCK, .scale = rest.scale + at, .sum = rest.sum + at,
+                          .total = rest.total + at * 2, .stride = 1};
         isa->quantise(left, ST_ACT_BLOCK, &out);
+    }
+}
+
+/* Dots take whole blocks of the weights: what is not refined of a listed block of 256 is zero. */
+static void quantise_few(matmul_job *job, size_t row)
+{
+    enum { LARGE = 256 / ST_ACT_BLOCK };
+    const st_refined *list = &job->lists[row];
+    st_refined *large = &job->large[row];
+    if (row == 0) memset(job->rest.memory, 0, st_acts_bytes(job->rest.width, job->call->rows));
+    quantise_row(job, row);
+    large->count = 0;
+    for (size_t i = 0; i < list->count; i++) { /* in order: the blocks of one of 256 follow each other */
+        uint32_t block = list->blocks[i] / LARGE;
+        if (large->count == 0 || large->blocks[large->count - 1] != block) large->blocks[large->count++] = block;
     }
 }
 
@@ -188,8 +194,10 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
     const st_isa_type *type = &job->call->isa->types[matrix->type];
     const unsigned char *rows = (const unsigned char *)matrix->data + first * matrix->row_bytes;
     for (size_t row = 0; row < job->call->rows; row++) {
-        st_act_row act = st_acts_row(&job->acts, row, false);
-        type->dots(rows, matrix->row_bytes, count, &act, job->acts.width, st_cpu_row(bound->out, row) + first);
+        bool large = matrix->info->block > ST_ACT_BLOCK;
+        st_act_vector x = {.acts = st_acts_row(&job->acts, row, false), .rest = st_acts_row(&job->rest, row, false),
+                           .refined = large ? &job->large[row] : &job->lists[row]};
+        type->dots(rows, matrix->row_bytes, count, &x, job->acts.width, st_cpu_row(bound->out, row) + first);
     }
     add_bias(bound, first, count, job->call->rows);
 }
@@ -205,7 +213,7 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
     for (size_t row = 0; row < rows; row += ST_ACT_TILE) {
         size_t index = row / ST_ACT_TILE, tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
         st_act_tile tile = {.acts = st_acts_tile(&job->acts, index), .rest = st_acts_tile(&job->rest, index),
-                            .list = job->lists + row * job->refined, .refined = job->refined};
+                            .refined = job->lists + row};
         job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, st_cpu_row(bound->out, row) + first,
                                          bound->out.width);
     }
@@ -237,14 +245,14 @@ static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t column
     return (columns + parts - 1) / parts;
 }
 
-/* Where the activations of a batch, and what rounding left of them, lie in the shared scratch. */
-static void lay_out_batch(matmul_job *job)
+/* Where activations and residuals lie in the shared scratch. */
+static void lay_out(matmul_job *job)
 {
-    size_t rows = job->call->rows;
-    job->refined = blocks_refined(job->acts.width);
-    unsigned char *rest = job->acts.memory + st_acts_bytes(job->acts.width, rows);
-    job->rest = (st_acts){.memory = rest, .width = job->refined * ST_ACT_BLOCK};
-    job->lists = (uint32_t *)(void *)(rest + st_acts_bytes(job->rest.width, rows));
+    size_t rows = job->call->rows, width = job->acts.width;
+    job->rest = (st_acts){.memory = job->acts.memory + st_acts_bytes(width, rows),
+                          .width = job->batch ? ST_REFINED * ST_ACT_BLOCK : width};
+    job->lists = (st_refined *)(void *)(job->rest.memory + st_acts_bytes(job->rest.width, rows));
+    job->large = job->lists + rows;
 }
 
 static void int8_matmul(const st_cpu_call *call)
@@ -256,12 +264,9 @@ static void int8_matmul(const st_cpu_call *call)
                       .acts = {.memory = call->shared, .width = call->bound->weight[0].ne[0]},
                       .batch = batch,
                       .columns_per_part = columns_of_part(call, batch, columns)};
-    if (batch) {
-        lay_out_batch(&job);
-        st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);
-    } else {
-        for (size_t row = 0; row < call->rows; row++) quantise_row(&job, row);
-    }
+    lay_out(&job);
+    if (batch) st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);
+    for (size_t row = 0; row < call->rows && !batch; row++) quantise_few(&job, row);
     st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
 }
 
