@@ -136,7 +136,7 @@ static void the_sums_of_the_page(void **state)
     uint64_t narrow = 2654208, wide = 3059712; /* an expert */
     uint64_t layer = 17408 + 2 * 4718592 + 589824 + 860160 + 1048576, output = 255252480 + 8192;
     uint64_t weights = 48 * layer + output, kv = (uint64_t)48 * 32768 * 2 * 4 * 128 * 2;
-    uint64_t shared = 126143232, worker = (2048 + 2 * 768 + 2048) * 4, host_worker = 360704, steps = 2 * 16640, sums = (uint64_t)2 * 2048 * 2048 * 4;
+    uint64_t shared = 126208256, worker = (2048 + 2 * 768 + 2048) * 4, host_worker = 360704, steps = 2 * 16640, sums = (uint64_t)2 * 2048 * 2048 * 4;
     uint64_t work = (uint64_t)2048 * 49664 + (uint64_t)16 * (2048 + 151936) * 4 + steps;
     uint64_t fixed = weights + kv + work + worker + sums + 10 * wide;
     uint64_t room = (12 * GIB - 756 * MIB) / (2 * MIB) * (2 * MIB) - fixed, all = 24 * narrow + 24 * wide;

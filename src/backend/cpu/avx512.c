@@ -77,7 +77,8 @@ INLINE void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t c
     const st_refined *refined = tile->refined;
     for (size_t t = 0; refined && t < HALF_TILE && token + t < end; t++)
         for (size_t i = 0; i < refined[token + t].count; i++)
-            add_block(strip, refined[token + t].blocks[i], &tile->rest, (token + t) * ST_REFINED + i, 1, zero, group, has_offset, total + t);
+            add_block(strip, refined[token + t].blocks[i], &tile->rest, (token + t) * ST_REFINED + i, 1, zero, group,
+                      has_offset, total + t);
 }
 
 /* By itself: what comes after it would take registers from the sums. */

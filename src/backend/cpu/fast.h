@@ -23,7 +23,7 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
 /* --- quantised activations ------------------------------------------------------------------------------------------------- */
 
 /* Rows of `width` activations in a piece of scratch, by tiles of ST_ACT_TILE rows. Within a tile the rows lie by
- * themselves (for dots), or block by block side by side (for strips): whoever fills a tile decides. */
+ * themselves (for dots), or block by block side by side (for strips). */
 typedef struct st_acts {
     unsigned char *memory;
     size_t width;

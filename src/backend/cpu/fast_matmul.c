@@ -1,8 +1,8 @@
-/* Matrices on the fast path. A few rows: each row of weights is read once, as it lies in the file, and dotted with int8
- * activations. A batch: some rows of weights at a time are unpacked to bytes, stay in the cache, and meet all tokens
- * out of registers. Matrices of the same input run together: one quantisation, one hand-over to the pool. In a
- * batch the blocks of activations that round worst, one in eight, carry what rounding left as a second block of int8:
- * activations have a few channels far larger than the others, and most of the error is theirs. */
+/* Matrix products on the fast path. Up to three rows (GEMV): each row of weights is read once, as it lies in the file, and
+ * multiplied with int8 activations. A batch (GEMM): a strip of weights at a time is unpacked to bytes, stays in the cache,
+ * and is multiplied with all tokens. Matrices of the same input run together: one quantisation, one hand-over to the pool.
+ * Activations have a few channels far larger than the others, and most of the rounding error is in the blocks of those. A
+ * block with more than 1/ST_REFINED of its row's squared error is refined: the residual becomes a second block of int8. */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
@@ -83,8 +83,7 @@ size_t st_strip_bytes(size_t width)
     return (strip > rows ? strip : rows) + 3 * ALIGN;
 }
 
-/* Activations in int8, and what rounding left of the refined blocks; for each worker a strip, or a piece of a matrix of
- * floats. */
+/* Activations in int8 and residuals; for each worker a strip, or a piece of a float matrix. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
@@ -117,7 +116,7 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
 typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
-    bool batch;         /* activations lie side by side in tiles, and residuals one after the other; a few rows: neither */
+    bool batch;         /* four rows and more: activations lie side by side in tiles, residuals one after the other */
     st_acts rest;       /* the residuals of the refined blocks; rows lie by themselves */
     st_refined *lists;  /* [rows]: which blocks are refined */
     st_refined *large;  /* a few rows: [rows]: the blocks of 256 that they are in */
@@ -157,7 +156,7 @@ static void quantise_row(const matmul_job *job, size_t row)
     }
 }
 
-/* Dots take whole blocks of the weights: what is not refined of a listed block of 256 is zero. */
+/* Dots need residuals at the activations' own places, and zeros in the rest of a block of 256 that has a refined part. */
 static void quantise_few(matmul_job *job, size_t row)
 {
     enum { LARGE = 256 / ST_ACT_BLOCK };
@@ -220,7 +219,7 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
     add_bias(bound, first, count, rows);
 }
 
-/* A part is some columns of the group's matrices, counted through; here they are told apart again. */
+/* A part is some columns of the group's matrices, which are numbered through. */
 static void columns_part(void *context, uint32_t worker, size_t part)
 {
     const matmul_job *job = context;
@@ -282,7 +281,7 @@ static void load_floats(const st_cpu_call *call, const st_bound_weight *matrix, 
     else matrix->info->dequantise(row, out, count / matrix->info->block);
 }
 
-/* A batch: some columns, a stretch of their elements at a time, are turned and multiplied as matrices of floats. */
+/* A batch: some columns, a stretch of their elements at a time, are transposed and multiplied as float matrices. */
 static void float_batch_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
@@ -290,16 +289,16 @@ static void float_batch_part(void *context, uint32_t worker, size_t part)
     const st_bound_weight *matrix = &bound->weight[0];
     size_t first = part * ST_FLOAT_COLUMNS, width = matrix->ne[0];
     size_t columns = bound->out.width - first < ST_FLOAT_COLUMNS ? bound->out.width - first : ST_FLOAT_COLUMNS;
-    float *rows = st_cpu_scratch(call, worker), *turned = rows + ST_FLOAT_COLUMNS * ST_FLOAT_STRETCH;
-    float *sums = turned + ST_FLOAT_COLUMNS * ST_FLOAT_STRETCH; /* [ST_FLOAT_ROWS, ST_FLOAT_COLUMNS] */
+    float *rows = st_cpu_scratch(call, worker), *transposed = rows + ST_FLOAT_COLUMNS * ST_FLOAT_STRETCH;
+    float *sums = transposed + ST_FLOAT_COLUMNS * ST_FLOAT_STRETCH; /* [ST_FLOAT_ROWS, ST_FLOAT_COLUMNS] */
     for (size_t row = 0; row < call->rows; row += ST_FLOAT_ROWS) {
         size_t tokens = call->rows - row < ST_FLOAT_ROWS ? call->rows - row : ST_FLOAT_ROWS;
         for (size_t at = 0; at < width; at += ST_FLOAT_STRETCH) {
             size_t count = width - at < ST_FLOAT_STRETCH ? width - at : ST_FLOAT_STRETCH;
             for (size_t c = 0; c < ST_FLOAT_COLUMNS; c++)
                 load_floats(call, matrix, first + (c < columns ? c : columns - 1), at, count, rows + c * ST_FLOAT_STRETCH);
-            call->isa->transpose(rows, ST_FLOAT_STRETCH, turned, ST_FLOAT_COLUMNS, ST_FLOAT_COLUMNS, count);
-            call->isa->gemm(st_cpu_row(bound->in[0], row) + at, width, turned, ST_FLOAT_COLUMNS, sums, ST_FLOAT_COLUMNS,
+            call->isa->transpose(rows, ST_FLOAT_STRETCH, transposed, ST_FLOAT_COLUMNS, ST_FLOAT_COLUMNS, count);
+            call->isa->gemm(st_cpu_row(bound->in[0], row) + at, width, transposed, ST_FLOAT_COLUMNS, sums, ST_FLOAT_COLUMNS,
                             tokens, ST_FLOAT_COLUMNS, count, at > 0);
         }
         for (size_t t = 0; t < tokens; t++)
