@@ -18,7 +18,7 @@ KERNEL_MATH := -ffp-contract=fast -fno-math-errno -fno-trapping-math
 CFLAGS_EXTRA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_MATH)
 CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
-CFLAGS_EXTRA_avx512bytes := $(CFLAGS_EXTRA_avx512)
+CFLAGS_EXTRA_amx := $(CFLAGS_EXTRA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
 # Vectorised for any x86-64: the same numbers on every machine.
 CFLAGS_EXTRA_rank := -fno-trapping-math -ffp-contract=off
@@ -106,7 +106,7 @@ $(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/ma
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
 TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_interrupt unit/test_cache_stress \
-	unit/test_watch conform/test_bytes fault/test_experts_fault conform/test_conform)
+	unit/test_watch conform/test_attention fault/test_experts_fault conform/test_conform)
 # valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
 VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))
 CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)

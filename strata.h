@@ -175,7 +175,7 @@ typedef struct strata_engine_options {
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: all physical cores */
     const char *cpu;     /* CPU kernels: "ref", "avx2" or "avx512"; NULL: the fastest that the CPU supports */
-    const char *kv_type; /* "f32", "bf16" or "q8_0"; NULL: by the model */
+    const char *kv_type; /* "f32", "f16", "bf16" or "q8_0"; NULL: f16, or bf16 for models with recurrent layers */
     bool nextn;          /* also run the model's NextN block */
     bool profile;        /* time every kind of operation, for strata_engine_describe */
     bool expert_stats;   /* count hits, misses and uploads of routed experts, for strata_engine_describe */

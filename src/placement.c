@@ -90,7 +90,6 @@ typedef struct word_row {
     int value;
 } word_row;
 
-static const word_row kv_words[] = {{"f32", ST_TYPE_F32}, {"bf16", ST_TYPE_BF16}, {"q8_0", ST_TYPE_Q8_0}, {NULL, -1}};
 static const word_row moe_words[] = {
     {"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cache", ST_MOE_CACHE}, {"cpu", ST_MOE_CPU}, {NULL, ST_MOE_AUTO}};
 
@@ -105,12 +104,13 @@ static const word_row *find_word(const word_row *rows, const char *word)
 static strata_status set_words(const strata_engine_options *options, const strata_placement *placement,
                                st_plan_options *out, strata_error *error)
 {
-    const word_row *kv = find_word(kv_words, options->kv_type), *moe = find_word(moe_words, placement->moe);
-    if (!kv)
-        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected f32, bf16 or q8_0, found %s", options->kv_type);
+    const st_kv_type *kv = options->kv_type ? st_kv_type_find(options->kv_type) : NULL;
+    const word_row *moe = find_word(moe_words, placement->moe);
+    if (options->kv_type && !kv)
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES ", found %s", options->kv_type);
     if (!moe)
         return st_error_set(error, STRATA_USAGE, NULL, "placement.moe: expected resident, cache or cpu, found %s", placement->moe);
-    out->kv_type = kv->value;
+    out->kv_type = kv ? (int32_t)kv->type : -1;
     out->moe = (st_moe_mode)moe->value;
     return STRATA_OK;
 }

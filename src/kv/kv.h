@@ -1,4 +1,4 @@
-/* Where a position's keys and values lie, and what a sequence remembers: caches per layer in float32, bf16 or q8_0, rings
+/* Where a position's keys and values lie, and what a sequence remembers: caches per layer in float32, f16, bf16 or q8_0, rings
  * for window and chunked layers, recurrent state, snapshots. Alone knows position → storage. Knows no weights and no
  * operations; hands views (backend.h) to whoever runs them. */
 #ifndef ST_KV_KV_H

@@ -1,14 +1,32 @@
 /* The layout: which bytes every layer of a sequence takes. Pure. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "kv/layout.h"
 #include "quant/row.h"
 
+const st_kv_type st_kv_types[ST_KV_TYPES] = {
+    {"f32", ST_TYPE_F32}, {"f16", ST_TYPE_F16}, {"bf16", ST_TYPE_BF16}, {"q8_0", ST_TYPE_Q8_0}};
+
+const char *st_kv_type_name(st_type type)
+{
+    for (size_t i = 0; i < ST_KV_TYPES; i++)
+        if (st_kv_types[i].type == type) return st_kv_types[i].name;
+    return NULL;
+}
+
+const st_kv_type *st_kv_type_find(const char *name)
+{
+    for (size_t i = 0; i < ST_KV_TYPES; i++)
+        if (strcmp(st_kv_types[i].name, name) == 0) return &st_kv_types[i];
+    return NULL;
+}
+
 st_type st_kv_default_type(const st_desc *desc)
 {
-    return desc->recurrent ? ST_TYPE_BF16 : ST_TYPE_F32;
+    return desc->recurrent ? ST_TYPE_BF16 : ST_TYPE_F16;
 }
 
 size_t st_kv_layer_bytes(const st_kv_layer *layer)
@@ -102,8 +120,8 @@ bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
                                  const st_kv_layout **out, strata_error *error)
 {
-    if (!st_row_supported(options->type))
-        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected f32, bf16 or q8_0");
+    if (!st_kv_type_name(options->type))
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES);
     if (options->context == 0 || options->batch == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "context %" PRIu32 ", batch %" PRIu32 ": expected at least 1",
                             options->context, options->batch);

@@ -17,7 +17,19 @@ typedef struct st_kv_options {
     uint8_t device;
 } st_kv_options;
 
-/* The type when nobody asks for one. */
+/* The types that keys and values may have, by their names in options and JSON. */
+enum { ST_KV_TYPES = 4 };
+#define ST_KV_TYPE_NAMES "f32, f16, bf16 or q8_0"
+typedef struct st_kv_type {
+    const char *name;
+    st_type type;
+} st_kv_type;
+extern const st_kv_type st_kv_types[ST_KV_TYPES];
+
+const char *st_kv_type_name(st_type type);        /* NULL: not one of them */
+const st_kv_type *st_kv_type_find(const char *name); /* the same */
+
+/* The type unless the caller asks for one: f16, and bf16 for models with recurrent layers. */
 st_type st_kv_default_type(const st_desc *desc);
 
 /* One layer's place in the one block of memory. */

@@ -206,18 +206,6 @@ static void store_kv(builder *b, const st_attention_desc *a, keys_and_values kv)
     emit(b, ST_OP_KV_STORE, kv.k, kv.v, ST_NO_VALUE)->p.kv.kv_layer = a->kv_layer;
 }
 
-static bool is_quantised(const builder *b, int32_t weight)
-{
-    return weight == ST_NO_WEIGHT || b->binding->weights[weight].tensor->info->block > 1;
-}
-
-/* Whether nothing that attention looks at was computed with float weights. */
-static bool projections_are_quantised(const builder *b)
-{
-    return is_quantised(b, weight(b, ST_ROLE_ATTN_Q)) && is_quantised(b, weight(b, ST_ROLE_ATTN_K)) &&
-           is_quantised(b, weight(b, ST_ROLE_ATTN_V));
-}
-
 /* Projections of one input are adjacent, so that a backend may fuse them. */
 static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
 {
@@ -247,7 +235,6 @@ static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
     op->p.attention.chunk = a->chunk;
     op->p.attention.kv_layer = a->kv_layer;
     op->p.attention.scale = a->scale;
-    op->p.attention.narrow = projections_are_quantised(b);
     if (gate != ST_NO_VALUE) emit(b, ST_OP_SIGMOID_GATE, out, gate, out);
     return matmul_bias(b, "attention_out", weight(b, ST_ROLE_ATTN_OUTPUT), weight(b, ST_ROLE_ATTN_OUTPUT_BIAS), out);
 }

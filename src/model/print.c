@@ -38,7 +38,6 @@ static void print_attention(const st_op *op, st_buf *out)
                   op->p.attention.kv_heads, op->p.attention.key_length, op->p.attention.kv_layer);
     if (op->p.attention.window) st_buf_printf(out, ", window %" PRIu32, op->p.attention.window);
     if (op->p.attention.chunk) st_buf_printf(out, ", chunks of %" PRIu32, op->p.attention.chunk);
-    if (op->p.attention.narrow) st_buf_printf(out, ", narrow");
 }
 
 static void print_route(const st_op *op, st_buf *out)

@@ -58,7 +58,6 @@ typedef struct st_op {
         struct {
             uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer;
             float scale;
-            bool narrow; /* keys and values come from quantised weights: a batch may round them to bytes */
         } attention;
         struct { uint32_t groups, stride, offset; } slice; /* out width = groups × size */
         struct { st_activation activation; } gate;

@@ -274,9 +274,7 @@ json_t *st_plan_json(const st_plan_source *source, const st_plan *plan)
     explainer e = {.source = source, .plan = plan};
     json_t *root = json_object();
     set_size(&e, root, "context", plan->context);
-    set(&e, root, "kv_type", json_string(plan->kv_type == ST_TYPE_F32    ? "f32"
-                                         : plan->kv_type == ST_TYPE_BF16 ? "bf16"
-                                                                         : "q8_0"));
+    set(&e, root, "kv_type", json_string(st_kv_type_name(plan->kv_type)));
     set_size(&e, root, "batch", plan->batch);
     set_size(&e, root, "sequences", plan->sequences);
     set(&e, root, "nextn", json_boolean(plan->nextn));

@@ -219,14 +219,6 @@ static void place_kv(st_planner *p, const st_draft *draft)
     }
 }
 
-static st_type kv_type_of(const st_planner *p)
-{
-    if (p->options.kv_type >= 0) return (st_type)p->options.kv_type;
-    for (uint32_t i = 0; i < p->kv_layer_count; i++)
-        if (p->kv_device[i] == ST_CARD) return ST_TYPE_BF16;
-    return st_kv_default_type(p->source->desc);
-}
-
 /* The number of a layer's experts on the GPU: its slots with a cache, else all or none. */
 static void place_slots(st_planner *p, const st_draft *draft)
 {
@@ -309,5 +301,5 @@ void st_draft_place(st_planner *p, st_draft *draft)
     }
     place_weights(p, draft);
     sum_weights(p, draft);
-    draft->kv_type = kv_type_of(p);
+    draft->kv_type = p->options.kv_type >= 0 ? (st_type)p->options.kv_type : st_kv_default_type(p->source->desc);
 }

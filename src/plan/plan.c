@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "plan/draft.h"
-#include "quant/row.h"
 
 enum { BATCH_MAX = 1 << 16, SMALL_BATCH = 32, BATCHES_OF_PROMPT = 16 };
 
@@ -65,8 +64,8 @@ static strata_status check_numbers(const st_plan_source *source, const st_plan_o
     if (o->expert_slots < -1)
         return st_error_set(error, STRATA_USAGE, NULL, "placement.expert_slots: expected a number of slots, found %" PRId32,
                             o->expert_slots);
-    if (o->kv_type >= 0 && !st_row_supported((st_type)o->kv_type))
-        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected f32, bf16 or q8_0");
+    if (o->kv_type >= 0 && !st_kv_type_name((st_type)o->kv_type))
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES);
     if (o->nextn && source->program->nextn.body.count == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "the model has no NextN block");
     return STRATA_OK;

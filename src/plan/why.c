@@ -165,12 +165,9 @@ static void tell_context(st_planner *p, const st_draft *draft)
 static void tell_sizes(st_planner *p, const st_draft *draft)
 {
     const st_plan_options *o = &p->options;
-    bool on_card = false;
-    for (uint32_t i = 0; i < p->kv_layer_count; i++) on_card |= p->kv_device[i] == ST_CARD;
     char disk[ST_NUMBER_TEXT];
     WHY("kv type: %s (%s)", st_type_find(draft->kv_type)->name,
-        o->kv_type >= 0 ? "as asked" : on_card ? "keys and values are on a GPU"
-        : p->source->desc->recurrent ? "the model has recurrent state" : "keys and values are in RAM");
+        o->kv_type >= 0 ? "as asked" : p->source->desc->recurrent ? "the model has recurrent state" : "default");
     WHY("batch: %u (%s)", draft->batch,
         draft->batch == draft->context ? "the context is no longer" : o->batch ? "as asked"
         : draft->trunk > 0 && draft->expert_bytes[ST_HOST] ? "experts are in RAM" : "default");

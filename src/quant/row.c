@@ -20,9 +20,33 @@ static void f32_load(const unsigned char *row, size_t first, size_t count, float
     memcpy(to, row + first * sizeof *to, count * sizeof *to);
 }
 
-static size_t bf16_bytes(size_t count)
+static size_t two_bytes(size_t count)
 {
     return count * sizeof(uint16_t);
+}
+
+/* Half precision, with the largest finite value for what lies beyond it: an infinity would turn attention into NaN. */
+static uint16_t finite_half(float value)
+{
+    const float largest = 65504;
+    return st_float_to_half(value > largest ? largest : value < -largest ? -largest : value);
+}
+
+static void f16_store(const float *from, size_t count, unsigned char *row)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits = finite_half(from[i]);
+        memcpy(row + i * sizeof bits, &bits, sizeof bits);
+    }
+}
+
+static void f16_load(const unsigned char *row, size_t first, size_t count, float *to)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits;
+        memcpy(&bits, row + (first + i) * sizeof bits, sizeof bits);
+        to[i] = st_half_to_float(bits);
+    }
 }
 
 static void bf16_store(const float *from, size_t count, unsigned char *row)
@@ -52,7 +76,7 @@ static void q8_store_block(const float *from, size_t count, unsigned char *block
     float largest = 0;
     for (size_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(from[i]));
     float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
-    uint16_t half = st_float_to_half(scale);
+    uint16_t half = finite_half(scale);
     memcpy(block, &half, sizeof half);
     for (size_t i = 0; i < count; i++) {
         int8_t quantised = (int8_t)lrintf(from[i] * inverse);
@@ -86,14 +110,10 @@ typedef struct row_codec {
 
 static const row_codec codecs[] = {
     [ST_TYPE_F32] = {f32_bytes, f32_store, f32_load},
+    [ST_TYPE_F16] = {two_bytes, f16_store, f16_load},
     [ST_TYPE_Q8_0] = {q8_bytes, q8_store, q8_load},
-    [ST_TYPE_BF16] = {bf16_bytes, bf16_store, bf16_load},
+    [ST_TYPE_BF16] = {two_bytes, bf16_store, bf16_load},
 };
-
-bool st_row_supported(st_type type)
-{
-    return (size_t)type < sizeof codecs / sizeof *codecs && codecs[type].bytes;
-}
 
 size_t st_row_bytes(st_type type, size_t count)
 {

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "kv/layout.h"
 #include "quant/row.h"
 
 /* The shapes of a layer of a model with a few billion parameters. */
@@ -195,7 +196,6 @@ static strata_status time_rows(op_timer *l, st_op_kind kind, uint32_t rows)
 static strata_status time_all(op_timer *l)
 {
     static const uint32_t rows[] = {1, BATCH};
-    static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
     static const st_op_kind row_kinds[] = {ST_OP_RMS_NORM, ST_OP_ROPE, ST_OP_ADD, ST_OP_GATED_ACT, ST_OP_SIGMOID_GATE,
                                            ST_OP_SILU_GATE, ST_OP_SOFTCAP, ST_OP_CONV};
     strata_status status = STRATA_OK;
@@ -208,7 +208,8 @@ static strata_status time_all(op_timer *l)
         for (size_t t = 0; t < st_type_count() && status == STRATA_OK; t++)
             if (st_type_at(t) == ST_TYPE_Q4_K || st_type_at(t) == ST_TYPE_Q6_K || st_type_at(t) == ST_TYPE_Q8_0)
                 status = time_experts(l, st_type_at(t), rows[r]);
-        for (size_t t = 0; t < 3 && status == STRATA_OK; t++) status = time_attention(l, kv_types[t], rows[r]);
+        for (size_t t = 0; t < ST_KV_TYPES && status == STRATA_OK; t++)
+            status = time_attention(l, st_kv_types[t].type, rows[r]);
         if (status == STRATA_OK) status = time_deltanet(l, rows[r]);
         for (size_t k = 0; k < sizeof row_kinds / sizeof *row_kinds && status == STRATA_OK; k++)
             status = time_rows(l, row_kinds[k], rows[r]);

@@ -190,7 +190,7 @@ done <<'ROWS'
 --frequency-penalty|-101|a number from -100 to 100
 --seed|-2|a whole number from -1 to 9223372036854775807
 --seed|9223372036854775808|a whole number from -1 to 9223372036854775807
---kv-type|f16|TYPE
+--kv-type|f8|TYPE
 --logit-bias|1|ID(+|-)X
 --logit-bias|+1|ID(+|-)X
 --logit-bias|1+|ID(+|-)X

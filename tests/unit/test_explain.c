@@ -130,7 +130,7 @@ static void kv_types_have_the_names_of_the_options(void **state)
 {
     (void)state;
     static const struct { st_type type; const char *name; } rows[] = {
-        {ST_TYPE_F32, "f32"}, {ST_TYPE_BF16, "bf16"}, {ST_TYPE_Q8_0, "q8_0"}};
+        {ST_TYPE_F32, "f32"}, {ST_TYPE_F16, "f16"}, {ST_TYPE_BF16, "bf16"}, {ST_TYPE_Q8_0, "q8_0"}};
     rig r;
     open_rig(&r, "llama.gguf");
     for (size_t i = 0; i < 3; i++) {

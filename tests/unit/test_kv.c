@@ -53,9 +53,9 @@ static void bytes_per_token(void **state)
 {
     (void)state;
     static const struct { const char *name; uint32_t layers, kv_heads, length; st_type type; double kib; } rows[] = {
-        {"Qwen3-8B", 36, 8, 128, ST_TYPE_F32, 288},  {"Qwen3-8B", 36, 8, 128, ST_TYPE_BF16, 144},
-        {"Qwen3-8B", 36, 8, 128, ST_TYPE_Q8_0, 76.5}, {"27B", 16, 4, 256, ST_TYPE_BF16, 64},
-        {"35B-A3B", 10, 2, 256, ST_TYPE_BF16, 20},
+        {"Qwen3-8B", 36, 8, 128, ST_TYPE_F32, 288},  {"Qwen3-8B", 36, 8, 128, ST_TYPE_F16, 144},
+        {"Qwen3-8B", 36, 8, 128, ST_TYPE_BF16, 144}, {"Qwen3-8B", 36, 8, 128, ST_TYPE_Q8_0, 76.5},
+        {"27B", 16, 4, 256, ST_TYPE_BF16, 64},       {"35B-A3B", 10, 2, 256, ST_TYPE_BF16, 20},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         made m;
@@ -183,7 +183,7 @@ static void what_is_refused(void **state)
     st_kv_options huge = {.type = ST_TYPE_F32, .context = 1u << 30, .batch = 512};
     assert_int_equal(st_kv_layout_build(&m.desc, &huge, &m.arena, &layout, &error), STRATA_MEMORY);
     assert_non_null(strstr(error.message, "1073741824 positions"));
-    st_kv_options type = {.type = ST_TYPE_F16, .context = 8, .batch = 8};
+    st_kv_options type = {.type = ST_TYPE_Q4_0, .context = 8, .batch = 8};
     assert_int_equal(st_kv_layout_build(&m.desc, &type, &m.arena, &layout, &error), STRATA_USAGE);
     st_kv_options empty = {.type = ST_TYPE_F32, .context = 0, .batch = 8}, still = {.type = ST_TYPE_F32, .context = 8};
     assert_int_equal(st_kv_layout_build(&m.desc, &empty, &m.arena, &layout, &error), STRATA_USAGE);
@@ -197,10 +197,24 @@ static void what_is_refused(void **state)
     st_arena_free(&m.arena);
 }
 
+static void types_have_names(void **state)
+{
+    (void)state;
+    for (uint32_t type = 0; type < 64; type++) {
+        const char *name = st_kv_type_name((st_type)type);
+        bool one = type == ST_TYPE_F32 || type == ST_TYPE_F16 || type == ST_TYPE_BF16 || type == ST_TYPE_Q8_0;
+        assert_int_equal(name != NULL, one);
+        if (!one) continue;
+        assert_int_equal(st_kv_type_find(name)->type, type);
+        assert_non_null(strstr(ST_KV_TYPE_NAMES, name));
+    }
+    assert_null(st_kv_type_find("q4_0"));
+}
+
 static void the_type_by_itself(void **state)
 {
     (void)state;
-    assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = false}), ST_TYPE_F32);
+    assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = false}), ST_TYPE_F16);
     assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = true}), ST_TYPE_BF16);
 }
 
@@ -440,7 +454,7 @@ int main(void)
         cmocka_unit_test(shared_layers_take_nothing),
         cmocka_unit_test(pieces_lie_apart),
         cmocka_unit_test(what_is_refused),
-        cmocka_unit_test(the_type_by_itself),
+        cmocka_unit_test(types_have_names), cmocka_unit_test(the_type_by_itself),
         cmocka_unit_test(full_layers_go_back_anywhere),
         cmocka_unit_test(rings_go_back_as_far_as_they_hold),
         cmocka_unit_test(rings_remember_the_highest),

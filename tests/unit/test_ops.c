@@ -256,7 +256,7 @@ static void attention(void **state)
         {4, 2, 8, 8, 6, 0, 40, 40, ST_TYPE_F32},   {4, 2, 8, 8, 6, 0, 10, 40, ST_TYPE_F32}, /* a ring: 6 + 5 − 1 */
         {4, 2, 8, 8, 1, 0, 5, 40, ST_TYPE_F32},    {4, 2, 8, 8, 0, 7, 11, 40, ST_TYPE_F32},
         {4, 2, 8, 8, 0, 10, 40, 40, ST_TYPE_F32},  {4, 2, 9, 5, 0, 0, 40, 40, ST_TYPE_BF16},
-        {4, 2, 9, 9, 6, 0, 10, 40, ST_TYPE_Q8_0},
+        {4, 2, 9, 9, 6, 0, 10, 40, ST_TYPE_Q8_0},   {4, 2, 9, 5, 0, 0, 40, 40, ST_TYPE_F16},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_attention(&cases[i]);
 }

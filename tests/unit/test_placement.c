@@ -210,7 +210,7 @@ static void options_that_make_no_sense(void **state)
 {
     (void)state;
     refuse(PLACEMENT(.moe = "gpu"), "placement.moe: expected resident, cache or cpu, found gpu");
-    refuse_options(&(strata_engine_options){.kv_type = "q4_0"}, "options.kv_type: expected f32, bf16 or q8_0, found q4_0");
+    refuse_options(&(strata_engine_options){.kv_type = "q4_0"}, "options.kv_type: expected f32, f16, bf16 or q8_0, found q4_0");
 }
 
 /* ---- profiles in files ----------------------------------------------------------------------------------------------- */

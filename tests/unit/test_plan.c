@@ -16,7 +16,7 @@ enum {
     OUTPUT_NORM = 64 * 4,
     EMBEDDING = 64 * 256 * 4,
     LAYERS = 4,
-    ROW_BF16 = 2 * 32 * 2,
+    ROW_F16 = 2 * 32 * 2,
     STAGING = 2 * 256 + 256 * 4, /* two step blocks of 16 rows, a row of logits */
 };
 
@@ -81,14 +81,14 @@ static void everything_on_the_card(void **state)
     assert_int_equal(plan->layers_on_card, 4);
     assert_int_equal(plan->ffn_on_card, 4);
     assert_true(plan->output_on_card);
-    assert_int_equal(plan->kv_type, ST_TYPE_BF16);
+    assert_int_equal(plan->kv_type, ST_TYPE_F16);
     assert_int_equal(plan->experts.mode, ST_MOE_AUTO);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_RUNTIME), 12345);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * LAYERS * ROW_BF16);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * LAYERS * ROW_F16);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), 0);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STAGING), 0);
-    uint64_t used = LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + 1024 * LAYERS * ROW_BF16 +
+    uint64_t used = LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + 1024 * LAYERS * ROW_F16 +
                     plan->sequence[ST_CARD].working.bytes;
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_GRANULARITY), (2 << 20) - used % (2 << 20));
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), EMBEDDING);
@@ -114,10 +114,10 @@ static void nothing_on_a_card(void **state)
         assert_int_equal(plan->device_count, 1);
         assert_int_equal(plan->layers_on_card, 0);
         assert_false(plan->output_on_card);
-        assert_int_equal(plan->kv_type, ST_TYPE_F32);
+        assert_int_equal(plan->kv_type, ST_TYPE_F16);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS),
                          LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING);
-        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * 2 * ROW_BF16);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * ROW_F16);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 0);
         if (i > 0) check_why(&rig, i == 1 ? "no GPU takes part: placement.layers 0" : "not one layer fits");
     }
@@ -137,8 +137,8 @@ static void layers_from_the_first(void **state)
         assert_int_equal(plan->ffn_on_card, n);
         assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), n * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), (LAYERS - n) * (ATTENTION + FFN) + EMBEDDING);
-        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 512 * n * ROW_BF16);
-        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 512 * (LAYERS - n) * ROW_BF16);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 512 * n * ROW_F16);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 512 * (LAYERS - n) * ROW_F16);
         for (int32_t l = 0; l < LAYERS; l++) assert_int_equal(plan->kv_device[l], l < n ? ST_CARD : ST_HOST);
     }
     plan_rig_close(&rig);
@@ -183,7 +183,7 @@ static void whole_layers_go_to_ram_last_first(void **state)
     rig.options.context = 1024;
     rig.options.cpu_ffn_layers = LAYERS;
     rig.options.layers = 1; /* with the output matrix */
-    uint64_t working = plan_rig_get(&rig)->sequence[ST_CARD].working.bytes, layer = ATTENTION + 1024 * ROW_BF16;
+    uint64_t working = plan_rig_get(&rig)->sequence[ST_CARD].working.bytes, layer = ATTENTION + 1024 * ROW_F16;
     rig.options.cpu_ffn_layers = 0;
     rig.options.layers = ST_LAYERS_AUTO;
     for (uint32_t n = 1; n <= LAYERS; n++) {
@@ -276,7 +276,6 @@ static void what_the_card_cannot_run(void **state)
     plan_rig_get(&rig);
     assert_int_equal(device_of(&rig, ST_OP_KV_STORE, 2, 0), ST_HOST);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 0);
-    assert_int_equal(rig.plan->kv_type, ST_TYPE_F32); /* none of it is on a card */
     plan_rig_close(&rig);
 }
 
@@ -317,15 +316,15 @@ static void what_the_host_cannot_run(void **state)
 
 /* --- keys, values and state -------------------------------------------------------------------------------------- */
 
-static void three_kv_types(void **state)
+static void kv_types(void **state)
 {
     (void)state;
     static const struct { int32_t type; uint64_t row; } rows[] = {
-        {ST_TYPE_F32, 2 * 32 * 4}, {ST_TYPE_BF16, 2 * 32 * 2}, {ST_TYPE_Q8_0, 2 * 34}, {-1, 2 * 32 * 2}};
+        {ST_TYPE_F32, 2 * 32 * 4}, {ST_TYPE_F16, 2 * 32 * 2}, {ST_TYPE_BF16, 2 * 32 * 2}, {ST_TYPE_Q8_0, 2 * 34}, {-1, 2 * 32 * 2}};
     plan_rig rig;
     plan_rig_open(&rig, &plan_small);
     rig.options.context = 1000;
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rig.options.kv_type = rows[i].type;
         plan_rig_get(&rig);
         assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1000 * LAYERS * rows[i].row);
@@ -530,7 +529,7 @@ static void contradictions(void **state)
     check_refused(&rig, STRATA_USAGE, "no NextN block", "");
     rig.options.nextn = false;
     rig.options.kv_type = ST_TYPE_Q4_0;
-    check_refused(&rig, STRATA_USAGE, "options.kv_type: expected f32, bf16 or q8_0", "");
+    check_refused(&rig, STRATA_USAGE, "options.kv_type: expected f32, f16, bf16 or q8_0", "");
     rig.options.kv_type = -1;
     rig.options.sequences = 65;
     check_refused(&rig, STRATA_USAGE, "options.sessions: expected at most 64, found 65", "");
@@ -600,7 +599,7 @@ int main(void)
         cmocka_unit_test(what_the_card_cannot_run),
         cmocka_unit_test(a_card_that_cannot_add),
         cmocka_unit_test(what_the_host_cannot_run),
-        cmocka_unit_test(three_kv_types),
+        cmocka_unit_test(kv_types),
         cmocka_unit_test(rings_and_full_layers),
         cmocka_unit_test(shared_keys_and_values),
         cmocka_unit_test(recurrent_state_and_snapshots),

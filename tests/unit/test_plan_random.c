@@ -142,7 +142,7 @@ static void random_options(plan_rig *rig)
     o->layers = one_in(2) ? ST_LAYERS_AUTO : one_in(3) ? ST_LAYERS_ALL : (int32_t)between(0, layers);
     if (rig->source.device_count == 1 && o->layers != ST_LAYERS_AUTO) o->layers = 0;
     o->context = one_in(2) ? 0 : between(1, 2 * rig->source.desc->context_max);
-    o->kv_type = one_in(2) ? -1 : (int32_t)ONE_OF(ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0);
+    o->kv_type = one_in(2) ? -1 : (int32_t)ONE_OF(ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0);
     o->batch = ONE_OF(0, 1, 16, 256, 1000);
     o->out_rows = between(0, 40);
     o->sequences = between(0, 3);
@@ -263,7 +263,6 @@ static void more_memory_is_no_worse(void **state)
         rig.devices[ST_CARD].granularity = ONE_OF(1, 2 << 20);
         rig.devices[ST_CARD].link_up = rig.devices[ST_CARD].link_down = 50e9;
         rig.options.context = between(1, shape.context < 20000 ? shape.context : 20000);
-        rig.options.kv_type = ST_TYPE_BF16; /* else it is RAM's own where no card takes part */
         rig.options.batch = ONE_OF(1, 16, 256);
         rig.options.moe = (st_moe_mode)between(ST_MOE_AUTO, ST_MOE_CACHE);
         rig.options.layers = one_in(2) ? ST_LAYERS_AUTO : ST_LAYERS_ALL;

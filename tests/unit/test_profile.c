@@ -65,14 +65,14 @@ static void keys_and_values_count_at_their_type(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "qwen35moe", "gemma4-e", "llama4"};
-    static const st_type types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
+    static const st_type types[] = {ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0};
     uint32_t kinds[ST_OP_COUNT] = {0};
     for (size_t n = 0; n < 4; n++) {
         golden g;
         assert_true(golden_open(&g, names[n]));
         for (uint32_t i = 0; i < g.program->op_count; i++) {
             kinds[g.program->ops[i].kind]++;
-            for (int t = 0; t < 3; t++) {
+            for (int t = 0; t < 4; t++) {
                 check_work(&g, &g.program->ops[i], 1, 4096, types[t]);
                 check_work(&g, &g.program->ops[i], 512, 0, types[t]);
             }

@@ -11,7 +11,7 @@ enum { LENGTH_MAX = 200 };
 static const size_t lengths[] = {1, 2, 31, 32, 33, 63, 64, 65, 96, 127, 200};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };
 
-static const st_type types[] = {ST_TYPE_F32, ST_TYPE_BF16, ST_TYPE_Q8_0};
+static const st_type types[] = {ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0};
 
 static void fill(float *row, size_t count, unsigned seed)
 {
@@ -21,29 +21,23 @@ static void fill(float *row, size_t count, unsigned seed)
     }
 }
 
-static void only_these_types_hold_rows(void **state)
-{
-    (void)state;
-    for (uint32_t type = 0; type < 64; type++)
-        assert_int_equal(st_row_supported((st_type)type),
-                         type == ST_TYPE_F32 || type == ST_TYPE_BF16 || type == ST_TYPE_Q8_0);
-}
-
 static void bytes_are_exact(void **state)
 {
     (void)state;
     for (size_t n = 0; n < LENGTHS; n++) {
         size_t count = lengths[n], blocks = (count + 31) / 32;
         assert_int_equal(st_row_bytes(ST_TYPE_F32, count), 4 * count);
+        assert_int_equal(st_row_bytes(ST_TYPE_F16, count), 2 * count);
         assert_int_equal(st_row_bytes(ST_TYPE_BF16, count), 2 * count);
         assert_int_equal(st_row_bytes(ST_TYPE_Q8_0, count), count + 2 * blocks);
     }
 }
 
-/* What a stored element may differ from the one given: nothing, half a step of bf16, half a step of the block. */
+/* What a stored element may differ from the one given: nothing, half a step of the type, half a step of the block. */
 static double allowed_error(st_type type, const float *row, size_t count, size_t index)
 {
     if (type == ST_TYPE_F32) return 0;
+    if (type == ST_TYPE_F16) return fabs((double)row[index]) / 2048 + 0x1p-25; /* below 2⁻¹⁴ steps are 2⁻²⁴ */
     if (type == ST_TYPE_BF16) return fabs((double)row[index]) / 256;
     double largest = 0;
     for (size_t i = index / 32 * 32; i < index / 32 * 32 + 32 && i < count; i++)
@@ -54,7 +48,7 @@ static double allowed_error(st_type type, const float *row, size_t count, size_t
 static void what_goes_in_comes_out(void **state)
 {
     (void)state;
-    for (size_t t = 0; t < 3; t++)
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < LENGTHS; n++) {
             size_t count = lengths[n], bytes = st_row_bytes(types[t], count);
             float row[LENGTH_MAX], back[LENGTH_MAX + 1];
@@ -79,7 +73,7 @@ static void pieces_are_the_whole(void **state)
     float row[LENGTH_MAX], whole[LENGTH_MAX], piece[LENGTH_MAX];
     unsigned char stored[LENGTH_MAX * 4];
     fill(row, LENGTH_MAX, 7);
-    for (size_t t = 0; t < 3; t++) {
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         st_row_store(types[t], row, LENGTH_MAX, stored);
         st_row_load(types[t], stored, 0, LENGTH_MAX, whole);
         for (size_t first = 0; first < LENGTH_MAX; first += 7)
@@ -118,12 +112,42 @@ static void bf16_rounds_to_nearest_even(void **state)
     }
 }
 
+/* An infinity in the KV cache would turn attention into NaN: what lies beyond the range is the largest finite value. */
+static void f16_saturates(void **state)
+{
+    (void)state;
+    static const struct { float value; uint16_t stored; } cases[] = {
+        {65504, 0x7BFF}, {-65504, 0xFBFF}, {65520, 0x7BFF},     {-65520, 0xFBFF},     {1e5f, 0x7BFF}, {-3e38f, 0xFBFF},
+        {INFINITY, 0x7BFF}, {-INFINITY, 0xFBFF}, {65488, 0x7BFE}, {65489, 0x7BFF}, {0x1p-24f, 1}, {0x1p-26f, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint16_t found;
+        st_row_store(ST_TYPE_F16, &cases[i].value, 1, &found);
+        if (found != cases[i].stored) fail_msg("%g became %04x, expected %04x", (double)cases[i].value, found, cases[i].stored);
+    }
+    float nan = NAN, back;
+    uint16_t stored;
+    st_row_store(ST_TYPE_F16, &nan, 1, &stored);
+    st_row_load(ST_TYPE_F16, &stored, 0, 1, &back);
+    assert_true(isnan(back));
+}
+
+/* The same for the scale of a block: it saturates, and no element becomes an infinity or NaN. */
+static void q8_0_saturates(void **state)
+{
+    (void)state;
+    float row[32] = {3e38f, 1, 0, -3e38f}, back[32];
+    unsigned char stored[34];
+    st_row_store(ST_TYPE_Q8_0, row, 32, stored);
+    st_row_load(ST_TYPE_Q8_0, stored, 0, 32, back);
+    assert_true(back[0] == 127.0f * 65504 && back[1] == 0 && back[2] == 0 && back[3] == -127.0f * 65504);
+}
+
 static void zeros_and_extremes(void **state)
 {
     (void)state;
     float row[33] = {0}, back[33];
     unsigned char stored[64 * 4];
-    for (size_t t = 0; t < 3; t++) {
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         st_row_store(types[t], row, 33, stored);
         st_row_load(types[t], stored, 0, 33, back);
         for (int i = 0; i < 33; i++) assert_true(back[i] == 0);
@@ -145,7 +169,7 @@ static void zeros_and_extremes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_these_types_hold_rows), cmocka_unit_test(bytes_are_exact),
+        cmocka_unit_test(f16_saturates), cmocka_unit_test(q8_0_saturates), cmocka_unit_test(bytes_are_exact),
         cmocka_unit_test(what_goes_in_comes_out),     cmocka_unit_test(pieces_are_the_whole),
         cmocka_unit_test(q8_0_is_the_file_format),    cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(zeros_and_extremes),

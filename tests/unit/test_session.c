@@ -98,7 +98,7 @@ static void engine_options_that_are_refused(void **state)
     (void)state;
     static const struct { strata_engine_options options; const char *says; } rows[] = {
         {{.batch = 1 << 20}, "batch"},
-        {{.kv_type = "f16"}, "f32, bf16 or q8_0, found f16"},
+        {{.kv_type = "f8"}, "f32, f16, bf16 or q8_0, found f8"},
         {{.cpu = "abacus"}, "abacus"},
         {{.nextn = true}, "no NextN block"},
         {{.threads = 100000}, "threads"}};

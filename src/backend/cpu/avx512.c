@@ -121,7 +121,7 @@ static uint64_t int8_work(uint64_t rounds)
 
 static const st_isa isa = {
     .name = "avx512",
-    .bytes = &st_isa_avx512_bytes,
+    .split = st_isa_amx,
     .types =
         {
             [ST_TYPE_Q4_0] = {dots512_q4_0, unpack_q4_0, 32, 8, false},

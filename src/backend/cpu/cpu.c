@@ -20,6 +20,7 @@ struct st_device {
     st_pool *pool;
     const st_cpu_kernel *kernels; /* [ST_OP_COUNT] */
     const st_isa *isa;            /* NULL: the reference */
+    const st_isa_split *split;    /* NULL: no fast products of bfloat16 */
     st_scratch_statement scratch;
     const char *name;
     bool profile;
@@ -90,6 +91,7 @@ static strata_status cpu_open(const st_device_options *options, st_device **out,
     device->kernels = level->kernels;
     device->scratch = level->scratch;
     device->isa = level->isa ? level->isa() : NULL;
+    device->split = device->isa && device->isa->split ? device->isa->split() : NULL;
     device->name = level->name;
     device->profile = options->profile;
     strata_status status = st_pool_new(options->threads, &device->pool, error);
@@ -298,6 +300,7 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_err
         .rows = source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count,
         .step = source->step,
         .isa = device->isa,
+        .split = device->split,
         .pool = device->pool,
         .shared = source->scratch,
         .scratch = (unsigned char *)source->scratch + source->shared_bytes,

@@ -13,6 +13,7 @@ typedef struct st_cpu_call {
     const st_op *op;          /* bound->op */
     uint32_t group;           /* operations that run as one; 1 on the reference path */
     const st_isa *isa;        /* NULL on the reference path */
+    const st_isa_split *split; /* NULL: the CPU has no fast products of bfloat16 */
     uint32_t rows;
     st_step *step;
     st_pool *pool;

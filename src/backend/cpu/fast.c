@@ -84,6 +84,22 @@ static void fast_rope(const st_cpu_call *call)
     each_row(call, call->bound->out.width, rope_row);
 }
 
+static void kv_store_row(const st_cpu_call *call, size_t row)
+{
+    const st_bound_op *bound = call->bound;
+    const st_kv_view *kv = &bound->kv;
+    size_t slot = (call->step->position + row) % kv->capacity;
+    void (*store)(const float *in, void *out, size_t count) = call->isa->from_float[kv->type];
+    store(st_cpu_row(bound->in[0], row), kv->keys + slot * kv->key_row_bytes, bound->in[0].width);
+    store(st_cpu_row(bound->in[1], row), kv->values + slot * kv->value_row_bytes, bound->in[1].width);
+}
+
+static void fast_kv_store(const st_cpu_call *call)
+{
+    if (!call->isa->from_float[call->bound->kv.type]) reference(call);
+    else each_row(call, call->bound->in[0].width, kv_store_row);
+}
+
 static void add_row(const st_cpu_call *call, size_t row)
 {
     float *out = st_cpu_row(call->bound->out, row), *first = st_cpu_row(call->bound->in[0], row);
@@ -174,7 +190,7 @@ const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
     [ST_OP_ANGLES] = reference, /* once per batch, not per layer */
     [ST_OP_ROPE] = fast_rope,
     [ST_OP_TEMPERATURE] = reference, /* a multiplication per element, on one layer in four of one family */
-    [ST_OP_KV_STORE] = reference,
+    [ST_OP_KV_STORE] = fast_kv_store,
     [ST_OP_ATTENTION] = st_cpu_fast_attention,
     [ST_OP_SLICE] = reference, /* copies */
     [ST_OP_CONCAT] = reference,

@@ -1,52 +1,73 @@
-/* Attention on the fast path. A batch in floats: tiles of keys are turned once and meet the queries of a block of rows and
- * of all heads that share them, with a running softmax (fast_bytes.c has the same in bytes). A few rows: the cache is read
- * once, in the order in which it lies, split into stretches of positions so that every thread has some, and the stretches are
- * joined in order. */
+/* Attention on the fast path. A batch of rows: a block of queries, all that read one KV head, is multiplied with tiles of
+ * keys and values, with an online softmax. Products are float32; for KV narrower than that they are sums of bfloat16
+ * products where the CPU has fast ones. A tile covers the same positions in every batch, so a row's result does not
+ * depend on the rows beside it. A few rows (decode): the KV cache is read once, in the order of its memory, split into stretches of
+ * positions so that every thread has some; the partial sums of the stretches are added in order. */
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/fast_attention.h"
+#include "backend/cpu/fast.h"
 #include "quant/blocks.h"
 #include "quant/row.h"
 
 enum {
     KEYS = ST_KEY_TILE,
-    STRETCH = 64,       /* positions of a stretch, or some times as many … */
-    FEW = ST_FEW_KEYS, /* … of which a few rows take so many at a time */
+    STRETCH = 64,      /* a stretch is a multiple of so many positions */
+    FEW = ST_FEW_KEYS, /* positions that a few rows take at a time */
     PARTS_PER_THREAD = 4,
-    RUN = ST_KEY_RUN,      /* positions that all heads of a few rows take before the next (few.inc) … */
-    FETCH_BYTES = 3 << 10, /* … and what is fetched ahead, behind the next run */
-    VEC = 16,
+    RUN = ST_KEY_RUN,          /* positions whose heads are read before the next positions (few.inc) */
+    PREFETCH_BYTES = 3 << 10,  /* how far behind the next run the prefetch reaches */
+    TILE = ST_SPLIT_TILE,
+    CHUNK = ST_SPLIT_CHUNK,
 };
 
-st_attention_shape st_attention_shape_of(const st_op *op)
+typedef struct shape {
+    size_t heads, kv_heads, shared; /* shared: query heads that read one KV head */
+    size_t key, value;              /* elements of a head */
+} shape;
+
+static shape shape_of(const st_op *op)
 {
-    st_attention_shape s = {.heads = op->p.attention.heads, .kv_heads = op->p.attention.kv_heads,
-                            .key = op->p.attention.key_length, .value = op->p.attention.value_length};
+    shape s = {.heads = op->p.attention.heads, .kv_heads = op->p.attention.kv_heads,
+               .key = op->p.attention.key_length, .value = op->p.attention.value_length};
     s.shared = s.heads / s.kv_heads;
     return s;
 }
 
-st_cache_side st_cache_keys(const st_cpu_call *call)
+/* The keys or the values of a KV cache. */
+typedef struct cache_side {
+    const unsigned char *rows;
+    size_t row_bytes;
+    size_t width; /* elements of a head */
+} cache_side;
+
+static cache_side keys_of(const st_cpu_call *call)
 {
-    return (st_cache_side){call->bound->kv.keys, call->bound->kv.key_row_bytes, call->op->p.attention.key_length};
+    return (cache_side){call->bound->kv.keys, call->bound->kv.key_row_bytes, call->op->p.attention.key_length};
 }
 
-st_cache_side st_cache_values(const st_cpu_call *call)
+static cache_side values_of(const st_cpu_call *call)
 {
-    return (st_cache_side){call->bound->kv.values, call->bound->kv.value_row_bytes, call->op->p.attention.value_length};
+    return (cache_side){call->bound->kv.values, call->bound->kv.value_row_bytes, call->op->p.attention.value_length};
 }
 
-void st_cache_load(const st_cpu_call *call, const st_cache_side *side, uint32_t first, size_t count, size_t head,
-                   size_t padded, uintptr_t fetch, float *out)
+static void prefetch(uintptr_t from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(from + at), 0, 2);
+}
+
+/* Loads `count` positions of one KV head as float rows of `padded` elements, the rest of each zero. Meanwhile it
+ * prefetches as many bytes from `ahead` on, unless that is 0. */
+static void load_rows(const st_cpu_call *call, const cache_side *side, uint32_t first, size_t count, size_t head,
+                      size_t padded, uintptr_t ahead, float *out)
 {
     const st_kv_view *kv = &call->bound->kv;
     size_t size = side->width, from = st_row_bytes(kv->type, head * size), bytes = st_row_bytes(kv->type, size);
     void (*to_float)(const void *row, float *out, size_t count) = call->isa->to_float[kv->type];
-    for (size_t i = 0; i < count; i++, fetch += fetch ? bytes : 0) {
+    for (size_t i = 0; i < count; i++, ahead += ahead ? bytes : 0) {
         const unsigned char *row = side->rows + (first + i) % kv->capacity * side->row_bytes;
         float *to = out + i * padded;
-        if (fetch) st_fetch_lines(fetch, bytes);
+        if (ahead) prefetch(ahead, bytes);
         if (to_float) to_float(row + from, to, size);
         else if (size % ST_BLOCK == 0) call->isa->q8_to_float(row + from, to, size);
         else st_row_load(kv->type, row, head * size, size, to);
@@ -54,110 +75,139 @@ void st_cache_load(const st_cpu_call *call, const st_cache_side *side, uint32_t 
     }
 }
 
-/* --- a block of rows ---------------------------------------------------------------------------------------------------------------- */
+/* --- a batch of rows ------------------------------------------------------------------------------------------------- */
 
+/* The scratch of a worker. */
 typedef struct block_state {
-    size_t queries;   /* rows × shared heads */
-    size_t padded;    /* the width of a value, in whole vectors */
-    float *q;         /* [queries, key] */
-    float *rows;      /* [KEYS, max(key, padded)] */
-    float *turned;    /* [key, KEYS] */
-    float *scores;    /* [queries, KEYS] */
-    float *out;       /* [queries, padded] */
-    float *largest, *sum; /* [queries] */
+    const st_isa_split *split; /* NULL: products are float32 */
+    size_t rows, queries;      /* queries: rows × shared, padded to whole tiles */
+    size_t key, value;         /* elements of a head, padded to whole chunks and tiles */
+    size_t stride;             /* of sums: `value` sums, the maximum, the sum of weights */
+    float *q;                  /* [queries, key] */
+    float *tile;               /* [KEYS, max(key, value)] */
+    float *transposed;         /* [key, KEYS] */
+    float *scores;             /* [queries, KEYS] */
+    float *sums;               /* [queries, stride] */
 } block_state;
 
-static size_t rows_of_block(const st_attention_shape *s)
+static size_t round_up(size_t count, size_t multiple)
+{
+    return (count + multiple - 1) / multiple * multiple;
+}
+
+static size_t rows_of_block(const shape *s)
 {
     return s->shared >= ST_QUERY_BLOCK ? 1 : ST_QUERY_BLOCK / s->shared;
 }
 
-static block_state block_in(float *scratch, const st_attention_shape *s)
+static block_state block_in(const st_cpu_call *call, uint32_t worker, const shape *s, size_t rows)
 {
-    block_state b = {.padded = (s->value + VEC - 1) / VEC * VEC, .q = scratch};
-    size_t queries = rows_of_block(s) * s->shared, widest = s->key > b.padded ? s->key : b.padded;
-    b.rows = b.q + queries * s->key;
-    b.turned = b.rows + KEYS * widest;
-    b.scores = b.turned + KEYS * s->key;
-    b.out = b.scores + queries * KEYS;
-    b.largest = b.out + queries * b.padded;
-    b.sum = b.largest + queries;
+    block_state b = {.split = call->bound->kv.type == ST_TYPE_F32 ? NULL : call->split, .rows = rows};
+    b.key = b.split ? round_up(s->key, CHUNK) : s->key;
+    b.value = round_up(s->value, TILE);
+    b.stride = b.value + TILE;
+    b.queries = round_up(rows * s->shared, TILE);
+    b.q = st_cpu_scratch(call, worker);
+    b.tile = b.q + b.queries * b.key;
+    b.transposed = b.tile + KEYS * (b.key > b.value ? b.key : b.value);
+    b.scores = b.transposed + KEYS * b.key;
+    b.sums = b.scores + b.queries * KEYS;
     return b;
 }
 
 /* Query i of the block is row i / shared, head i % shared of the KV head's. */
-static void gather_queries(const st_cpu_call *call, const st_attention_shape *s, size_t first_row, size_t kv_head, block_state *b)
+static void gather_queries(const st_cpu_call *call, const shape *s, size_t first_row, size_t kv_head, block_state *b)
 {
-    for (size_t i = 0; i < b->queries; i++) {
+    memset(b->sums, 0, b->queries * b->stride * sizeof *b->sums);
+    memset(b->q, 0, b->queries * b->key * sizeof *b->q);
+    for (size_t i = 0; i < b->rows * s->shared; i++) {
         const float *q = st_cpu_row(call->bound->in[0], first_row + i / s->shared) + (kv_head * s->shared + i % s->shared) * s->key;
-        call->isa->scale(q, call->op->p.attention.scale, b->q + i * s->key, s->key);
-        b->largest[i] = -INFINITY;
-        b->sum[i] = 0;
+        call->isa->scale(q, call->op->p.attention.scale, b->q + i * b->key, s->key);
+        b->sums[i * b->stride + b->value] = -INFINITY;
     }
-    memset(b->out, 0, b->queries * b->padded * sizeof *b->out);
+    if (b->split) b->split->split_row(b->q, b->queries * b->key);
 }
 
-/* Scores outside what a row sees become −∞; the rest is weighed against the largest so far. */
-static void soften(const st_cpu_call *call, const st_attention_shape *s, uint32_t first_position, uint32_t tile, size_t count,
-                   block_state *b)
+/* Positions from … to − 1 of a tile, zeros elsewhere. */
+static void load_tile(const st_cpu_call *call, const cache_side *side, uint32_t tile, size_t from, size_t to, size_t kv_head,
+                      size_t width, float *out)
 {
-    for (size_t i = 0; i < b->queries; i++) {
-        uint32_t position = first_position + (uint32_t)(i / s->shared), from = st_cpu_first_seen(call->op, position);
+    memset(out, 0, from * width * sizeof *out);
+    load_rows(call, side, tile + (uint32_t)from, to - from, kv_head, width, 0, out + from * width);
+    memset(out + to * width, 0, (KEYS - to) * width * sizeof *out);
+}
+
+/* scores = q · keysᵀ */
+static void multiply_keys(const st_cpu_call *call, block_state *b)
+{
+    if (b->split) b->split->split_row(b->tile, KEYS * b->key);
+    call->isa->transpose(b->tile, b->key, b->transposed, KEYS, KEYS, b->key);
+    if (!b->split) {
+        call->isa->gemm(b->q, b->key, b->transposed, KEYS, b->scores, KEYS, b->queries, KEYS, b->key, false);
+        return;
+    }
+    bool exact = call->bound->kv.type == ST_TYPE_BF16; /* nothing is left for the low halves */
+    st_split queries = {b->q, b->q + TILE, b->key, CHUNK};
+    st_split keys = {b->transposed, exact ? NULL : b->transposed + TILE * KEYS, KEYS, CHUNK * KEYS};
+    b->split->gemm(&queries, &keys, b->scores, KEYS, b->queries, KEYS, b->key / CHUNK, false);
+}
+
+/* sums += weights · values, which are zero from position `count` of the tile on */
+static void multiply_values(const st_cpu_call *call, size_t count, block_state *b)
+{
+    if (!b->split) {
+        call->isa->gemm(b->scores, KEYS, b->tile, b->value, b->sums, b->stride, b->queries, b->value, count, true);
+        return;
+    }
+    bool exact = call->bound->kv.type == ST_TYPE_BF16;
+    b->split->split_row(b->scores, b->queries * KEYS);
+    for (size_t i = 0; i < KEYS; i += 2)
+        b->split->split_two_rows(b->tile + i * b->value, b->tile + (i + 1) * b->value, b->value);
+    st_split weights = {b->scores, b->scores + TILE, KEYS, CHUNK};
+    st_split values = {b->tile, exact ? NULL : b->tile + b->value, 2 * b->value, CHUNK * b->value};
+    b->split->gemm(&weights, &values, b->sums, b->stride, b->queries, b->value, KEYS / CHUNK, true);
+}
+
+/* Scores become weights; those of positions that a row does not see become 0. */
+static void softmax(const st_cpu_call *call, const shape *s, uint32_t first_position, uint32_t tile, block_state *b)
+{
+    for (size_t i = 0; i < b->rows * s->shared; i++) {
+        uint32_t position = first_position + (uint32_t)(i / s->shared), first = st_cpu_first_seen(call->op, position);
         float *scores = b->scores + i * KEYS;
-        size_t low = from > tile ? from - tile : 0;
-        size_t high = position >= tile ? (size_t)position - tile + 1 : 0;
-        if (high > count) high = count;
-        if (low >= high) {
-            memset(scores, 0, KEYS * sizeof *scores);
-            continue;
-        }
-        float top = call->isa->maximum(scores + low, high - low);
-        if (top > b->largest[i]) {
-            float shrink = expf(b->largest[i] - top);
-            b->sum[i] *= shrink;
-            call->isa->scale(b->out + i * b->padded, shrink, b->out + i * b->padded, b->padded);
-            b->largest[i] = top;
-        }
-        b->sum[i] += call->isa->exp_and_sum(scores + low, b->largest[i], high - low);
+        size_t low = first > tile ? first - tile : 0, high = position >= tile ? (size_t)position - tile + 1 : 0;
+        if (high > KEYS) high = KEYS;
+        if (low > high) low = high;
+        if (low < high)
+            call->isa->softmax(scores + low, KEYS, 1, high - low, b->sums + i * b->stride, b->stride, b->value);
         memset(scores, 0, low * sizeof *scores);
         memset(scores + high, 0, (KEYS - high) * sizeof *scores);
     }
 }
 
-/* A tile of keys and values in floats. */
-static void block_tile(const st_cpu_call *call, const st_attention_shape *s, size_t kv_head, uint32_t position,
-                       uint32_t tile, size_t count, block_state *b)
-{
-    st_cache_side keys = st_cache_keys(call), values = st_cache_values(call);
-    st_cache_load(call, &keys, tile, count, kv_head, s->key, 0, b->rows);
-    if (count < KEYS) memset(b->rows + count * s->key, 0, (KEYS - count) * s->key * sizeof *b->rows);
-    call->isa->transpose(b->rows, s->key, b->turned, KEYS, KEYS, s->key);
-    call->isa->gemm(b->q, s->key, b->turned, KEYS, b->scores, KEYS, b->queries, KEYS, s->key, false);
-    soften(call, s, position, tile, count, b);
-    st_cache_load(call, &values, tile, count, kv_head, b->padded, 0, b->rows);
-    call->isa->gemm(b->scores, KEYS, b->rows, b->padded, b->out, b->padded, b->queries, b->padded, count,
-                    true);
-}
-
 static void block_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
-    st_attention_shape s = st_attention_shape_of(call->op);
+    shape s = shape_of(call->op);
     size_t each = rows_of_block(&s), blocks = (call->rows + each - 1) / each;
-    size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* those that see most come first */
+    size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* the longest blocks come first */
     size_t first_row = block * each;
-    size_t rows = call->rows - first_row < each ? call->rows - first_row : each;
-    block_state b = block_in(st_cpu_scratch(call, worker), &s);
-    b.queries = rows * s.shared;
+    block_state b = block_in(call, worker, &s, call->rows - first_row < each ? call->rows - first_row : each);
     gather_queries(call, &s, first_row, kv_head, &b);
-    uint32_t position = call->step->position + (uint32_t)first_row, last = position + (uint32_t)rows - 1;
-    for (uint32_t tile = st_cpu_first_seen(call->op, position); tile <= last; tile += KEYS) {
-        size_t count = last - tile + 1 < KEYS ? last - tile + 1 : KEYS;
-        block_tile(call, &s, kv_head, position, tile, count, &b);
+    cache_side keys = keys_of(call), values = values_of(call);
+    uint32_t position = call->step->position + (uint32_t)first_row, last = position + (uint32_t)b.rows - 1;
+    uint32_t first = st_cpu_first_seen(call->op, position); /* a ring may have dropped what lies before it */
+    for (uint32_t tile = first / KEYS * KEYS; tile <= last; tile += KEYS) {
+        size_t from = first > tile ? first - tile : 0, to = last - tile < KEYS ? last - tile + 1 : KEYS;
+        load_tile(call, &keys, tile, from, to, kv_head, b.key, b.tile);
+        multiply_keys(call, &b);
+        softmax(call, &s, position, tile, &b);
+        load_tile(call, &values, tile, from, to, kv_head, b.value, b.tile);
+        multiply_values(call, to, &b);
     }
-    for (size_t i = 0; i < b.queries; i++) {
+    for (size_t i = 0; i < b.rows * s.shared; i++) {
+        const float *sums = b.sums + i * b.stride;
         float *out = st_cpu_row(call->bound->out, first_row + i / s.shared) + (kv_head * s.shared + i % s.shared) * s.value;
-        call->isa->scale(b.out + i * b.padded, 1 / b.sum[i], out, s.value);
+        call->isa->scale(sums, 1 / sums[b.value + 1], out, s.value);
     }
 }
 
@@ -165,7 +215,7 @@ static void block_part(void *context, uint32_t worker, size_t part)
 
 typedef struct few_job {
     const st_cpu_call *call;
-    st_attention_shape shape;
+    shape shape;
     size_t stretches;       /* of every row … */
     size_t together;        /* … and of a part: more of them than one thread needs are read better by one */
     st_type type;           /* of what the kernels read: the cache's, or float */
@@ -184,7 +234,7 @@ static void stretch_of(const few_job *job, uint32_t position, size_t stretch, ui
 
 static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t head)
 {
-    const st_attention_shape *s = &job->shape;
+    const shape *s = &job->shape;
     return job->partial + ((row * job->stretches + stretch) * s->heads + head) * (s->value + 2);
 }
 
@@ -198,7 +248,7 @@ typedef struct few_state {
 
 static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t stretch)
 {
-    const st_attention_shape *s = &job->shape;
+    const shape *s = &job->shape;
     few_state state = {.q = st_cpu_scratch(job->call, worker), .partial = partial_of(job, row, stretch, 0)};
     state.rows = state.q + s->heads * s->key;
     state.scores = state.rows + RUN * s->kv_heads * (s->key > s->value ? s->key : s->value);
@@ -211,18 +261,18 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
 }
 
 /* Positions of a cache, all heads of them: as many as are wanted where they lie, or RUN at most as floats, where the type has
- * no kernel for heads of this width. What lies FETCH_BYTES behind a run is fetched meanwhile, in the order of the memory: the
+ * no kernel for heads of this width. What lies PREFETCH_BYTES behind a run is fetched meanwhile, in the order of the memory: the
  * machine's own prefetching knows no other. */
-static st_cache_rows rows_at(const few_job *job, const st_cache_side *side, uint32_t position, size_t count, float *converted)
+static st_cache_rows rows_at(const few_job *job, const cache_side *side, uint32_t position, size_t count, float *converted)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     const unsigned char *row = side->rows + position % kv->capacity * side->row_bytes;
-    uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + FETCH_BYTES;
+    uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + PREFETCH_BYTES;
     size_t heads = job->shape.kv_heads, width = heads * side->width;
     if (job->type == kv->type) return (st_cache_rows){row, side->row_bytes, count, heads, side->width, fetch};
-    st_cache_side whole = {side->rows, side->row_bytes, width};
+    cache_side whole = {side->rows, side->row_bytes, width};
     if (count > RUN) count = RUN;
-    st_cache_load(job->call, &whole, position, count, 0, width, fetch, converted);
+    load_rows(job->call, &whole, position, count, 0, width, fetch, converted);
     return (st_cache_rows){(const unsigned char *)converted, width * sizeof(float), count, heads, side->width, 0};
 }
 
@@ -230,14 +280,14 @@ static st_cache_rows rows_at(const few_job *job, const st_cache_side *side, uint
 static void few_tile(const few_job *job, const few_state *state, uint32_t from, size_t count)
 {
     const st_isa *isa = job->call->isa;
-    const st_attention_shape *s = &job->shape;
-    st_cache_side keys = st_cache_keys(job->call), values = st_cache_values(job->call);
+    const shape *s = &job->shape;
+    cache_side keys = keys_of(job->call), values = values_of(job->call);
     st_cache_rows rows;
     for (size_t i = 0; i < count; i += rows.count) {
         rows = rows_at(job, &keys, from + (uint32_t)i, count - i, state->rows);
         isa->dot_rows[job->type](state->q, s->key, s->shared, &rows, state->scores + i, FEW);
     }
-    isa->soften(state->scores, FEW, s->heads, count, state->partial, s->value + 2, s->value);
+    isa->softmax(state->scores, FEW, s->heads, count, state->partial, s->value + 2, s->value);
     for (size_t i = 0; i < count; i += rows.count) {
         rows = rows_at(job, &values, from + (uint32_t)i, count - i, state->rows);
         isa->weigh_rows[job->type](state->scores + i, FEW, s->shared, &rows, state->partial, s->value + 2);
@@ -257,8 +307,8 @@ static void fetch_first(const few_job *job, uint32_t position)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     size_t at = position % kv->capacity;
-    st_fetch_lines((uintptr_t)kv->keys + at * kv->key_row_bytes, RUN * kv->key_row_bytes + FETCH_BYTES);
-    st_fetch_lines((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + FETCH_BYTES);
+    prefetch((uintptr_t)kv->keys + at * kv->key_row_bytes, RUN * kv->key_row_bytes + PREFETCH_BYTES);
+    prefetch((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + PREFETCH_BYTES);
 }
 
 /* Some stretches of a row, one behind the other. */
@@ -284,7 +334,7 @@ static void join_part(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
     const few_job *job = context;
-    const st_attention_shape *s = &job->shape;
+    const shape *s = &job->shape;
     size_t row = part / s->heads, head = part % s->heads;
     const st_isa *isa = job->call->isa;
     float *out = st_cpu_row(job->call->bound->out, row) + head * s->value, largest = -INFINITY, sum = 0;
@@ -302,7 +352,7 @@ static void join_part(void *context, uint32_t worker, size_t part)
 
 static void few_rows(const st_cpu_call *call)
 {
-    few_job job = {.call = call, .shape = st_attention_shape_of(call->op), .partial = (float *)(void *)call->shared};
+    few_job job = {.call = call, .shape = shape_of(call->op), .partial = (float *)(void *)call->shared};
     bool blocks = job.shape.key % ST_BLOCK == 0 && job.shape.value % ST_BLOCK == 0;
     job.type = call->bound->kv.type == ST_TYPE_Q8_0 && !blocks ? ST_TYPE_F32 : call->bound->kv.type;
     uint32_t last = call->step->position + call->rows - 1;
@@ -320,8 +370,7 @@ void st_cpu_fast_attention(const st_cpu_call *call)
         few_rows(call);
         return;
     }
-    if (st_cpu_attention_in_bytes(call)) return;
-    st_attention_shape s = st_attention_shape_of(call->op);
+    shape s = shape_of(call->op);
     size_t each = rows_of_block(&s), blocks = (call->rows + each - 1) / each;
     st_pool_run(call->pool, block_part, (void *)(uintptr_t)call, blocks * s.kv_heads);
 }

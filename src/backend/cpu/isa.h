@@ -76,51 +76,27 @@ typedef struct st_cache_rows {
     uintptr_t fetch; /* 0: nothing */
 } st_cache_rows;
 
-/* Attention in bytes (fast_bytes.c says how): ST_BYTE_KEYS positions of a KV head … */
-typedef struct st_byte_tile {
-    int8_t *keys;       /* [key / 4][ST_BYTE_KEYS][4] */
-    int32_t *start;     /* [ST_BYTE_KEYS]: −128 × Σ of a key, because queries are kept 128 too high */
-    float *key_scale;   /* [ST_BYTE_KEYS] */
-    int8_t *values;     /* [ST_BYTE_KEYS / 4][value][4]: four positions are a word, and st_isa_bytes knows in which order */
-    float *value_scale; /* [value] */
-} st_byte_tile;
+/* A matrix of floats, each split into two bfloat16 numbers in the place of the float: by chunks of ST_SPLIT_CHUNK elements
+ * along the dimension that a product sums over. A word of 32 bits holds two elements that follow one another in it. */
+typedef struct st_split {
+    const float *high, *low; /* low NULL: zeros */
+    size_t stride;           /* words from row to row of high or low … */
+    size_t step;             /* … and from chunk to chunk */
+} st_split;
 
-/* … and the queries that meet them, with what they have gathered so far. */
-typedef struct st_byte_queries {
-    size_t key, value; /* elements; key is a multiple of 4, value of ST_BYTE_VALUES */
-    uint8_t *q;        /* [queries, key] */
-    float *scale;      /* [queries]: a score, in powers of two, = scale × key_scale × Σ (q − 128) × key */
-    float *largest;    /* [queries]: in powers of two */
-    float *sum;        /* [queries, 16]: of weights, to be added up */
-    float *out;        /* [queries, value] */
-} st_byte_queries;
-
-/* The positions of a tile that a query sees. */
-typedef struct st_seen {
-    uint8_t from, to;
-} st_seen;
-
-typedef struct st_isa_bytes {
-    /* sums[width] += each column's elements; squares[width] += their squares */
-    void (*moments)(const float *rows, size_t stride, size_t count, size_t width, float *sums, float *squares);
-    /* out[i] = 128 + in[i] × factor[i] / the result, within 1 … 255; *dot = in · with */
-    float (*pack_query)(const float *in, const float *factor, const float *with, size_t width, uint8_t *out, float *dot);
-    /* (row[i] − mean[i]) × factor[i] = scale[row] × out[row, i], within ±127, for rows `stride` apart; `padded` from one of
-     * out to the next */
-    void (*pack_keys)(const float *rows, size_t stride, size_t count, const float *mean, const float *factor, size_t width,
-                      int8_t *out, size_t padded, float *scale);
-    void (*start_keys)(const st_byte_tile *tile, size_t key); /* fills tile->start */
-    /* rows[ST_BYTE_KEYS, value], `stride` apart, to tile->values, with a scale for each column */
-    void (*pack_values)(const float *rows, size_t stride, size_t value, const st_byte_tile *tile);
-    /* Queries first … end − 1 (both multiples of ST_BYTE_GROUP) meet a tile. `seen` is NULL where all see all of it. */
-    void (*meet)(const st_byte_queries *queries, const st_byte_tile *tile, size_t first, size_t end, const st_seen *seen);
-    /* out[width] = what a query has gathered, by the sum of its weights */
-    void (*finish)(const st_byte_queries *queries, size_t query, float *out, size_t width);
-} st_isa_bytes;
+/* Products of split matrices. Rows and columns of a product are multiples of ST_SPLIT_TILE. */
+typedef struct st_isa_split {
+    /* A row that is summed along: each chunk becomes ST_SPLIT_TILE words of high, then as many of low. */
+    void (*split_row)(float *row, size_t count);
+    /* Two successive rows that are summed across: the first becomes high, the second low. */
+    void (*split_two_rows)(float *first, float *second, size_t count);
+    /* c[m, n] (+)= a[m, chunks] · b[chunks, n] */
+    void (*gemm)(const st_split *a, const st_split *b, float *c, size_t ldc, size_t m, size_t n, size_t chunks, bool add);
+} st_isa_split;
 
 typedef struct st_isa {
     const char *name;
-    const st_isa_bytes *bytes; /* NULL: attention stays in floats */
+    const st_isa_split *(*split)(void); /* NULL in here or from it: the CPU has no fast products of bfloat16 */
     void (*quantise)(const float *x, size_t count, const st_act_row *out);
     /* out[32] = what `block` of act does not hold of x */
     void (*residual)(const float *x, const st_act_row *act, size_t block, float out[ST_ACT_BLOCK]);
@@ -131,9 +107,10 @@ typedef struct st_isa {
     /* Nothing but int8 arithmetic in registers: what the strips could reach at best. The result means nothing. */
     uint64_t (*int8_work)(uint64_t rounds);
     uint32_t int8_ops_per_round; /* multiplications and additions */
-    /* Float rows: F32, F16, BF16 by type number; NULL elsewhere. */
+    /* Float rows: F32, F16, BF16 by type number; NULL elsewhere. from_float stores what st_row_store does. */
     float (*dot_float[ST_ISA_TYPES])(const void *row, const float *x, size_t count);
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
+    void (*from_float[ST_ISA_TYPES])(const float *in, void *row, size_t count);
     void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole blocks of a q8_0 row (quant/row.h) */
     /* Queries as dot_rows of a type wants them, in place; NULL: as they are. */
     void (*pack_queries[ST_ISA_TYPES])(float *queries, size_t count, size_t width);
@@ -151,11 +128,9 @@ typedef struct st_isa {
     void (*scale)(const float *in, float factor, float *out, size_t count);
     void (*norm)(const float *in, const float *weight, float factor, float *out, size_t count); /* weight may be NULL */
     float (*sum_squares)(const float *x, size_t count);
-    float (*maximum)(const float *x, size_t count);
-    float (*exp_and_sum)(float *x, float shift, size_t count); /* x = exp(x − shift), none above 1; their sum */
-    /* A running softmax of some rows: scores become weights against the largest so far, which lies behind `width` gathered
-     * values, and the sum of weights behind it. */
-    void (*soften)(float *scores, size_t lds, size_t rows, size_t count, float *gathered, size_t ldg, size_t width);
+    /* Online softmax of some rows: scores become exp(score − the row's maximum so far). A row of `sums` holds `width`
+     * weighted sums, the maximum and the sum of weights; sums so far are rescaled when the maximum grows. */
+    void (*softmax)(float *scores, size_t lds, size_t rows, size_t count, float *sums, size_t ldo, size_t width);
     void (*gated)(st_activation activation, const float *gate, const float *up, float *out, size_t count);
     void (*times_sigmoid)(const float *in, const float *gate, float *out, size_t count);
     void (*times_silu)(const float *in, const float *gate, float *out, size_t count);
@@ -171,7 +146,7 @@ typedef struct st_isa {
 const st_isa *st_isa_avx2(void);
 const st_isa *st_isa_avx512(void);
 /* For st_isa_avx512 alone. */
-extern const st_isa_bytes st_isa_avx512_bytes;
+const st_isa_split *st_isa_amx(void);
 void st_avx512_pack_queries(float *queries, size_t count, size_t width);
 void st_avx512_dot_q8(const float *packed, size_t lda, size_t shared, const st_cache_rows *rows, float *out, size_t ldo);
 void st_avx512_weigh_q8(const float *weights, size_t ldw, size_t shared, const st_cache_rows *rows, float *out, size_t ldo);

@@ -56,32 +56,20 @@ st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)
 
 /* --- the fast path: the largest of the ways to compute an operation ------------------------------------------------- */
 
-/* Attention in bytes: queries with their sums, a tile, and what both are packed from. */
-static size_t byte_attention_bytes(const st_op *op)
-{
-    size_t key = up_to(op->p.attention.key_length, 4), value = up_to(op->p.attention.value_length, ST_BYTE_VALUES);
-    size_t shared = op->p.attention.heads / op->p.attention.kv_heads;
-    size_t queries = up_to(larger(ST_BYTE_STATE / value, shared), ST_BYTE_GROUP), pieces = 13;
-    size_t floats = queries * (value + 16 + 2) + ST_BYTE_KEYS * (larger(key, value) + 2) + value;
-    size_t bytes = queries * (key + 2) + ST_BYTE_KEYS * (2 * key + value);
-    return floats * sizeof(float) + bytes + pieces * ST_SCRATCH_ALIGN;
-}
-
-/* For each worker a block of queries against a tile of keys and values, or a few rows; for all together the stretches of
- * a few rows, or what keys and queries are balanced by, in bytes. */
+/* For each worker a block of queries against a tile of keys and values, or few rows; shared by all workers the partial
+ * sums of few rows. */
 static st_scratch fast_attention(const st_bound_op *shape, uint32_t rows)
 {
     (void)rows;
     const st_op *op = shape->op;
-    size_t key = op->p.attention.key_length, value = up_to(op->p.attention.value_length, 16);
-    size_t heads = op->p.attention.heads, kv_heads = op->p.attention.kv_heads, shared = heads / kv_heads;
-    size_t queries = larger(ST_QUERY_BLOCK, shared);
-    size_t block = queries * (key + ST_KEY_TILE + value + 2) + ST_KEY_TILE * (larger(key, value) + key);
+    size_t key = up_to(op->p.attention.key_length, ST_SPLIT_CHUNK);
+    size_t value = up_to(op->p.attention.value_length, ST_SPLIT_TILE);
+    size_t heads = op->p.attention.heads, shared = heads / op->p.attention.kv_heads;
+    size_t queries = up_to(larger(ST_QUERY_BLOCK, shared), ST_SPLIT_TILE);
+    size_t block = queries * (key + ST_KEY_TILE + value + ST_SPLIT_TILE) + ST_KEY_TILE * (larger(key, value) + key);
     size_t few = heads * (key + ST_FEW_KEYS) + ST_KEY_RUN * heads / shared * larger(key, value);
-    size_t worker = larger(block, few) * sizeof(float);
-    size_t stretches = (ST_FEW_ROWS - 1) * ST_STRETCHES * heads * (op->p.attention.value_length + 2);
-    return (st_scratch){.shared_bytes = larger(stretches, 3 * kv_heads * up_to(key, 4)) * sizeof(float),
-                        .worker_bytes = op->p.attention.narrow ? larger(worker, byte_attention_bytes(op)) : worker};
+    size_t sums = (ST_FEW_ROWS - 1) * ST_STRETCHES * heads * (op->p.attention.value_length + 2);
+    return (st_scratch){.shared_bytes = sums * sizeof(float), .worker_bytes = larger(block, few) * sizeof(float)};
 }
 
 static st_scratch fast_conv(const st_bound_op *shape, uint32_t rows)

@@ -15,11 +15,8 @@ enum {
     ST_FEW_KEYS = 256,      /* … and a few rows of it … */
     ST_KEY_RUN = 4,         /* … so many of each head, one after the other */
     ST_QUERY_BLOCK = 128,   /* queries of a block of rows, unless one row has more */
-    ST_BYTE_KEYS = 128,     /* positions that attention in bytes takes at a time … */
-    ST_BYTE_STATE = 49152,  /* … against as many queries as gather so many floats, unless one row has more … */
-    ST_BYTE_KEY_MAX = 1024, /* … of no more elements than this … */
-    ST_BYTE_GROUP = 12,     /* … by groups of so many … */
-    ST_BYTE_VALUES = 64,    /* … and so many elements of the values */
+    ST_SPLIT_TILE = 16,     /* rows and columns of a product of floats that are split into two bfloat16 … */
+    ST_SPLIT_CHUNK = 32,    /* … and elements that it sums at a time */
     ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
     ST_FEW_COLUMNS = 256,   /* columns of an expert at a time for a few rows */
     ST_STRETCHES = 32,      /* into which a row's positions are split, at most */
