@@ -58,7 +58,7 @@ static strata_engine *open_engine(const char *cpu)
 {
     strata_engine *engine = NULL;
     strata_error error;
-    strata_engine_options options = {.cpu = cpu, .context = 1024};
+    strata_engine_options options = {.cpu = cpu, .context = 1024, .kv_type = "f32"};
     if (strata_engine_new(model, &options, &engine, &error) != STRATA_OK) fail_msg("%s", error.message);
     return engine;
 }
