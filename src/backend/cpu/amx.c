@@ -64,22 +64,26 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
-/* Adds one product of halves to up to 2 × 2 tiles of sums: 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 b. The flags are
- * constants wherever this is inlined. */
-INLINE void add_product(const float *a, const st_split *as, const float *b, const st_split *bs, bool second_row,
-                        bool second_column, size_t chunks)
+/* Up to 2 × 2 tiles of c: tiles 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 b. The flags are constants wherever these are
+ * inlined. */
+INLINE void load_left(const float *a, size_t stride, bool second_row)
 {
-    size_t a_row = as->stride * sizeof *a, b_row = bs->stride * sizeof *b, below = TILE * as->stride;
-    for (size_t i = 0; i < chunks; i++, a += as->step, b += bs->step) {
-        _tile_loadd(4, a, a_row);
-        _tile_loadd(6, b, b_row);
-        _tile_dpbf16ps(0, 4, 6);
-        if (second_column) _tile_loadd(7, b + TILE, b_row);
-        if (second_column) _tile_dpbf16ps(1, 4, 7);
-        if (second_row) _tile_loadd(5, a + below, a_row);
-        if (second_row) _tile_dpbf16ps(2, 5, 6);
-        if (second_row && second_column) _tile_dpbf16ps(3, 5, 7);
-    }
+    _tile_loadd(4, a, stride * sizeof *a);
+    if (second_row) _tile_loadd(5, a + TILE * stride, stride * sizeof *a);
+}
+
+INLINE void load_right(const float *b, size_t stride, bool second_column)
+{
+    _tile_loadd(6, b, stride * sizeof *b);
+    if (second_column) _tile_loadd(7, b + TILE, stride * sizeof *b);
+}
+
+INLINE void add_products(bool second_row, bool second_column)
+{
+    _tile_dpbf16ps(0, 4, 6);
+    if (second_column) _tile_dpbf16ps(1, 4, 7);
+    if (second_row) _tile_dpbf16ps(2, 5, 6);
+    if (second_row && second_column) _tile_dpbf16ps(3, 5, 7);
 }
 
 INLINE void multiply_block(const st_split *a, const st_split *b, size_t row, size_t column, float *c, size_t ldc,
@@ -97,10 +101,16 @@ INLINE void multiply_block(const st_split *a, const st_split *b, size_t row, siz
         _tile_zero(2);
         _tile_zero(3);
     }
-    row *= a->stride;
-    add_product(a->low + row, a, b->high + column, b, second_row, second_column, chunks);
-    if (b->low) add_product(a->high + row, a, b->low + column, b, second_row, second_column, chunks);
-    add_product(a->high + row, a, b->high + column, b, second_row, second_column, chunks);
+    for (size_t i = 0, left = row * a->stride, right = column; i < chunks; i++, left += a->step, right += b->step) {
+        load_left(a->low + left, a->stride, second_row);
+        load_right(b->high + right, b->stride, second_column);
+        add_products(second_row, second_column);
+        load_left(a->high + left, a->stride, second_row);
+        add_products(second_row, second_column);
+        if (!b->low) continue;
+        load_right(b->low + right, b->stride, second_column);
+        add_products(second_row, second_column);
+    }
     _tile_stored(0, c, c_row);
     if (second_column) _tile_stored(1, c + TILE, c_row);
     if (second_row) _tile_stored(2, c + below, c_row);

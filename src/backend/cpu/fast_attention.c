@@ -15,8 +15,10 @@ enum {
     STRETCH = 64,      /* a stretch is a multiple of so many positions */
     FEW = ST_FEW_KEYS, /* positions that a few rows take at a time */
     PARTS_PER_THREAD = 4,
+    ROWS_MIN = 16, /* of a block: each block converts all keys and values that it sees */
     RUN = ST_KEY_RUN,          /* positions whose heads are read before the next positions (few.inc) */
     PREFETCH_BYTES = 3 << 10,  /* how far behind the next run the prefetch reaches */
+    VEC = 16,                  /* floats of the widest register */
     TILE = ST_SPLIT_TILE,
     CHUNK = ST_SPLIT_CHUNK,
 };
@@ -95,9 +97,13 @@ static size_t round_up(size_t count, size_t multiple)
     return (count + multiple - 1) / multiple * multiple;
 }
 
-static size_t rows_of_block(const shape *s)
+/* As many rows as the scratch has room for, unless that leaves threads idle. */
+static size_t rows_of_block(const st_cpu_call *call, const shape *s)
 {
-    return s->shared >= ST_QUERY_BLOCK ? 1 : ST_QUERY_BLOCK / s->shared;
+    size_t most = s->shared >= ST_QUERY_BLOCK ? 1 : ST_QUERY_BLOCK / s->shared;
+    size_t fair = call->rows * s->kv_heads / (PARTS_PER_THREAD * st_pool_threads(call->pool));
+    if (fair < ROWS_MIN) fair = ROWS_MIN;
+    return fair < most ? fair : most;
 }
 
 static block_state block_in(const st_cpu_call *call, uint32_t worker, const shape *s, size_t rows)
@@ -168,7 +174,8 @@ static void multiply_values(const st_cpu_call *call, size_t count, block_state *
     b->split->gemm(&weights, &values, b->sums, b->stride, b->queries, b->value, KEYS / CHUNK, true);
 }
 
-/* Scores become weights; those of positions that a row does not see become 0. */
+/* Scores become weights; those of positions that a row does not see become 0. The softmax runs over whole registers: what
+ * pads them is −∞. */
 static void softmax(const st_cpu_call *call, const shape *s, uint32_t first_position, uint32_t tile, block_state *b)
 {
     for (size_t i = 0; i < b->rows * s->shared; i++) {
@@ -177,8 +184,11 @@ static void softmax(const st_cpu_call *call, const shape *s, uint32_t first_posi
         size_t low = first > tile ? first - tile : 0, high = position >= tile ? (size_t)position - tile + 1 : 0;
         if (high > KEYS) high = KEYS;
         if (low > high) low = high;
+        size_t start = low / VEC * VEC, end = round_up(high, VEC);
+        for (size_t k = start; k < low; k++) scores[k] = -INFINITY;
+        for (size_t k = high; k < end; k++) scores[k] = -INFINITY;
         if (low < high)
-            call->isa->softmax(scores + low, KEYS, 1, high - low, b->sums + i * b->stride, b->stride, b->value);
+            call->isa->softmax(scores + start, KEYS, 1, end - start, b->sums + i * b->stride, b->stride, b->value);
         memset(scores, 0, low * sizeof *scores);
         memset(scores + high, 0, (KEYS - high) * sizeof *scores);
     }
@@ -188,7 +198,7 @@ static void block_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
     shape s = shape_of(call->op);
-    size_t each = rows_of_block(&s), blocks = (call->rows + each - 1) / each;
+    size_t each = rows_of_block(call, &s), blocks = (call->rows + each - 1) / each;
     size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* the longest blocks come first */
     size_t first_row = block * each;
     block_state b = block_in(call, worker, &s, call->rows - first_row < each ? call->rows - first_row : each);
@@ -371,6 +381,6 @@ void st_cpu_fast_attention(const st_cpu_call *call)
         return;
     }
     shape s = shape_of(call->op);
-    size_t each = rows_of_block(&s), blocks = (call->rows + each - 1) / each;
+    size_t each = rows_of_block(call, &s), blocks = (call->rows + each - 1) / each;
     st_pool_run(call->pool, block_part, (void *)(uintptr_t)call, blocks * s.kv_heads);
 }

@@ -14,7 +14,7 @@ enum {
     ST_KEY_TILE = 64,       /* positions that attention takes at a time */
     ST_FEW_KEYS = 256,      /* … and a few rows of it … */
     ST_KEY_RUN = 4,         /* … so many of each head, one after the other */
-    ST_QUERY_BLOCK = 128,   /* queries of a block of rows, unless one row has more */
+    ST_QUERY_BLOCK = 256,   /* queries of a block of rows, unless one row has more */
     ST_SPLIT_TILE = 16,     /* rows and columns of a product of floats that are split into two bfloat16 … */
     ST_SPLIT_CHUNK = 32,    /* … and elements that it sums at a time */
     ST_FEW_ROWS = 4,        /* below this a batch is treated as single rows */
