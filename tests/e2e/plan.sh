@@ -106,7 +106,7 @@ fails "-c too long" 2 "--ctx-size: expected" plan "$kit/qwen3.gguf" -c 214748364
 
 # --- the library names its fields, the program its options
 run plan "$kit/qwen3.gguf" --vram 2MiB --overhead 0 --margin 0 -g -1 -c 512
-check "a hint names options" eval 'grep -qE "hint: would fit: -c [0-9]+, or -g 3$" "$work/err" && ! grep -qE "(options|placement)\.[a-z]" "$work/err"'
+check "a hint names options" eval 'grep -qE "hint: would fit: -c [0-9]+, or --kv-type q8_0, or -g 3$" "$work/err" && ! grep -qE "(options|placement)\.[a-z]" "$work/err"'
 run plan "$kit/qwen3.gguf" --json $card -g 0
 check "so do the reasons of a plan" json 'any("-g 0" in line for line in d["why"]) and not any("placement." in line for line in d["why"])'
 cp "$kit/README.md" "$work/options.context"
