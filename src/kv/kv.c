@@ -1,4 +1,4 @@
-/* A sequence's memory: one block, a position, and snapshots of what cannot be rewound. */
+/* The KV cache of a sequence: its position, rewinding, and snapshots of recurrent state. */
 #include "kv/kv.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@ struct st_kv {
     uint32_t snapshot_count;
     bool has_state;
     uint32_t position;
-    uint32_t highest;    /* one past the highest position ever stored: what rings have overwritten */
+    uint32_t highest;    /* one past the highest position ever stored: tells what the rings have overwritten */
     snapshot *snapshots; /* [snapshot_count] */
     uint64_t clock;
 };
@@ -99,7 +99,7 @@ void st_kv_advance(st_kv *kv, uint32_t count)
     if (kv->highest < kv->position) kv->highest = kv->position;
 }
 
-/* Whether every ring still holds what the token at `position` would look back at. */
+/* Whether every ring still holds all positions that the token at `position` attends to. */
 static bool rings_reach(const st_kv *kv, uint32_t position)
 {
     for (uint32_t i = 0; i < kv->shares[0].layout->layer_count; i++) {
@@ -122,7 +122,7 @@ static const snapshot *nearest_snapshot(const st_kv *kv, uint32_t position)
     return best;
 }
 
-/* Every device's state to or from a snapshot. */
+/* Copies the state of every device to or from a snapshot. */
 static strata_status copy_state(st_kv *kv, const snapshot *kept_at, bool restore, strata_error *error)
 {
     strata_status status = STRATA_OK;
@@ -146,8 +146,8 @@ static strata_status start_again(st_kv *kv, uint32_t *reached, strata_error *err
     return STRATA_OK;
 }
 
-/* Snapshots past the point belong to a future that will not be. */
-static void forget_snapshots_after(st_kv *kv, uint32_t position)
+/* Drops snapshots past the rewind point. */
+static void drop_snapshots_after(st_kv *kv, uint32_t position)
 {
     for (uint32_t i = 0; i < kv->snapshot_count; i++)
         if (kv->snapshots[i].position > position) kv->snapshots[i].age = 0;
@@ -155,7 +155,7 @@ static void forget_snapshots_after(st_kv *kv, uint32_t position)
 
 strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, strata_error *error)
 {
-    /* To the beginning even from there: a batch that broke off may have left something in the state. */
+    /* Position 0 always clears the state: a failed batch may have left it half updated. */
     if (position == 0) return start_again(kv, reached, error);
     if (position >= kv->position) {
         *reached = kv->position;
@@ -170,7 +170,7 @@ strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, stra
         position = s->position;
     }
     kv->position = position;
-    forget_snapshots_after(kv, position);
+    drop_snapshots_after(kv, position);
     *reached = position;
     return STRATA_OK;
 }

@@ -1,6 +1,6 @@
-/* Where a position's keys and values lie, and what a sequence remembers: caches per layer in float32, f16, bf16 or q8_0, rings
- * for window and chunked layers, recurrent state, snapshots. Alone knows position → storage. Knows no weights and no
- * operations; hands views (backend.h) to whoever runs them. */
+/* The KV cache of a sequence: keys and values of each layer in float32, f16, bf16 or q8_0, rings for layers with a window or
+ * chunks, recurrent state and its snapshots. Only this module maps positions to memory. It knows no weights and no
+ * operations; backends get views (backend.h). */
 #ifndef ST_KV_KV_H
 #define ST_KV_KV_H
 
@@ -11,8 +11,8 @@ enum { ST_KV_SHARES_MAX = 2 };
 
 typedef struct st_kv st_kv;
 
-/* A device's share of a sequence: the layers of its layout, in memory that somebody else owns. State is copied and
- * cleared on `queue`, in order with what runs there. */
+/* A device's share of a sequence: the layers of its layout, in memory that the caller owns. State is copied and cleared on
+ * `queue`, in order with the work that runs there. */
 typedef struct st_kv_share {
     const st_kv_layout *layout;
     const st_backend *backend;
@@ -30,12 +30,12 @@ st_state_view st_kv_state_of(const st_kv *kv, uint32_t layer);
 uint32_t st_kv_position(const st_kv *kv);        /* the next token's */
 void st_kv_advance(st_kv *kv, uint32_t count);   /* `count` tokens have been stored */
 
-/* Forgets everything from `position` on, or from the nearest earlier position that the state allows; returns where it
- * stands. What lies between that and `position` has to be computed again. */
+/* Drops everything from `position` on, or from the nearest earlier position that rings and snapshots allow. *reached is the
+ * new position; the caller computes the tokens between it and `position` again. */
 strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, strata_error *error);
 
-/* Remembers the state at this position, in the place of the oldest snapshot if need be. Nothing to do for models that
- * can be rewound. */
+/* Keeps a snapshot of the recurrent state at this position; the oldest is overwritten when all are in use. No-op for models
+ * without recurrent layers. */
 strata_status st_kv_snapshot(st_kv *kv, strata_error *error);
 
 #endif

@@ -34,7 +34,7 @@ size_t st_kv_layer_bytes(const st_kv_layer *layer)
     return layer->capacity * (layer->key_row_bytes + layer->value_row_bytes);
 }
 
-/* A layer that looks back only so far keeps that many positions, and those of a batch that is stored before it looks. */
+/* A layer with a window or chunks needs a ring of that span, and room for a batch that is stored before it attends. */
 static uint32_t capacity_of(const st_kv_options *options, uint32_t span)
 {
     if (span == 0 || options->no_rings) return options->context;
@@ -68,18 +68,18 @@ static bool takes_part(const st_kv_options *options, uint32_t layer)
     return !options->layer_device || options->layer_device[layer] == options->device;
 }
 
-/* Where the layers' own places are not wanted (NULL), they are laid out all the same and forgotten. */
-static st_kv_layer *layer_at(st_kv_layer *layers, uint32_t index, st_kv_layer *forgotten)
+/* The layer to fill, or a temporary one where the caller wants only sizes (layers is NULL). */
+static st_kv_layer *layer_at(st_kv_layer *layers, uint32_t index, st_kv_layer *temporary)
 {
-    *forgotten = (st_kv_layer){0};
-    return layers ? &layers[index] : forgotten;
+    *temporary = (st_kv_layer){0};
+    return layers ? &layers[index] : temporary;
 }
 
 static bool lay_out_caches(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
 {
     size_t end = 0;
     for (uint32_t i = 0; i < layout->layer_count; i++) {
-        st_kv_layer forgotten, *layer = layer_at(layers, i, &forgotten);
+        st_kv_layer temporary, *layer = layer_at(layers, i, &temporary);
         if (desc->layers[i].kind != ST_LAYER_ATTENTION || !takes_part(&layout->options, i)) continue;
         if (!lay_out_attention(&desc->layers[i].attention, i, &layout->options, &end, layer)) return false;
         layout->exact.kv += st_kv_layer_bytes(layer);
@@ -92,7 +92,7 @@ static bool lay_out_states(const st_desc *desc, st_kv_layer *layers, st_kv_layou
 {
     size_t end = layout->state_offset;
     for (uint32_t i = 0; i < layout->layer_count; i++) {
-        st_kv_layer forgotten, *layer = layer_at(layers, i, &forgotten);
+        st_kv_layer temporary, *layer = layer_at(layers, i, &temporary);
         if (desc->layers[i].kind != ST_LAYER_DELTANET || !takes_part(&layout->options, i)) continue;
         if (!lay_out_state(&desc->layers[i].deltanet, &end, layer)) return false;
         layout->exact.state += layer->conv_bytes + layer->delta_bytes;
@@ -105,7 +105,7 @@ static bool lay_out_states(const st_desc *desc, st_kv_layer *layers, st_kv_layou
 static bool lay_out(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
 {
     if (!lay_out_caches(desc, layers, layout) || !lay_out_states(desc, layers, layout)) return false;
-    /* The sums are parts of total_bytes, which fits a size. */
+    /* These are parts of total_bytes, which did not overflow. */
     layout->exact.snapshots = layout->exact.state * layout->options.snapshots;
     layout->exact.padding = layout->total_bytes - layout->exact.kv - layout->exact.state - layout->exact.snapshots;
     return true;

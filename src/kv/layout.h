@@ -1,5 +1,4 @@
-/* Which bytes every layer of a sequence takes, as a pure function of description and options: the planner prices it, kv.h
- * lives in it. */
+/* The memory layout of a sequence, a pure function of description and options: the planner prices it, st_kv uses it. */
 #ifndef ST_KV_LAYOUT_H
 #define ST_KV_LAYOUT_H
 
@@ -10,10 +9,10 @@
 typedef struct st_kv_options {
     st_type type;       /* of keys and values */
     uint32_t context;   /* positions */
-    uint32_t batch;     /* the most tokens stored before one of them looks back */
-    uint32_t snapshots; /* kept at a time, for models whose state cannot be rewound */
+    uint32_t batch;     /* the most tokens of a batch: all are stored before any of them attends */
+    uint32_t snapshots; /* kept at a time, for models with recurrent layers, whose state cannot be rewound */
     bool no_rings;      /* window layers keep every position: for tests */
-    const uint8_t *layer_device; /* [layers]: only those of `device` take part; NULL: all */
+    const uint8_t *layer_device; /* [layers]: only layers of `device` are laid out; NULL: all */
     uint8_t device;
 } st_kv_options;
 
@@ -32,17 +31,16 @@ const st_kv_type *st_kv_type_find(const char *name); /* the same */
 /* The type unless the caller asks for one: f16, and bf16 for models with recurrent layers. */
 st_type st_kv_default_type(const st_desc *desc);
 
-/* One layer's place in the one block of memory. */
+/* One layer's part of the block of memory. */
 typedef struct st_kv_layer {
     uint32_t capacity;       /* rows; 0: no keys and values of its own */
-    uint32_t span;           /* how far back a position sees; 0: everything */
+    uint32_t span;           /* positions that a token attends to; 0: all before it */
     size_t key_row_bytes, value_row_bytes;
     size_t keys_offset, values_offset;
-    size_t conv_offset, delta_offset; /* recurrent layers; in the state's range */
+    size_t conv_offset, delta_offset; /* of recurrent layers; within the state's range */
     size_t conv_bytes, delta_bytes;
 } st_kv_layer;
 
-/* The layout is a pure function of description and options: the planner prices it, st_kv allocates it. */
 typedef struct st_kv_layout {
     st_kv_options options;
     uint32_t layer_count;
@@ -59,8 +57,7 @@ typedef struct st_kv_layout {
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
                                  const st_kv_layout **out, strata_error *error);
 
-/* The same numbers without the layers (layout->layers is NULL), for whoever only prices. False: larger than a size. The
- * options are not checked. */
+/* The same sizes without the layers (out->layers is NULL). False: a size overflows. The options are not checked. */
 bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv_layout *out);
 
 /* Bytes of one layer's keys and values. */

@@ -221,18 +221,18 @@ static void block_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* --- a few rows ------------------------------------------------------------------------------------------------------------------------ */
+/* --- a few rows -------------------------------------------------------------------------------------------------------- */
 
 typedef struct few_job {
     const st_cpu_call *call;
     shape shape;
-    size_t stretches;       /* of every row … */
-    size_t together;        /* … and of a part: more of them than one thread needs are read better by one */
-    st_type type;           /* of what the kernels read: the cache's, or float */
-    float *partial;         /* [row, stretch, head, value + 2]: sums, then the largest score and their sum */
+    size_t stretches; /* of a row */
+    size_t together;  /* neighbouring stretches that one part of the job reads */
+    st_type type;     /* that the kernels read: the cache's, or float32 */
+    float *partial;   /* [row, stretch, head, value + 2]: weighted sums, the maximum, the sum of weights */
 } few_job;
 
-/* A stretch is some times STRETCH, but for what the last one lacks: what is left over would cost as much as a whole one. */
+/* A stretch is a multiple of STRETCH positions; only the last may end early. */
 static void stretch_of(const few_job *job, uint32_t position, size_t stretch, uint32_t *from, uint32_t *to)
 {
     uint32_t first = st_cpu_first_seen(job->call->op, position);
@@ -248,10 +248,10 @@ static float *partial_of(const few_job *job, size_t row, size_t stretch, size_t 
     return job->partial + ((row * job->stretches + stretch) * s->heads + head) * (s->value + 2);
 }
 
-/* What a worker holds of one row while it walks over a stretch. */
+/* The scratch of a worker for one row and one stretch. */
 typedef struct few_state {
     float *q;       /* [heads, key], scaled and packed */
-    float *rows;    /* [RUN, kv_heads, max(key, value)]: positions of a cache that is not of floats */
+    float *rows;    /* [RUN, kv_heads, max(key, value)]: positions converted to float32 */
     float *scores;  /* [heads, FEW] */
     float *partial; /* [heads, value + 2] */
 } few_state;
@@ -270,23 +270,22 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
     return state;
 }
 
-/* Positions of a cache, all heads of them: as many as are wanted where they lie, or RUN at most as floats, where the type has
- * no kernel for heads of this width. What lies PREFETCH_BYTES behind a run is fetched meanwhile, in the order of the memory: the
- * machine's own prefetching knows no other. */
+/* Positions of the cache with all their heads: in place, or converted to float32, RUN of them at most, where the type has no
+ * kernel for heads of this width. Reading them prefetches what lies PREFETCH_BYTES behind the next run. */
 static st_cache_rows rows_at(const few_job *job, const cache_side *side, uint32_t position, size_t count, float *converted)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     const unsigned char *row = side->rows + position % kv->capacity * side->row_bytes;
-    uintptr_t fetch = (uintptr_t)row + RUN * side->row_bytes + PREFETCH_BYTES;
+    uintptr_t ahead = (uintptr_t)row + RUN * side->row_bytes + PREFETCH_BYTES;
     size_t heads = job->shape.kv_heads, width = heads * side->width;
-    if (job->type == kv->type) return (st_cache_rows){row, side->row_bytes, count, heads, side->width, fetch};
+    if (job->type == kv->type) return (st_cache_rows){row, side->row_bytes, count, heads, side->width, ahead};
     cache_side whole = {side->rows, side->row_bytes, width};
     if (count > RUN) count = RUN;
-    load_rows(job->call, &whole, position, count, 0, width, fetch, converted);
+    load_rows(job->call, &whole, position, count, 0, width, ahead, converted);
     return (st_cache_rows){(const unsigned char *)converted, width * sizeof(float), count, heads, side->width, 0};
 }
 
-/* A tile against all heads of a row: keys, then values, are read in the order in which they lie. */
+/* All heads of a row against a tile: its keys, then its values, are read in the order of their memory. */
 static void few_tile(const few_job *job, const few_state *state, uint32_t from, size_t count)
 {
     const st_isa *isa = job->call->isa;
@@ -304,7 +303,7 @@ static void few_tile(const few_job *job, const few_state *state, uint32_t from, 
     }
 }
 
-/* How many positions from `position` on lie one behind the other, at most FEW. */
+/* How many positions from `position` on are contiguous in the ring, at most FEW. */
 static size_t run_of(const few_job *job, uint32_t position, uint32_t end)
 {
     const st_kv_view *kv = &job->call->bound->kv;
@@ -312,8 +311,8 @@ static size_t run_of(const few_job *job, uint32_t position, uint32_t end)
     return count < room ? count : room;
 }
 
-/* Nobody has fetched the beginning of a stretch: what rows_at has fetched begins behind it. */
-static void fetch_first(const few_job *job, uint32_t position)
+/* Prefetches the beginning of the first stretch: rows_at prefetches only what lies behind it. */
+static void prefetch_first(const few_job *job, uint32_t position)
 {
     const st_kv_view *kv = &job->call->bound->kv;
     size_t at = position % kv->capacity;
@@ -321,7 +320,7 @@ static void fetch_first(const few_job *job, uint32_t position)
     prefetch((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + PREFETCH_BYTES);
 }
 
-/* Some stretches of a row, one behind the other. */
+/* Neighbouring stretches of a row. */
 static void few_part(void *context, uint32_t worker, size_t part)
 {
     const few_job *job = context;
@@ -331,7 +330,7 @@ static void few_part(void *context, uint32_t worker, size_t part)
         uint32_t from, to;
         stretch_of(job, job->call->step->position + (uint32_t)row, stretch, &from, &to);
         few_state state = few_in(job, worker, row, stretch);
-        if (first) fetch_first(job, from);
+        if (first) prefetch_first(job, from);
         for (; from < to; from += (uint32_t)count) {
             count = run_of(job, from, to);
             few_tile(job, &state, from, count);
@@ -339,8 +338,8 @@ static void few_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* Joins the stretches of one head of one row, in order. */
-static void join_part(void *context, uint32_t worker, size_t part)
+/* Adds up the stretches of one head of one row, in order. */
+static void sum_part(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
     const few_job *job = context;
@@ -371,7 +370,7 @@ static void few_rows(const st_cpu_call *call)
     job.together = job.stretches / (PARTS_PER_THREAD * st_pool_threads(call->pool));
     if (job.together == 0) job.together = 1;
     st_pool_run(call->pool, few_part, &job, call->rows * ((job.stretches + job.together - 1) / job.together));
-    st_pool_run(call->pool, join_part, &job, call->rows * job.shape.heads);
+    st_pool_run(call->pool, sum_part, &job, call->rows * job.shape.heads);
 }
 
 void st_cpu_fast_attention(const st_cpu_call *call)

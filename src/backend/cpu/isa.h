@@ -67,13 +67,12 @@ typedef struct st_isa_type {
     bool has_offset;
 } st_isa_type;
 
-/* Rows of a cache as they lie in memory, each of some heads. As many bytes from `fetch` on are fetched, in order, while they
- * are used. */
+/* Rows of the KV cache in place, each of some heads. The kernels prefetch as many bytes from `fetch` on, in order. */
 typedef struct st_cache_rows {
     const unsigned char *first;
     size_t stride; /* bytes from row to row */
     size_t count, heads, width;
-    uintptr_t fetch; /* 0: nothing */
+    uintptr_t fetch; /* 0: none */
 } st_cache_rows;
 
 /* A matrix of floats, each split into two bfloat16 numbers in the place of the float: by chunks of ST_SPLIT_CHUNK elements
