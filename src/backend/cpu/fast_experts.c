@@ -184,8 +184,8 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
     if (!job->batch) {
         for (uint32_t t = 0; t < count; t++) {
             size_t token = job->list.pair[job->list.first[e] + t] / job->call->op->p.experts.used;
-            st_act_vector x = {.acts = st_acts_row(acts, hidden ? place + t : token, false)};
-            type->dots(rows + first * matrix->row_bytes, matrix->row_bytes, columns, &x, matrix->ne[0], out + t * stride);
+            st_act_row act = st_acts_row(acts, hidden ? place + t : token, false);
+            type->dots(rows + first * matrix->row_bytes, matrix->row_bytes, columns, &act, matrix->ne[0], out + t * stride);
         }
         return;
     }

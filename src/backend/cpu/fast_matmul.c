@@ -2,7 +2,8 @@
  * multiplied with int8 activations. A batch (GEMM): a strip of weights at a time is unpacked to bytes, stays in the cache,
  * and is multiplied with all tokens. Matrices of the same input run together: one quantisation, one hand-over to the pool.
  * Activations have a few channels far larger than the others, and most of the rounding error is in the blocks of those. A
- * block with more than 1/ST_REFINED of its row's squared error is refined: the residual becomes a second block of int8. */
+ * block with more than 1/ST_REFINED of its row's squared error is refined in a batch: the residual becomes a second block of
+ * int8. For single rows that costs more time than it is worth (docs/performance.md). */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
@@ -88,10 +89,8 @@ st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
     size_t width = shape->weight[0].ne[0], strip = st_strip_bytes(width);
-    size_t few = rows < ST_FEW_ROWS ? rows : ST_FEW_ROWS - 1, batch = rows < ST_FEW_ROWS ? 0 : rows;
-    size_t dense = st_acts_bytes(width, few), compact = st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, batch);
-    return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + (dense > compact ? dense : compact) +
-                                        2 * rows * sizeof(st_refined),
+    return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, rows) +
+                                        rows * sizeof(st_refined),
                         .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
 }
 
@@ -117,9 +116,8 @@ typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
     bool batch;         /* four rows and more: activations lie side by side in tiles, residuals one after the other */
-    st_acts rest;       /* the residuals of the refined blocks; rows lie by themselves */
-    st_refined *lists;  /* [rows]: which blocks are refined */
-    st_refined *large;  /* a few rows: [rows]: the blocks of 256 that they are in */
+    st_acts rest;       /* a batch: the residuals of the refined blocks; rows lie by themselves */
+    st_refined *lists;  /* a batch: [rows]: which blocks are refined */
     size_t columns_per_part;
 } matmul_job;
 
@@ -142,32 +140,18 @@ static void quantise_row(const matmul_job *job, size_t row)
 {
     const st_isa *isa = job->call->isa;
     const float *x = st_cpu_row(job->call->bound->in[0], row);
-    st_refined *list = &job->lists[row];
-    st_act_row acts = st_acts_row(&job->acts, row, job->batch), rest = st_acts_row(&job->rest, row, false);
+    st_act_row acts = st_acts_row(&job->acts, row, job->batch);
     isa->quantise(x, job->acts.width, &acts);
+    if (!job->batch) return;
+    st_refined *list = &job->lists[row];
+    st_act_row rest = st_acts_row(&job->rest, row, false);
     list->count = choose_blocks(&acts, job->acts.width / ST_ACT_BLOCK, list->blocks);
     for (size_t i = 0; i < list->count; i++) {
         float left[ST_ACT_BLOCK];
-        size_t at = job->batch ? i : list->blocks[i];
         isa->residual(x, &acts, list->blocks[i], left);
-        st_act_row out = {.q = rest.q + at * ST_ACT_BLOCK, .scale = rest.scale + at, .sum = rest.sum + at,
-                          .total = rest.total + at * 2, .stride = 1};
+        st_act_row out = {.q = rest.q + i * ST_ACT_BLOCK, .scale = rest.scale + i, .sum = rest.sum + i,
+                          .total = rest.total + i * 2, .stride = 1};
         isa->quantise(left, ST_ACT_BLOCK, &out);
-    }
-}
-
-/* Dots need residuals at the activations' own places, and zeros in the rest of a block of 256 that has a refined part. */
-static void quantise_few(matmul_job *job, size_t row)
-{
-    enum { LARGE = 256 / ST_ACT_BLOCK };
-    const st_refined *list = &job->lists[row];
-    st_refined *large = &job->large[row];
-    if (row == 0) memset(job->rest.memory, 0, st_acts_bytes(job->rest.width, job->call->rows));
-    quantise_row(job, row);
-    large->count = 0;
-    for (size_t i = 0; i < list->count; i++) { /* in order: the blocks of one of 256 follow each other */
-        uint32_t block = list->blocks[i] / LARGE;
-        if (large->count == 0 || large->blocks[large->count - 1] != block) large->blocks[large->count++] = block;
     }
 }
 
@@ -193,10 +177,8 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
     const st_isa_type *type = &job->call->isa->types[matrix->type];
     const unsigned char *rows = (const unsigned char *)matrix->data + first * matrix->row_bytes;
     for (size_t row = 0; row < job->call->rows; row++) {
-        bool large = matrix->info->block > ST_ACT_BLOCK;
-        st_act_vector x = {.acts = st_acts_row(&job->acts, row, false), .rest = st_acts_row(&job->rest, row, false),
-                           .refined = large ? &job->large[row] : &job->lists[row]};
-        type->dots(rows, matrix->row_bytes, count, &x, job->acts.width, st_cpu_row(bound->out, row) + first);
+        st_act_row act = st_acts_row(&job->acts, row, false);
+        type->dots(rows, matrix->row_bytes, count, &act, job->acts.width, st_cpu_row(bound->out, row) + first);
     }
     add_bias(bound, first, count, job->call->rows);
 }
@@ -249,9 +231,8 @@ static void lay_out(matmul_job *job)
 {
     size_t rows = job->call->rows, width = job->acts.width;
     job->rest = (st_acts){.memory = job->acts.memory + st_acts_bytes(width, rows),
-                          .width = job->batch ? ST_REFINED * ST_ACT_BLOCK : width};
+                          .width = ST_REFINED * ST_ACT_BLOCK};
     job->lists = (st_refined *)(void *)(job->rest.memory + st_acts_bytes(job->rest.width, rows));
-    job->large = job->lists + rows;
 }
 
 static void int8_matmul(const st_cpu_call *call)
@@ -265,7 +246,7 @@ static void int8_matmul(const st_cpu_call *call)
                       .columns_per_part = columns_of_part(call, batch, columns)};
     lay_out(&job);
     if (batch) st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);
-    for (size_t row = 0; row < call->rows && !batch; row++) quantise_few(&job, row);
+    for (size_t row = 0; row < call->rows && !batch; row++) quantise_row(&job, row);
     st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
 }
 

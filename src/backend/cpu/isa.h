@@ -35,20 +35,6 @@ typedef struct st_act_tile {
     const st_refined *refined; /* [tokens]; NULL: none */
 } st_act_tile;
 
-/* A row of activations for dots. `rest` has the residuals at the same places as `acts`, and zeros in all other parts of the
- * blocks that are listed, which are blocks of the weights' type. */
-typedef struct st_act_vector {
-    st_act_row acts, rest;
-    const st_refined *refined; /* NULL: none */
-} st_act_vector;
-
-static inline st_act_row st_act_unit(const st_act_vector *x, size_t unit, size_t elements)
-{
-    size_t block = unit * elements / ST_ACT_BLOCK;
-    return (st_act_row){.q = x->rest.q + unit * elements, .scale = x->rest.scale + block, .sum = x->rest.sum + block,
-                        .total = x->rest.total + 2 * block, .stride = 1};
-}
-
 /* Rows of weights, unpacked for a batch: weight = scale × (byte − zero) + offset, scale and offset shared by
  * groups of 16 or 32. Four elements of a row are a lane, rows side by side: bytes[count / 4][ST_STRIP_ROWS][4]. */
 typedef struct st_strip {
@@ -58,8 +44,8 @@ typedef struct st_strip {
 } st_strip;
 
 typedef struct st_isa_type {
-    /* out[i] = row i · x, for `rows` rows that lie row_bytes apart. NULL: the type has no kernel here. */
-    void (*dots)(const unsigned char *matrix, size_t row_bytes, size_t rows, const st_act_vector *x, size_t count, float *out);
+    /* out[i] = row i · act, for `rows` rows that lie row_bytes apart. NULL: the type has no kernel here. */
+    void (*dots)(const unsigned char *matrix, size_t row_bytes, size_t rows, const st_act_row *act, size_t count, float *out);
     /* Unpacks four rows into places `lane` … of a strip. */
     void (*unpack)(const unsigned char *const rows[4], size_t count, const st_strip *strip, size_t lane);
     uint32_t group; /* 16 or 32 */
