@@ -1,5 +1,5 @@
-/* The cost of a fork-join of the thread pool, one after the other as the operations of a token are: of an empty job,
- * whose parts one thread may run alone, and of a job whose parts wait for each other, so that every thread runs one. */
+/* The cost of one fork-join of the thread pool, for consecutive jobs as in decoding: an empty job, whose parts one
+ * thread may run alone, and a barrier job, whose parts wait for each other, so that every thread must run one. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,16 +16,16 @@ static void do_nothing(void *context, uint32_t worker, size_t part)
     (void)part;
 }
 
-typedef struct meeting {
+typedef struct barrier {
     _Atomic size_t come;
     size_t expected;
-} meeting;
+} barrier;
 
-static void meet(void *context, uint32_t worker, size_t part)
+static void wait_at_barrier(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
     (void)part;
-    meeting *m = context;
+    barrier *m = context;
     atomic_fetch_add(&m->come, 1);
     while (atomic_load(&m->come) < m->expected) continue;
 }
@@ -38,7 +38,7 @@ static int compare_numbers(const void *a, const void *b)
 
 static double time_jobs(st_pool *pool, st_pool_job job, size_t parts)
 {
-    meeting m = {.expected = parts};
+    barrier m = {.expected = parts};
     double start = st_clock_seconds();
     for (int i = 0; i < JOBS; i++) {
         atomic_store_explicit(&m.come, 0, memory_order_relaxed);
@@ -70,7 +70,7 @@ int main(void)
     measure("fork-join", do_nothing, 2, 1);
     measure("fork-join", do_nothing, 0, 1);
     measure("fork-join", do_nothing, 0, 8);
-    measure("all meet", meet, 2, 1);
-    measure("all meet", meet, 0, 1);
+    measure("barrier", wait_at_barrier, 2, 1);
+    measure("barrier", wait_at_barrier, 0, 1);
     return 0;
 }

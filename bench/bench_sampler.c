@@ -18,7 +18,7 @@ static double uniform(void)
     return (double)(state >> 11) * 0x1p-53;
 }
 
-/* Normally distributed logits, and the first `raised` of them higher. */
+/* Fills the logits from a normal distribution and raises the first `raised` of them. */
 static void fill(double deviation, int raised, double by)
 {
     for (int i = 0; i < VOCAB; i++) {

@@ -95,8 +95,8 @@ static void read_text(st_buf *out, const char *path, size_t bytes)
     st_buf_free(&once);
 }
 
-/* English-like text: the vocabulary's words, the short and frequent ones first, drawn so that few come often and many
- * come seldom, with stops and numbers between them. A short text repeated would flatter the cache of pieces. */
+/* English-like text: words of the vocabulary in a skewed distribution that favours short ones, with full stops and
+ * numbers. A short text repeated would overstate the hit rate of the piece cache. */
 static void make_english(st_buf *out, const st_tokenizer *tokenizer, size_t bytes)
 {
     uint64_t random = 88172645463325252u;
