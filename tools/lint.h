@@ -1,4 +1,4 @@
-/* Included before the files that tools/lint looks at: the analyser sees one file at a time and would otherwise have to
+/* Included before each file that tools/lint analyses: the analyser sees one file at a time and would otherwise have to
  * assume that a failure may return STRATA_OK, or true. */
 #if defined LINT_CLI
 #include "cli/cli.h"
