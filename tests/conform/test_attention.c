@@ -1,5 +1,5 @@
-/* Attention of a batch: a row's result depends on what the row sees and on nothing else, whatever rows are computed with it
- * and however many threads there are. And products of floats that are split into bfloat16, against plain C. */
+/* Batched attention: a row's result depends only on its own query and the positions it sees, not on the other rows of
+ * the batch or the number of threads. Also the GEMM of floats split into two bfloat16 numbers, against plain C. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +45,7 @@ typedef struct rig {
     void *scratch;
 } rig;
 
-/* Stores other keys and values at all positions from `first` on. */
+/* Overwrites the keys and values at all positions from `first` on with new random ones. */
 static void fill_cache(rig *r, uint32_t first)
 {
     float keys[KV_HEADS * KEY], values[KV_HEADS * VALUE];
@@ -136,12 +136,12 @@ static void check_row(rig *r, uint32_t position)
         fill_cache(r, position + 1);
         row_in_batch(r, position, position - before, count, i ? found : alone);
         if (i && memcmp(found, alone, sizeof found) != 0)
-            fail_msg("position %u, window %u, chunk %u: other bits in a batch of %u", position, r->op.p.attention.window,
-                     r->op.p.attention.chunk, count);
+            fail_msg("position %u, window %u, chunk %u: the result differs in a batch of %u", position,
+                     r->op.p.attention.window, r->op.p.attention.chunk, count);
     }
 }
 
-static void neighbours_do_not_matter(void **state)
+static void row_is_independent_of_its_batch(void **state)
 {
     rig r;
     rig_open(&r, *state);
@@ -155,7 +155,7 @@ static void neighbours_do_not_matter(void **state)
     rig_close(&r);
 }
 
-static void threads_do_not_matter(void **state)
+static void result_is_independent_of_the_thread_count(void **state)
 {
     const attention_case *c = *state;
     rig r;
@@ -168,7 +168,8 @@ static void threads_do_not_matter(void **state)
         assert_true(open_device(c->cpu, threads, &device));
         memset(other, 0, count * sizeof *other);
         run_rows(&r, device, 0, POSITIONS, other);
-        if (memcmp(first, other, count * sizeof *first) != 0) fail_msg("%u threads give other bits than two", threads);
+        if (memcmp(first, other, count * sizeof *first) != 0)
+            fail_msg("%u threads give a different result than two", threads);
         st_backend_cpu()->close(device);
     }
     st_free(first);
@@ -196,14 +197,14 @@ static void check_gemm(const st_isa_split *split, size_t m, size_t n, size_t k, 
     st_split left = {a, a + ST_SPLIT_TILE, lda, ST_SPLIT_CHUNK};
     st_split right = {b, low ? b + ldb : NULL, 2 * ldb, ST_SPLIT_CHUNK * ldb};
     split->gemm(&left, &right, c, ldc, m, n, k / ST_SPLIT_CHUNK, add);
-    for (size_t i = 0; i < m * ldc; i++) /* a sum of k products of at most 1; beside the result nothing was written */
+    for (size_t i = 0; i < m * ldc; i++) /* k products of at most 1; padding is not written */
         if (!(fabs((double)c[i] - expected[i]) <= (i % ldc < n ? sqrt((double)k) * 0x1p-16 : 0)))
             fail_msg("%zu × %zu × %zu: [%zu, %zu] is %.8g, expected %.8g", m, n, k, i / ldc, i % ldc, c[i], expected[i]);
     void *const pieces[] = {a, b, c, expected};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
 }
 
-static void split_products(void **state)
+static void split_gemm_matches_plain_c(void **state)
 {
     (void)state;
     const st_isa_split *split = st_isa_amx();
@@ -217,9 +218,9 @@ int main(void)
 {
     static attention_case cases[LEVELS * TYPES];
     static char names[2 * LEVELS * TYPES][64];
-    static struct CMUnitTest tests[1 + 2 * LEVELS * TYPES] = {cmocka_unit_test(split_products)};
+    static struct CMUnitTest tests[1 + 2 * LEVELS * TYPES] = {cmocka_unit_test(split_gemm_matches_plain_c)};
     static const struct { const char *name; CMUnitTestFunction run; } kinds[] = {
-        {"neighbours", neighbours_do_not_matter}, {"threads", threads_do_not_matter}};
+        {"neighbours", row_is_independent_of_its_batch}, {"threads", result_is_independent_of_the_thread_count}};
     size_t count = 0;
     for (size_t i = 0; i < LEVELS * TYPES; i++) {
         cases[i] = (attention_case){levels[i / TYPES], kv_types[i % TYPES]};

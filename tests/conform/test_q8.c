@@ -1,5 +1,6 @@
-/* A few queries against a cache of q8_0: what an instruction set does of it, against the same said plainly. Queries are whole
- * numbers that words of 16 bits hold, so that packing loses nothing. (test_conform.c compares the whole with the reference.) */
+/* Attention kernels for a few queries over a q8_0 KV cache, each instruction set against plain C. Queries are integers
+ * that fit in 16 bits, so packing them is lossless. (test_conform.c compares the whole operation with the reference.)
+ * */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "support/kit.h"
 #include "support/random.h"
 
-enum { POSITIONS = 71, SPACE = 5 }; /* SPACE: what no kernel may touch, behind each row of results */
+enum { POSITIONS = 71, SPACE = 5 }; /* SPACE: padding after each result row that no kernel may write */
 
 typedef struct shape {
     size_t heads, shared, width, positions;
@@ -55,7 +56,7 @@ static void check(double error, double norm, const shape *s, const char *what)
                  s->positions, sqrt(error / norm));
 }
 
-static void dots_of(const st_isa *isa, const shape *s)
+static void check_dots(const st_isa *isa, const shape *s)
 {
     rig r = make_rig(s);
     size_t ldo = s->positions + SPACE;
@@ -83,7 +84,7 @@ static void dots_of(const st_isa *isa, const shape *s)
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
 }
 
-static void sums_of(const st_isa *isa, const shape *s)
+static void check_sums(const st_isa *isa, const shape *s)
 {
     rig r = make_rig(s);
     size_t ldw = s->positions + SPACE, ldo = s->width + SPACE;
@@ -108,7 +109,7 @@ static void sums_of(const st_isa *isa, const shape *s)
 }
 
 /* Every shape on every instruction set of this machine. */
-static void over_all(void (*test)(const st_isa *isa, const shape *s))
+static void test_all_shapes(void (*test)(const st_isa *isa, const shape *s))
 {
     const st_isa *const all[] = {st_isa_avx2(), st_isa_avx512()};
     bool any = false;
@@ -117,20 +118,20 @@ static void over_all(void (*test)(const st_isa *isa, const shape *s))
     if (!any) skip();
 }
 
-static void queries_meet_keys(void **state)
+static void dot_products_match_plain_c(void **state)
 {
     (void)state;
-    over_all(dots_of);
+    test_all_shapes(check_dots);
 }
 
-static void weights_meet_values(void **state)
+static void weighted_sums_match_plain_c(void **state)
 {
     (void)state;
-    over_all(sums_of);
+    test_all_shapes(check_sums);
 }
 
-/* A query of zeros has no scale, and its scores are zero. */
-static void nothing_is_nothing(void **state)
+/* An all-zero query has scale 0, and its scores are 0. */
+static void zero_query_has_zero_score(void **state)
 {
     (void)state;
     const st_isa *isa = st_isa_avx512() ? st_isa_avx512() : st_isa_avx2();
@@ -145,7 +146,10 @@ static void nothing_is_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(queries_meet_keys), cmocka_unit_test(weights_meet_values),
-                                       cmocka_unit_test(nothing_is_nothing)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dot_products_match_plain_c),
+        cmocka_unit_test(weighted_sums_match_plain_c),
+        cmocka_unit_test(zero_query_has_zero_score),
+    };
     return cmocka_run_group_tests_name("q8", tests, NULL, NULL);
 }
