@@ -1,5 +1,5 @@
-/* Loading and running while the n-th allocation or file call fails, for every n up to a clean run: a typed error,
- * nothing owed (the sanitizer looks for leaks), and everything works afterwards. */
+/* Loading and running while the n-th allocation or file call fails, for every n until a run has no failure: a typed
+ * error, no leak (checked by the sanitizer), and the same model works afterwards. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -16,17 +16,17 @@ typedef struct rig {
     strata_session *session;
 } rig;
 
-/* What is tried while something fails. */
+/* An operation that runs while calls fail. */
 typedef struct attempt {
     const char *name;
     strata_status (*run)(rig *r, strata_error *error);
-    int given; /* how much of the rig is there before: 1 the model, 2 the engine, 3 the session, 4 a prompt in it */
-    uint64_t least; /* failures that there must be */
+    int given; /* set_up creates: 1 the model, 2 also the engine, 3 also the session, 4 also runs the prompt */
+    uint64_t failures_min; /* minimum number of failures */
 } attempt;
 
-static const char *model_name; /* of the kit */
+static const char *model_name; /* file name in the kit */
 static strata_token ids[PROMPT];
-static float wanted[VOCAB]; /* the logits of a clean run */
+static float expected_logits[VOCAB]; /* logits of a run without failures */
 
 static strata_engine_options engine_options(void)
 {
@@ -67,7 +67,7 @@ static strata_status first_decode(rig *r, strata_error *error)
     return status == STRATA_OK ? strata_session_logits(r->session, &logits, &count, error) : status;
 }
 
-static bool hear(void *context, const char *text, size_t length)
+static bool count_text(void *context, const char *text, size_t length)
 {
     (void)text;
     *(size_t *)context += length;
@@ -76,15 +76,15 @@ static bool hear(void *context, const char *text, size_t length)
 
 static strata_status generate(rig *r, strata_error *error)
 {
-    static const char *const stops[] = {"never to be seen", "nor this"};
-    size_t heard = 0;
+    static const char *const stops[] = {"first stop", "second stop"};
+    size_t text_bytes = 0;
     strata_answer answer;
     strata_generation generation = {.sampling = STRATA_SAMPLING_DEFAULT, .max_tokens = 12, .stops = stops,
-                                    .stop_count = 2, .ignore_end = true, .on_text = hear, .context = &heard};
+                                    .stop_count = 2, .ignore_end = true, .on_text = count_text, .context = &text_bytes};
     return strata_session_generate(r->session, &generation, &answer, error);
 }
 
-/* The n-th call may be in any of them. */
+/* From opening the model to generating text: the n-th call may fail in any step. */
 static strata_status everything(rig *r, strata_error *error)
 {
     strata_status status = open_model(r, error);
@@ -114,7 +114,7 @@ static void set_up(rig *r, int given)
     if (status != STRATA_OK) fail_msg("%s", error.message);
 }
 
-/* What is there of the rig goes on to compute what it should. */
+/* Creates whatever part of the rig is missing; the prompt's logits must equal those of a run without failures. */
 static void check_usable(rig *r)
 {
     strata_error error;
@@ -127,10 +127,10 @@ static void check_usable(rig *r)
     size_t count;
     if (status == STRATA_OK) status = strata_session_logits(r->session, &logits, &count, &error);
     if (status != STRATA_OK) fail_msg("%s", error.message);
-    assert_memory_equal(logits, wanted, sizeof wanted);
+    assert_memory_equal(logits, expected_logits, sizeof expected_logits);
 }
 
-static void compute_wanted(void)
+static void compute_expected(void)
 {
     rig r;
     const float *logits;
@@ -138,7 +138,7 @@ static void compute_wanted(void)
     set_up(&r, 4);
     assert_int_equal(strata_session_logits(r.session, &logits, &count, NULL), STRATA_OK);
     assert_int_equal(count, VOCAB);
-    memcpy(wanted, logits, sizeof wanted);
+    memcpy(expected_logits, logits, sizeof expected_logits);
     tear_down(&r);
 }
 
@@ -149,7 +149,7 @@ static const attempt attempts[] = {
 
 static void check_faults(const attempt *a, st_fault_kind kind, strata_status expected, bool persistent)
 {
-    uint64_t failed = 0, spared = 0;
+    uint64_t failed = 0, tolerated = 0;
     for (uint64_t nth = 1;; nth++) {
         rig r;
         strata_error error = {0};
@@ -161,38 +161,38 @@ static void check_faults(const attempt *a, st_fault_kind kind, strata_status exp
         if (status == STRATA_OK) {
             check_usable(&r);
             tear_down(&r);
-            if (calls < nth) break; /* a clean run: the failure never came */
-            assert_true(++spared < 16); /* what loading can do without: the kept measurement of this machine */
+            if (calls < nth) break; /* fewer than n calls: nothing failed */
+            assert_true(++tolerated < 16); /* loading works without the stored measurement of this machine */
             continue;
         }
         failed++;
         if (status != expected) fail_msg("%s, call %u: status %d: %s", a->name, (unsigned)nth, status, error.message);
         assert_int_equal(error.status, expected);
         assert_true(error.message[0] != '\0');
-        /* Every one would take long: the first, and then here and there. */
+        /* Checking after every failure would take long: check the first ones, then a sample. */
         if (nth < 10 || nth % 37 == 0) check_usable(&r);
         tear_down(&r);
         assert_true(nth < 100000);
     }
-    assert_true(failed >= a->least);
+    assert_true(failed >= a->failures_min);
 }
 
-static void allocations(void **state)
+static void failed_allocation_is_reported(void **state)
 {
     model_name = *state;
     for (int i = 0; i < PROMPT; i++) ids[i] = (i * 37 + 11) % 280;
-    compute_wanted();
+    compute_expected();
     for (size_t i = 0; i < sizeof attempts / sizeof *attempts; i++) {
         check_faults(&attempts[i], ST_FAULT_ALLOC, STRATA_MEMORY, false);
         if (attempts[i].given) check_faults(&attempts[i], ST_FAULT_ALLOC, STRATA_MEMORY, true);
     }
 }
 
-static void file_calls(void **state)
+static void failed_file_call_is_reported(void **state)
 {
     model_name = *state;
     for (int i = 0; i < PROMPT; i++) ids[i] = (i * 37 + 11) % 280;
-    compute_wanted();
+    compute_expected();
     const attempt opening = {"open", open_model, 0, 3}, all = {"everything", everything, 0, 3};
     for (int persistent = 0; persistent < 2; persistent++) {
         check_faults(&opening, ST_FAULT_FILE, STRATA_FILE, persistent);
@@ -204,10 +204,10 @@ int main(void)
 {
     static char llama[] = "llama.gguf", recurrent[] = "qwen35moe.gguf";
     const struct CMUnitTest tests[] = {
-        {.name = "llama: allocations", .test_func = allocations, .initial_state = llama},
-        {.name = "qwen35moe: allocations", .test_func = allocations, .initial_state = recurrent},
-        {.name = "llama: file calls", .test_func = file_calls, .initial_state = llama},
-        {.name = "qwen35moe: file calls", .test_func = file_calls, .initial_state = recurrent},
+        {.name = "llama: allocations", .test_func = failed_allocation_is_reported, .initial_state = llama},
+        {.name = "qwen35moe: allocations", .test_func = failed_allocation_is_reported, .initial_state = recurrent},
+        {.name = "llama: file calls", .test_func = failed_file_call_is_reported, .initial_state = llama},
+        {.name = "qwen35moe: file calls", .test_func = failed_file_call_is_reported, .initial_state = recurrent},
     };
     return _cmocka_run_group_tests("engine fault", tests, sizeof tests / sizeof *tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* An expert cache under failures: an upload, a fetch or a decision fails, uploads outnumber the queue's places or land
- * while the GPU still computes. The logits stay the same, and the counters say what happened. */
+/* An expert cache under failures: an upload, a fetch or a decision fails, more uploads are wanted than the queue holds,
+ * or uploads complete while the GPU still computes. The logits stay the same, and the counters record what happened. */
 #include "support/golden.h"
 
 #include <string.h>
@@ -28,15 +28,15 @@ static void check_all(golden_run *r, const char *when)
     assert_int_equal(score.agree, score.rows);
 }
 
-/* Copies of uploads and fetches that fail change nothing; other copies are an error with a status, after which the
- * sequence starts again. */
-static void every_copy_in_turn(void **state)
+/* A failed upload or fetch changes no logits. A failure of any other copy returns an error; the sequence then restarts
+ * from zero and computes the right logits. */
+static void each_failed_copy_is_tolerated_or_reported(void **state)
 {
     (void)state;
     golden g;
     assert_true(golden_open(&g, "qwen3moe"));
     st_plan_options placed = slots_of(2);
-    uint64_t spared = 0, told = 0;
+    uint64_t tolerated = 0, reported = 0;
     for (uint64_t n = 1;; n++) {
         golden_options options = cache_options(&placed, 7);
         golden_watch watch;
@@ -49,14 +49,14 @@ static void every_copy_in_turn(void **state)
         strata_error error = {0};
         strata_status status = STRATA_OK;
         for (uint32_t i = 0; i < 42 && status == STRATA_OK; i += 7) status = st_run_tokens(r.run, g.tokens + i, 7, &error);
-        bool came = st_sim_calls(r.world, ST_SIM_COPY) - before >= n;
+        bool injected = st_sim_calls(r.world, ST_SIM_COPY) - before >= n;
         st_sim_fail_at(r.world, ST_SIM_COPY, 0);
-        if (status == STRATA_OK && came) {
-            spared++;
+        if (status == STRATA_OK && injected) {
+            tolerated++;
             assert_true(golden_watch_count(&watch, ST_STAT_FAILED) > 0);
         }
         if (status != STRATA_OK) {
-            told++;
+            reported++;
             assert_int_equal(status, STRATA_DEVICE);
         }
         uint32_t reached;
@@ -64,15 +64,15 @@ static void every_copy_in_turn(void **state)
         check_all(&r, "after a copy that failed");
         golden_run_close(&r);
         golden_watch_close(&watch);
-        if (!came) break;
+        if (!injected) break;
         if (n >= 40 || kit_is_slow()) n += kit_is_slow() ? 30 : 16; /* testing every call would take long */
     }
-    assert_true(spared > 0 && told > 0);
+    assert_true(tolerated > 0 && reported > 0);
     golden_close(&g);
 }
 
 /* A link so slow that uploads queue up. */
-static void more_uploads_than_the_queue_takes(void **state)
+static void full_upload_queue_keeps_the_logits(void **state)
 {
     (void)state;
     golden g;
@@ -162,7 +162,7 @@ static void make_gpu_slow(st_profile profiles[ST_DEVICES_MAX])
     profiles[ST_CARD].link_up = profiles[ST_CARD].link_down = 1e12;
 }
 
-/* Virtual time in which uploads land and the GPU goes on. */
+/* Advances virtual time, so that uploads complete and the GPU makes progress. */
 static void host_works(golden_run *r)
 {
     const st_load_device *host = &r->devices[ST_HOST];
@@ -174,9 +174,9 @@ static void host_works(golden_run *r)
     host->backend->queue_free(queue);
 }
 
-/* A prompt of several batches, no logits asked for in between: a batch begins while the GPU still computes the last
- * layer of the one before it. A link so fast that uploads land first must not change the tables that the GPU reads. */
-static void uploads_land_while_a_batch_runs(void **state)
+/* A prompt of several batches without logits in between: a batch starts while the GPU still computes the last layer of
+ * the previous one. Uploads over a fast link complete first and must not change the tables that the GPU reads. */
+static void uploads_completing_during_a_batch_keep_the_logits(void **state)
 {
     (void)state;
     st_profile profiles[ST_DEVICES_MAX];
@@ -211,7 +211,7 @@ static void uploads_land_while_a_batch_runs(void **state)
 }
 
 /* The simulated GPU reports a host write to a table that a launched operation reads. */
-static void a_table_changes_after_the_launch(void **state)
+static void host_write_to_a_table_in_use_is_reported(void **state)
 {
     (void)state;
     golden g;
@@ -235,9 +235,9 @@ static void a_table_changes_after_the_launch(void **state)
     golden_close(&g);
 }
 
-/* After a decision that failed, the end of the layer leaves every expert with the one device that had it, whatever was
- * fetched for the layer before. */
-static void a_decision_fails_after_a_fetch(void **state)
+/* After a failed decision, the end of the layer restores each expert to the one device that held it, whatever was
+ * fetched for the previous layer. */
+static void failed_decision_after_a_fetch_restores_the_tables(void **state)
 {
     (void)state;
     golden g;
@@ -249,7 +249,7 @@ static void a_decision_fails_after_a_fetch(void **state)
     st_plan_options placed = slots_of(2);
     golden_options options = cache_options(&placed, 1);
     options.experts.arms = ST_ARMS_FETCH;
-    options.experts.warm = &warm; /* layer 1 has the experts 2 and 3 in its slots, layer 0 has 0 and 1 */
+    options.experts.warm = &warm; /* layer 1 holds experts 2 and 3 in its slots, layer 0 holds 0 and 1 */
     golden_run r;
     golden_run_open(&r, &g, &options);
     st_stream *stream = st_load_sequence(r.load, 0).stream;
@@ -271,13 +271,13 @@ static void a_decision_fails_after_a_fetch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_copy_in_turn),
-        cmocka_unit_test(more_uploads_than_the_queue_takes),
+        cmocka_unit_test(each_failed_copy_is_tolerated_or_reported),
+        cmocka_unit_test(full_upload_queue_keeps_the_logits),
         cmocka_unit_test(two_deterministic_runs_are_identical),
         cmocka_unit_test(prefetching_changes_no_logits),
-        cmocka_unit_test(uploads_land_while_a_batch_runs),
-        cmocka_unit_test(a_table_changes_after_the_launch),
-        cmocka_unit_test(a_decision_fails_after_a_fetch),
+        cmocka_unit_test(uploads_completing_during_a_batch_keep_the_logits),
+        cmocka_unit_test(host_write_to_a_table_in_use_is_reported),
+        cmocka_unit_test(failed_decision_after_a_fetch_restores_the_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

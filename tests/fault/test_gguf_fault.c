@@ -1,5 +1,5 @@
-/* Opening while the n-th allocation or the n-th file call fails, once or from then on, for every n up to a clean run:
- * a typed error, no leak (checked by the sanitizer), and the next open works. */
+/* Opening a file while its n-th allocation or file call fails, once or from then on, for every n until a run has no
+ * failure: a typed error, no leak (checked by the sanitizer), and the next open works. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ static void check_faults(void **state)
         st_fault_arm(row->kind, 0, false);
         if (status == STRATA_OK) {
             st_gguf_close(gguf);
-            assert_true(calls < nth); /* the run made fewer calls: no failure */
+            assert_true(calls < nth); /* fewer than n calls: nothing failed */
             break;
         }
         failed++;

@@ -1,5 +1,5 @@
-/* A model split between the CPU and the simulated card, where the n-th allocation, copy or launch fails, for every n: a
- * typed error, nothing left on the card, and the sequence can start again. */
+/* A model split between the CPU and the simulated GPU, whose n-th allocation, copy or launch fails, for every n: a
+ * typed error, no memory left allocated on the GPU, and the sequence can restart. */
 #include "support/golden.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ static golden_options options_for(const golden *g, const st_plan_options *placed
                             .placed = placed};
 }
 
-/* Loads, feeds two batches and asks for logits. */
+/* Feeds two batches and computes logits. */
 static strata_status use(golden_run *r, strata_error *error)
 {
     const float *logits;
@@ -21,7 +21,7 @@ static strata_status use(golden_run *r, strata_error *error)
     return status;
 }
 
-/* After a failure everything is as new once the sequence starts again. */
+/* After a failure and a rewind to zero, the logits are right. */
 static void check_again(golden_run *r, const char *name, uint64_t n)
 {
     uint32_t reached;
@@ -32,7 +32,7 @@ static void check_again(golden_run *r, const char *name, uint64_t n)
     if (!(golden_error(&score) <= 2e-5)) fail_msg("%s after call %lu failed: error %g", name, (unsigned long)n, golden_error(&score));
 }
 
-/* False when there is no n-th call any more. */
+/* Returns false when the run makes fewer than n calls. */
 static bool try_nth(const char *name, const golden *g, const st_plan_options *placed, st_sim_call call, uint64_t n)
 {
     golden_options options = options_for(g, placed);
@@ -61,7 +61,7 @@ static bool try_nth(const char *name, const golden *g, const st_plan_options *pl
     return failed;
 }
 
-static void every_call_in_turn(void **state)
+static void each_failed_call_is_reported(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "qwen35moe", "gemma4-e"};
@@ -80,8 +80,8 @@ static void every_call_in_turn(void **state)
     }
 }
 
-/* A card that is too small for what is asked is refused before anything is taken. */
-static void a_card_too_small(void **state)
+/* A plan that exceeds the GPU's memory is refused before anything is allocated. */
+static void too_small_gpu_is_refused(void **state)
 {
     (void)state;
     golden g;
@@ -89,7 +89,7 @@ static void a_card_too_small(void **state)
     st_plan_options placed = st_plan_options_default();
     placed.layers = ST_LAYERS_ALL;
     golden_options options = options_for(&g, &placed);
-    options.card_bytes = (uint64_t)757 << 20; /* overhead and margin leave a MiB */
+    options.card_bytes = (uint64_t)757 << 20; /* overhead and margin leave 1 MiB */
     golden_run r;
     strata_error error = {0};
     assert_int_equal(golden_run_try(&r, &g, &options, &error), STRATA_MEMORY);
@@ -100,8 +100,8 @@ static void a_card_too_small(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_in_turn),
-        cmocka_unit_test(a_card_too_small),
+        cmocka_unit_test(each_failed_call_is_reported),
+        cmocka_unit_test(too_small_gpu_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,10 @@
-/* The simulated card while its n-th allocation, copy or launch fails, while it gets lost at the n-th call, and while
- * the host has no memory, for every n up to a clean run: a typed error, nothing owed, and everything works
- * afterwards. */
+/* The simulated GPU while its n-th allocation, copy or launch fails, while it is lost at the n-th call, and while a
+ * host allocation fails, for every n until a run has no failure: a typed error, no leak, and the next run works. */
 #include "support/sim_rig.h"
 
 #include "base/fault.h"
 
-/* All there is to try, in a world that goes on. */
+/* Opens a rig in `world`, runs it and frees it. */
 static strata_status attempt(st_sim_world *world, strata_error *error)
 {
     sim_rig r;
@@ -23,7 +22,7 @@ static st_sim_world *open_world(void)
     return sim_world_open(&options);
 }
 
-static void every_call_fails_once(void **state)
+static void each_failed_call_is_reported(void **state)
 {
     (void)state;
     static const struct { st_sim_call call; strata_status status; uint64_t calls; } rows[] = {
@@ -36,19 +35,19 @@ static void every_call_fails_once(void **state)
         for (uint64_t n = 1; n <= rows[i].calls; n++) {
             st_sim_fail_at(world, rows[i].call, n);
             assert_int_equal(attempt(world, &error), rows[i].status);
-            assert_int_equal(attempt(world, &error), STRATA_OK); /* once */
+            assert_int_equal(attempt(world, &error), STRATA_OK); /* the call fails only once */
         }
-        st_sim_fail_at(world, rows[i].call, rows[i].calls + 1); /* beyond: the run is clean */
+        st_sim_fail_at(world, rows[i].call, rows[i].calls + 1); /* one more than a run makes: the first run succeeds */
         assert_int_equal(attempt(world, &error), STRATA_OK);
         assert_int_equal(attempt(world, &error), rows[i].status);
         st_sim_fail_at(world, rows[i].call, 1);
-        st_sim_fail_at(world, rows[i].call, 0); /* thought better of it */
+        st_sim_fail_at(world, rows[i].call, 0); /* disarms it */
         assert_int_equal(attempt(world, &error), STRATA_OK);
         st_sim_world_free(world);
     }
 }
 
-static void the_gpu_is_lost(void **state)
+static void lost_gpu_stays_lost(void **state)
 {
     (void)state;
     strata_error error;
@@ -60,7 +59,7 @@ static void the_gpu_is_lost(void **state)
         status = attempt(world, &error);
         if (status != STRATA_OK) {
             assert_int_equal(status, STRATA_DEVICE_LOST);
-            assert_int_equal(attempt(world, &error), STRATA_DEVICE_LOST); /* for good */
+            assert_int_equal(attempt(world, &error), STRATA_DEVICE_LOST); /* it stays lost */
             assert_true(st_sim_world_seconds(world) >= 0);
         }
         st_sim_world_free(world);
@@ -68,8 +67,8 @@ static void the_gpu_is_lost(void **state)
     assert_true(n > 12);
 }
 
-/* Lost with work under way: what was copied never arrives. */
-static void the_gpu_is_lost_while_it_computes(void **state)
+/* The GPU is lost while a copy is in flight: waiting for it and all further work fail. */
+static void gpu_lost_during_a_copy_fails_all_further_work(void **state)
 {
     (void)state;
     strata_error error;
@@ -91,7 +90,7 @@ static void the_gpu_is_lost_while_it_computes(void **state)
     st_sim_world_free(world);
 }
 
-static void allocations_that_fail(void **state)
+static void failed_host_allocation_is_reported(void **state)
 {
     (void)state;
     strata_error error;
@@ -113,10 +112,10 @@ static void allocations_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(the_gpu_is_lost),
-        cmocka_unit_test(the_gpu_is_lost_while_it_computes),
-        cmocka_unit_test(allocations_that_fail),
+        cmocka_unit_test(each_failed_call_is_reported),
+        cmocka_unit_test(lost_gpu_stays_lost),
+        cmocka_unit_test(gpu_lost_during_a_copy_fails_all_further_work),
+        cmocka_unit_test(failed_host_allocation_is_reported),
     };
     return cmocka_run_group_tests_name("sim_fault", tests, NULL, NULL);
 }

@@ -68,13 +68,13 @@ static void fail_each(bool persistent)
     st_rendering_free(&whole);
 }
 
-static void test_single(void **state)
+static void one_failed_allocation_is_reported(void **state)
 {
     (void)state;
     fail_each(false);
 }
 
-static void test_persistent(void **state)
+static void persistent_allocation_failure_is_reported(void **state)
 {
     (void)state;
     fail_each(true);
@@ -82,7 +82,10 @@ static void test_persistent(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_single), cmocka_unit_test(test_persistent)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_failed_allocation_is_reported),
+        cmocka_unit_test(persistent_allocation_failure_is_reported),
+    };
     json_set_alloc_funcs(st_alloc, st_free);
     return cmocka_run_group_tests_name("template_fault", tests, NULL, NULL);
 }

@@ -136,13 +136,13 @@ static void test_bpe(void **state)
     run(vocab_spec_bpe, "qwen2");
 }
 
-static void test_bpe_in_turn(void **state)
+static void test_bpe_sequential_patterns(void **state)
 {
     (void)state;
     run(vocab_spec_bpe, "deepseek-v3");
 }
 
-static void test_bpe_whole(void **state)
+static void test_bpe_whole_token_first(void **state)
 {
     (void)state;
     run(vocab_spec_bpe, "tekken");
@@ -184,8 +184,12 @@ static void test_long_merge(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe),   cmocka_unit_test(test_bpe_in_turn), cmocka_unit_test(test_bpe_whole),
-        cmocka_unit_test(test_gemma), cmocka_unit_test(test_spm),         cmocka_unit_test(test_long_merge),
+        cmocka_unit_test(test_bpe),
+        cmocka_unit_test(test_bpe_sequential_patterns),
+        cmocka_unit_test(test_bpe_whole_token_first),
+        cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_spm),
+        cmocka_unit_test(test_long_merge),
     };
     return cmocka_run_group_tests_name("tokenizer faults", tests, NULL, NULL);
 }
