@@ -1,5 +1,5 @@
-/* Fuzzing the decoder: the first byte picks a small vocabulary, each two bytes that follow are an id. Decoding at once
- * and one by one agree, what comes out is valid UTF-8, and a wrong id is an error that changes nothing. */
+/* Fuzzes the decoder: the first byte selects a small vocabulary, every two bytes after it are an id. Decoding all ids
+ * at once and one by one gives the same valid UTF-8, and an id out of range is an error that changes nothing. */
 #include <stdlib.h>
 
 #include "base/utf8.h"
@@ -19,7 +19,7 @@ static void must(bool condition)
     if (!condition) abort();
 }
 
-/* Texts that no right file has, to be decoded all the same. */
+/* Token texts that no valid file has; they must decode too. */
 static void spec_odd(vocab_spec *spec)
 {
     vocab_spec_spm(spec);

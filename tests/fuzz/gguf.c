@@ -1,4 +1,4 @@
-/* Any bytes as a GGUF file: it opens and is consistent, or it is refused with a typed error. */
+/* Fuzzes the GGUF reader: any bytes open as a consistent file or are refused with a typed error. */
 #include "base/error.h"
 #include "support/gguf_walk.h"
 

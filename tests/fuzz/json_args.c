@@ -1,4 +1,4 @@
-/* The arguments of a rendering: any text, parsed as strata parses it, given to templates like those of real models. */
+/* Fuzzes a template's arguments: any text, parsed as JSON and rendered by templates like those of real models. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

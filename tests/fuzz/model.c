@@ -1,6 +1,6 @@
-/* Any bytes as a model: the directory, the description, the binding, the program. What is let in holds together, and
- * where it is small it runs a few tokens. The input is the file's head; data follows, all zero, as much as a tiny model
- * needs. */
+/* Fuzzes model loading: directory, description, binding and program of any bytes. An accepted model is consistent, and
+ * a small one runs a few tokens. The input is the head of the file; zeros follow as its tensor data, enough for a tiny
+ * model. */
 #include <stdlib.h>
 
 #include "base/arena.h"
@@ -23,7 +23,7 @@ static void check_error(strata_status status, const strata_error *error)
     must(error->status == status && error->message[0] != '\0');
 }
 
-/* A value is as wide as what is written to it, and lies within the scratch of its rows. */
+/* Each value lies within the scratch of its rows, each operand of an operation exists, and matrix widths match. */
 static void check_program(const st_program *program, const st_binding *binding)
 {
     for (uint32_t i = 0; i < program->value_count; i++) {

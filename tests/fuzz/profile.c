@@ -1,4 +1,5 @@
-/* Any text as a profile of devices: it is refused with a typed error that says where, or it can be planned with. */
+/* Fuzzes device profiles: any text is refused with a typed error that names the line, or gives profiles the planner can
+ * use. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ static bool is_rate(double rate)
     return isfinite(rate) && rate >= 0;
 }
 
-/* What the planner takes for granted of a device. */
+/* The planner's preconditions on a device. */
 static bool holds_together(const st_profile *p, st_device_kind kind)
 {
     for (int i = 0; i < ST_PROFILE_TYPES; i++)

@@ -1,4 +1,4 @@
-/* A template and its arguments: the input is the source, a NUL byte, and the arguments as JSON. */
+/* Fuzzes the template engine: the input is the template's source, a NUL byte, and the arguments as JSON. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Limits that keep a run short and still reach all of the engine. */
+/* Limits that keep a run short but still reach the whole engine. */
 static const st_template_limits limits = {
     .source_bytes_max = 1 << 16,
     .steps_max = 20000,

@@ -1,5 +1,5 @@
-/* Fuzzing the encoder: the first byte picks a small vocabulary, the second the options, the rest is the text. Nothing
- * may crash, and a text that is not normalised comes back as it was. */
+/* Fuzzes the encoder: the first byte selects a small vocabulary, the second the options, the rest is the text. Nothing
+ * may crash, and decoding gives the text back unless the vocabulary normalises it. */
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -15,8 +15,8 @@ typedef struct fuzz_vocab {
     void (*base)(vocab_spec *spec);
     const char *pre;
     bool normalises;
-    bool marks;       /* U+2581 comes back as a blank */
-    bool blank_first; /* special tokens bring blanks in */
+    bool marks;       /* U+2581 decodes to a space */
+    bool blank_first; /* special tokens add spaces */
 } fuzz_vocab;
 
 static const fuzz_vocab vocabs[] = {
@@ -48,7 +48,7 @@ static void make_all(void)
     }
 }
 
-/* In a text that is foreign from end to end no control token is found, nor what the guard has. */
+/* A text marked as foreign throughout yields no control token and none that the guard holds. */
 static void check_guarded(const st_tokenizer *tokenizer, const st_tokens *tokens)
 {
     for (size_t i = 0; i < tokens->count; i++) {
@@ -80,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     st_str text = {(const char *)data + 2, length};
     unsigned char *foreign = st_alloc(length);
     must(foreign != NULL);
-    /* foreign: nothing, all, or every other run of bytes */
+    /* foreign bytes: none, all, or every other run of bytes */
     for (size_t i = 0; i < length; i++) foreign[i] = (flags & 4) || ((flags & 8) && i / (1 + (flags >> 4)) % 2);
     const st_token_guard *guard = flags & 2 ? guards[index] : NULL;
     const st_encode_options options = {.plain = flags & 1, .guard = guard, .foreign = foreign};

@@ -1,11 +1,11 @@
-/* Any text as a recorded routing: it is refused with a line number, or it can be replayed. */
+/* Fuzzes routing traces: any text is refused with a line number, or can be replayed. */
 #include <string.h>
 
 #include "moe/replay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What a replay takes for granted. */
+/* The replay's preconditions on a trace. */
 static bool holds_together(const st_trace *trace)
 {
     size_t rows = 0;
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     strata_status status = st_trace_parse("fuzz.csv", (const char *)data, size, &trace, &error);
     if (status == STRATA_OK) {
         if (!holds_together(trace)) __builtin_trap();
-        if ((uint64_t)trace->shape.layers * trace->shape.experts <= 1 << 16) { /* larger ones take long */
+        if ((uint64_t)trace->shape.layers * trace->shape.experts <= 1 << 16) { /* larger caches take long */
             replay(trace, NULL);
             replay(trace, "slru");
             replay(trace, ST_REPLAY_OPTIMUM);
