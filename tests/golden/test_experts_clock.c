@@ -1,6 +1,5 @@
-/* A model of Qwen3-30B-A3B's shape on a described machine, in virtual time: what the modes of its experts are worth.
- * Nothing is computed; the routing comes from a recorded trace where there is one, and from a generator with as much
- * locality. */
+/* The speed of each expert mode in virtual time, for a model of Qwen3-30B-A3B's shape on a described machine. No tensor
+ * is computed; the routing comes from a recorded trace if there is one, and from a generator with the same locality. */
 #include "support/plan_rig.h"
 
 #include <math.h>
@@ -37,7 +36,7 @@ static bool chosen(const int32_t *ids, int count, int32_t expert)
     return false;
 }
 
-/* Each of a token's experts is, with the probability `locality`, an expert of the last few tokens. */
+/* With probability `locality`, each expert of a token is one that the last eight tokens used. */
 static void make_routes(double locality)
 {
     random_state = 0x9e3779b97f4a7c15u;
@@ -73,12 +72,12 @@ static bool read_routes(void)
 
 /* --- a run -------------------------------------------------------------------------------------------------------- */
 
-typedef struct what_if {
+typedef struct scenario {
     st_moe_mode mode;
-    int32_t slots;             /* −1: the plan's */
+    int32_t slots;             /* −1: chosen by the planner */
     uint64_t card_bytes;
     st_stream_options experts;
-} what_if;
+} scenario;
 
 typedef struct outcome {
     double tps, roofline_tps, predicted_tps, slots;
@@ -92,9 +91,9 @@ typedef struct clock_rig {
     st_load *load;
     st_run *run;
     st_stream *stream; /* NULL: no expert cache */
-    st_watch watch;    /* of an expert cache whose layers are split, which the host reads anyway */
+    st_watch watch;    /* of an expert cache with split layers: the host reads their routing anyway */
     int token;
-    double experts_seconds; /* of the roofline, event by event */
+    double experts_seconds; /* the roofline's, summed over all events */
 } clock_rig;
 
 static void choose(void *context, uint32_t layer, uint32_t rows, uint32_t used, int32_t *ids, float *weights)
@@ -135,7 +134,7 @@ static void must(strata_status status, const strata_error *error)
     if (status != STRATA_OK) fail_msg("%s", error->message);
 }
 
-static void open_clock(clock_rig *r, const what_if *w, const st_sim_routing *routing)
+static void open_clock(clock_rig *r, const scenario *w, const st_sim_routing *routing)
 {
     strata_error error;
     plan_rig_open(&r->plan, &shape);
@@ -177,7 +176,7 @@ static void close_clock(clock_rig *r)
     plan_rig_close(&r->plan);
 }
 
-/* What the card reads of the rest for a token. */
+/* The time the GPU needs to read a token's weights other than experts. */
 static double trunk_seconds(const clock_rig *r)
 {
     const st_plan_source *s = &r->plan.source;
@@ -201,7 +200,7 @@ static void step(clock_rig *r)
     must(st_run_logits(r->run, &row, 1, &logits, &error), &error);
 }
 
-static outcome counted(const clock_rig *r)
+static outcome read_counters(const clock_rig *r)
 {
     const st_stats *stats = r->watch.stats;
     return (outcome){.hits = st_stats_total(stats, true, ST_STAT_HITS), .misses = st_stats_total(stats, true, ST_STAT_MISSES),
@@ -209,18 +208,18 @@ static outcome counted(const clock_rig *r)
                      .fetches = st_stats_total(stats, true, ST_STAT_FETCHES)};
 }
 
-static outcome run(const what_if *w)
+static outcome run(const scenario *w)
 {
     clock_rig r = {0};
     st_sim_routing routing = {.choose = choose, .context = &r};
     open_clock(&r, w, &routing);
     for (r.token = 0; r.token < WARM; r.token++) step(&r);
-    outcome before = counted(&r);
+    outcome before = read_counters(&r);
     double start = st_sim_world_seconds(r.world);
     r.experts_seconds = 0;
     for (; r.token < WARM + TOKENS; r.token++) step(&r);
     double seconds = st_sim_world_seconds(r.world) - start, each = r.experts_seconds / TOKENS;
-    outcome o = counted(&r);
+    outcome o = read_counters(&r);
     o.hits -= before.hits;
     o.misses -= before.misses;
     o.uploads -= before.uploads;
@@ -239,49 +238,49 @@ static outcome run(const what_if *w)
     return o;
 }
 
-static what_if cached(int32_t slots)
+static scenario cache_scenario(int32_t slots)
 {
-    return (what_if){.mode = ST_MOE_CACHE, .slots = slots, .card_bytes = (uint64_t)12 << 30};
+    return (scenario){.mode = ST_MOE_CACHE, .slots = slots, .card_bytes = (uint64_t)12 << 30};
 }
 
-/* --- what holds --------------------------------------------------------------------------------------------------- */
+/* --- tests -------------------------------------------------------------------------------------------------------- */
 
-/* `off`: how far the prediction may be, with the hits and uploads that were measured put in. */
-static void check_modes(double off)
+/* `tolerance`: relative error allowed for the prediction, given the measured hits and uploads. */
+static void check_modes(double tolerance)
 {
-    what_if cpu = {.mode = ST_MOE_CPU, .slots = -1, .card_bytes = (uint64_t)12 << 30}, cache = cached(-1);
+    scenario cpu = {.mode = ST_MOE_CPU, .slots = -1, .card_bytes = (uint64_t)12 << 30}, cache = cache_scenario(-1);
     outcome on_cpu = run(&cpu), in_cache = run(&cache);
     assert_true(in_cache.slots > 54 && in_cache.slots < 59);
     assert_true(in_cache.tps >= 2.5 * on_cpu.tps);
     assert_true(in_cache.tps >= 0.85 * in_cache.roofline_tps);
     assert_true(fabs(on_cpu.tps / on_cpu.predicted_tps - 1) <= 0.02);
-    assert_true(fabs(in_cache.tps / in_cache.predicted_tps - 1) <= off);
+    assert_true(fabs(in_cache.tps / in_cache.predicted_tps - 1) <= tolerance);
     cache.experts.no_uploads = true;
     outcome still = run(&cache);
     assert_true(fabs(still.tps / still.predicted_tps - 1) <= 0.02);
 }
 
-static void a_recorded_routing(void **state)
+static void recorded_routing_meets_the_targets(void **state)
 {
     (void)state;
     if (!read_routes()) skip();
     check_modes(0.02);
 }
 
-static void a_routing_as_local(void **state)
+static void generated_local_routing_meets_the_targets(void **state)
 {
     (void)state;
     make_routes(0.94);
     check_modes(0.03);
 }
 
-/* The split is never slower than the better arm alone. */
-static void both_arms(void **state)
+/* Splitting misses between CPU and fetches is never slower than either alone. */
+static void splitting_misses_is_no_slower_than_one_arm(void **state)
 {
     (void)state;
     make_routes(0.9);
     for (int32_t slots = 8; slots <= 48; slots += 20) {
-        what_if w = cached(slots);
+        scenario w = cache_scenario(slots);
         double both = run(&w).tps;
         w.experts.arms = ST_ARMS_CPU;
         double cpu = run(&w).tps;
@@ -291,12 +290,12 @@ static void both_arms(void **state)
     }
 }
 
-/* Where every expert is as likely as any other, uploads bring nothing: the cache settles down. */
-static void a_uniform_routing(void **state)
+/* Under uniform routing uploads gain nothing, so they must cost at most 2 % of the speed. */
+static void uploads_under_uniform_routing_cost_little(void **state)
 {
     (void)state;
     make_routes(0);
-    what_if w = cached(32);
+    scenario w = cache_scenario(32);
     outcome moving = run(&w);
     w.experts.no_uploads = true;
     outcome still = run(&w);
@@ -305,13 +304,13 @@ static void a_uniform_routing(void **state)
     assert_true(fabs(still.tps / still.predicted_tps - 1) <= 0.02);
 }
 
-/* Prefetching what the last token used costs little where it does not help. */
-static void prefetching(void **state)
+/* Prefetching the last token's experts costs at most a fifth of the speed where it does not help. */
+static void prefetching_costs_little(void **state)
 {
     (void)state;
     if (!read_routes()) make_routes(0.94);
     for (int32_t slots = 32; slots <= 56; slots += 24) {
-        what_if w = cached(slots);
+        scenario w = cache_scenario(slots);
         double without = run(&w).tps;
         w.experts.prefetch = ST_PREFETCH_SAME;
         double with = run(&w).tps;
@@ -320,13 +319,13 @@ static void prefetching(void **state)
     }
 }
 
-static void all_experts_fit(void **state)
+static void cache_of_all_experts_is_as_fast_as_resident(void **state)
 {
     (void)state;
     make_routes(0.9);
-    what_if w = {.mode = ST_MOE_RESIDENT, .slots = -1, .card_bytes = (uint64_t)40 << 30};
+    scenario w = {.mode = ST_MOE_RESIDENT, .slots = -1, .card_bytes = (uint64_t)40 << 30};
     double resident = run(&w).tps;
-    w = cached(EXPERTS);
+    w = cache_scenario(EXPERTS);
     w.card_bytes = (uint64_t)40 << 30;
     assert_true(run(&w).tps >= 0.99 * resident);
 }
@@ -334,8 +333,12 @@ static void all_experts_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_recorded_routing), cmocka_unit_test(a_routing_as_local), cmocka_unit_test(both_arms),
-        cmocka_unit_test(a_uniform_routing),  cmocka_unit_test(all_experts_fit), cmocka_unit_test(prefetching),
+        cmocka_unit_test(recorded_routing_meets_the_targets),
+        cmocka_unit_test(generated_local_routing_meets_the_targets),
+        cmocka_unit_test(splitting_misses_is_no_slower_than_one_arm),
+        cmocka_unit_test(uploads_under_uniform_routing_cost_little),
+        cmocka_unit_test(cache_of_all_experts_is_as_fast_as_resident),
+        cmocka_unit_test(prefetching_costs_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

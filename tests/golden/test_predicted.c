@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Slow enough that a tiny model's bytes and operations count beside latencies. */
+/* Slow enough that a tiny model's bytes and operations are not lost in the latencies. */
 static void slow_devices(st_profile profiles[ST_DEVICES_MAX])
 {
     for (int d = 0; d < ST_DEVICES_MAX; d++) profiles[d] = st_profile_default(d == ST_HOST ? ST_DEVICE_HOST : ST_DEVICE_CARD);
@@ -47,7 +47,7 @@ static void compare(const char *name, const golden *g, const st_plan_options *pl
     golden_run_close(&r);
 }
 
-static void on_every_placement(void **state)
+static void prediction_matches_the_clock_on_every_placement(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "mixtral", "qwen2moe", "llama4", "gemma4-e", "gemma4-moe", "qwen35moe"};
@@ -65,14 +65,14 @@ static void on_every_placement(void **state)
     }
 }
 
-/* Watching the routing moves it to the host and waits for it, layer by layer: that is priced too. */
-static void a_watched_routing_is_priced(void **state)
+/* Watching the routing copies it to the host and waits for it, layer by layer; the planner prices that too. */
+static void watching_the_routing_is_priced(void **state)
 {
     (void)state;
     static const char *const names[] = {"mixtral", "qwen2moe", "qwen35moe"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         golden g;
-        st_watch watch = {0}; /* neither counts nor writes */
+        st_watch watch = {0}; /* counts nothing and writes nothing */
         assert_true(golden_open(&g, names[i]));
         st_plan_options placed = st_plan_options_default();
         placed.layers = ST_LAYERS_ALL;
@@ -84,6 +84,9 @@ static void a_watched_routing_is_priced(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_every_placement), cmocka_unit_test(a_watched_routing_is_priced)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prediction_matches_the_clock_on_every_placement),
+        cmocka_unit_test(watching_the_routing_is_priced),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

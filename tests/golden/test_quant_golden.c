@@ -27,7 +27,7 @@ static int close_rows(void **state)
     return 0;
 }
 
-/* The tensor "q.q4_K" of the kind 'q' and the type "Q4_K", in whatever case; a missing one fails. */
+/* The tensor of a kind and a type, e.g. "q.q4_K" for 'q' and "Q4_K" in either case; a missing one fails the test. */
 static const st_gguf_tensor *kit_tensor(char kind, const char *type)
 {
     char name[64];
@@ -102,7 +102,7 @@ int main(void)
     size_t count = 0, of_kit = 0;
     for (size_t i = 0; i < st_type_count(); i++) {
         const st_type_info *info = st_type_find(st_type_at(i));
-        /* The kit has no rows of the plain types that need no decoding. */
+        /* The kit has no rows of plain types, which need no decoding. */
         if (info->block == 1 && strcmp(info->name, "F16") != 0 && strcmp(info->name, "BF16") != 0) continue;
         snprintf(names[count], sizeof names[count], "rows of %s", info->name);
         tests[count] = (struct CMUnitTest){.name = names[count], .test_func = check_type,

@@ -71,17 +71,17 @@ static size_t read_ids(const json_t *array, strata_token *ids)
     return count;
 }
 
-/* ---- the chance of the next token -------------------------------------------------------------------------------- */
+/* ---- probability of the next token ------------------------------------------------------------------------------ */
 
 typedef struct scores {
     const strata_token *ids; /* of the chunk */
-    size_t first, count;     /* where the chunk begins, its tokens */
+    size_t first, count;     /* first token of the chunk, number of its tokens */
     const json_t *logprobs;
-    double sum, expected_sum, worst, squares; /* squares: of what each log chance is off by */
+    double sum, expected_sum, worst, squares; /* squares: sum of the squared errors of log probabilities */
     size_t scored;
 } scores;
 
-static double log_chance(const float *logits, size_t vocab, strata_token token)
+static double log_probability(const float *logits, size_t vocab, strata_token token)
 {
     double largest = -INFINITY, sum = 0;
     for (size_t i = 0; i < vocab; i++) largest = fmax(largest, (double)logits[i]);
@@ -89,11 +89,11 @@ static double log_chance(const float *logits, size_t vocab, strata_token token)
     return (double)logits[token] - largest - log(sum);
 }
 
-static bool take_row(void *context, size_t row, const float *logits, size_t vocab)
+static bool score_row(void *context, size_t row, const float *logits, size_t vocab)
 {
     scores *s = context;
     if (row + 1 == s->count) return true; /* the next token is in another chunk */
-    double found = log_chance(logits, vocab, s->ids[row + 1]);
+    double found = log_probability(logits, vocab, s->ids[row + 1]);
     double wanted = json_real_value(json_array_get(s->logprobs, s->first + row));
     s->sum += found;
     s->expected_sum += wanted;
@@ -117,7 +117,7 @@ static scores score(const char *cpu, size_t count)
     for (s.first = 0; s.first < count; s.first += CHUNK) {
         s.ids = ids + s.first;
         s.count = count - s.first < CHUNK ? count - s.first : CHUNK;
-        if (strata_session_score(session, s.ids, s.count, false, take_row, &s, &error) != STRATA_OK)
+        if (strata_session_score(session, s.ids, s.count, false, score_row, &s, &error) != STRATA_OK)
             fail_msg("%s", error.message);
     }
     strata_session_free(session);
@@ -130,7 +130,7 @@ static double perplexity(double sum, size_t scored)
     return exp(-sum / (double)scored);
 }
 
-static void next_tokens(void **state)
+static void next_token_probabilities_match(void **state)
 {
     (void)state;
     if (!model) kit_skip(no_model);
@@ -142,7 +142,7 @@ static void next_tokens(void **state)
     if (!(fabs(found / wanted - 1) <= 1e-4)) fail_msg("perplexity %.4f, expected %.4f", found, wanted);
 }
 
-static void the_whole_text(void **state)
+static void whole_text_probabilities_match(void **state)
 {
     const char *cpu = *state;
     if (!model) kit_skip(no_model);
@@ -153,8 +153,8 @@ static void the_whole_text(void **state)
     fprintf(stderr, "# %s: perplexity %.4f, expected %.4f (%+.4f %%), log chances off by %.2g, the worst by %.2g\n",
             cpu ? cpu : "the best kernels", found, wanted, 100 * (found / wanted - 1), spread, s.worst);
     assert_int_equal(s.scored, (size_t)json_integer_value(json_object_get(expected, "scored")));
-    /* The fast kernels round activations. Over so short a text that leaves their perplexity a chance of ±0.1 %; how far
-     * single chances lie off says more. */
+    /* The fast kernels quantise activations. Over so short a text their perplexity is within ±0.1 % of the expectation;
+     * the error of single log probabilities says more. */
     double allowed = cpu ? 1e-4 : 2e-3;
     if (!(spread <= (cpu ? 1e-4 : 0.05))) fail_msg("log chances are off by %g", spread);
     if (!(fabs(found / wanted - 1) <= allowed)) fail_msg("perplexity %.4f, expected %.4f", found, wanted);
@@ -162,7 +162,8 @@ static void the_whole_text(void **state)
 
 /* ---- greedy answers ---------------------------------------------------------------------------------------------- */
 
-/* The expected ids come, at most `limit` of them; a difference where the margin is under `excused` ends it well. */
+/* Checks greedy decoding against the expected ids, at most `limit` of them. The first difference ends the check; it is
+ * excused if the expected margin is below `excused`. */
 static void follow(strata_session *session, const json_t *chat, size_t limit, double excused)
 {
     strata_token ids[IDS_MAX], wanted[IDS_MAX];
@@ -198,14 +199,14 @@ static void follow_chats(const char *cpu, size_t count, size_t limit)
     strata_engine_free(engine);
 }
 
-static void a_chat(void **state)
+static void greedy_chat_matches(void **state)
 {
     const char *cpu = *state;
     if (!model) kit_skip(no_model);
     follow_chats(cpu, 1, ANSWER);
 }
 
-static void all_chats(void **state)
+static void all_greedy_chats_match(void **state)
 {
     const char *cpu = *state;
     if (!model) kit_skip(no_model);
@@ -213,8 +214,8 @@ static void all_chats(void **state)
     follow_chats(cpu, 5, IDS_MAX);
 }
 
-/* The model's template and tokenizer make the expected ids of each conversation. */
-static void prompts(void **state)
+/* The model's template and tokenizer produce the expected ids of each conversation. */
+static void chat_prompts_match(void **state)
 {
     (void)state;
     if (!model) kit_skip(no_model);
@@ -245,17 +246,17 @@ int main(void)
 {
     static char reference[] = "ref";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(next_tokens),
-        cmocka_unit_test(prompts),
-        {.name = "a chat, best kernels", .test_func = a_chat},
-        {.name = "a chat, reference", .test_func = a_chat, .initial_state = reference},
-        {.name = "the whole text, reference", .test_func = the_whole_text, .initial_state = reference},
-        {.name = "the whole text, best kernels", .test_func = the_whole_text},
-        {.name = "all chats, reference", .test_func = all_chats, .initial_state = reference},
-        {.name = "all chats, best kernels", .test_func = all_chats},
+        cmocka_unit_test(next_token_probabilities_match),
+        cmocka_unit_test(chat_prompts_match),
+        {.name = "a chat, best kernels", .test_func = greedy_chat_matches},
+        {.name = "a chat, reference", .test_func = greedy_chat_matches, .initial_state = reference},
+        {.name = "the whole text, reference", .test_func = whole_text_probabilities_match, .initial_state = reference},
+        {.name = "the whole text, best kernels", .test_func = whole_text_probabilities_match},
+        {.name = "all chats, reference", .test_func = all_greedy_chats_match, .initial_state = reference},
+        {.name = "all chats, best kernels", .test_func = all_greedy_chats_match},
     };
-    /* The whole is asked for, not missing: what is not run is not counted. Nor is a chat on the reference when tests
-     * are slow: next_tokens runs the same operations. */
+    /* The whole check runs only on request and is otherwise not counted as skipped. The chat on the reference does not
+     * run when tests are slow: next_token_probabilities_match runs the same operations. */
     size_t count = is_whole() ? 8 : kit_is_slow() ? 3 : 4;
     return _cmocka_run_group_tests("smollm2", tests, count, set_up, tear_down);
 }

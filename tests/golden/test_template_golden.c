@@ -22,7 +22,7 @@ static void print_around(const char *what, st_str text, size_t at)
     fprintf(stderr, "  %s …%.*s…\n", what, (int)(to - from), text.data + from);
 }
 
-/* The sum of a case: 1 when right. */
+/* Returns 1 if the case passes, else 0. */
 static int check_case(const json_t *test, const st_template *chat_template, const char *name)
 {
     st_rendering rendering = {0};

@@ -47,7 +47,7 @@ static json_t *load_json(const char *path)
     return json;
 }
 
-/* False: the kit beside the checkout is absent. */
+/* Returns false if the kit beside the checkout is absent. */
 static bool open_fixture(kit_vocab *fixture, const vocabulary *row)
 {
     char name[128];
@@ -108,7 +108,7 @@ static void check_ids(const kit_vocab *fixture)
     assert_int_equal(right, TEXT_COUNT);
 }
 
-/* Whether decoding must give the text: not after normalisation, nor where a special token adds a space. */
+/* Whether decoding must reproduce the text: not after normalisation, nor where a special token adds a space. */
 static bool must_return(const kit_vocab *fixture, st_str text, const st_tokens *tokens)
 {
     if (fixture->row->marks && memmem(text.data, text.length, "\xE2\x96\x81", 3)) return false;

@@ -1,5 +1,5 @@
-/* Window layers far past their window: the rings stay as small as they began and compute what a cache of everything
- * computes, bit by bit. The model is the kit's gemma4-e with a longer context. */
+/* Sliding-window layers far past their window: the ring buffers keep their size and give bit for bit what a cache of
+ * all positions gives. The model is the kit's gemma4-e with a longer context. */
 #include "support/gguf_copy.h"
 
 #include <string.h>
@@ -42,7 +42,7 @@ static size_t layer_bytes(const golden *g, uint32_t context, uint32_t batch, uin
     return bytes;
 }
 
-static void the_context_costs_the_full_layers_alone(void **state)
+static void only_full_layers_grow_with_the_context(void **state)
 {
     (void)state;
     assert_int_equal(model.desc->context_max, CONTEXT);
@@ -90,27 +90,27 @@ static void compare(const char *cpu, uint32_t tokens, uint32_t batch, uint32_t e
     golden_run_close(&everything);
 }
 
-static void three_thousand_tokens(void **state)
+static void three_thousand_tokens_match(void **state)
 {
     (void)state;
     compare(NULL, 3008, 64, 1);
 }
 
-static void token_by_token(void **state)
+static void single_token_batches_match(void **state)
 {
     (void)state;
     compare("ref", 200, 1, 2);
 }
 
-static void odd_batches(void **state)
+static void odd_batches_match(void **state)
 {
     (void)state;
     compare("ref", 51 * 7, 7, 1);
     compare("ref", 17 * 21, 17, 1); /* one more than the window */
 }
 
-/* The window matters: with another one the logits are others. */
-static void a_window_is_a_window(void **state)
+/* The window has an effect: another window gives other logits. */
+static void another_window_changes_the_logits(void **state)
 {
     (void)state;
     gguf_copy wide;
@@ -130,7 +130,7 @@ static void a_window_is_a_window(void **state)
         assert_int_equal(st_run_logits(one.run, &row, 1, &a, NULL), STRATA_OK);
         assert_int_equal(st_run_logits(two.run, &row, 1, &b, NULL), STRATA_OK);
         bool same = memcmp(a, b, base.desc->vocab * sizeof *a) == 0;
-        assert_int_equal(same, row < WINDOW); /* position 16 is the first that a window of 17 shows more */
+        assert_int_equal(same, row < WINDOW); /* position 16 is the first that a window of 17 changes */
     }
     golden_run_close(&one);
     golden_run_close(&two);
@@ -141,9 +141,9 @@ static void a_window_is_a_window(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_context_costs_the_full_layers_alone), cmocka_unit_test(three_thousand_tokens),
-        cmocka_unit_test(token_by_token),                          cmocka_unit_test(odd_batches),
-        cmocka_unit_test(a_window_is_a_window),
+        cmocka_unit_test(only_full_layers_grow_with_the_context), cmocka_unit_test(three_thousand_tokens_match),
+        cmocka_unit_test(single_token_batches_match),                          cmocka_unit_test(odd_batches_match),
+        cmocka_unit_test(another_window_changes_the_logits),
     };
     return cmocka_run_group_tests_name("windows", tests, open_model, close_model);
 }
