@@ -1,4 +1,4 @@
-/* Reads everything in an opened directory but tensor data: for files that fuzzing and mutation could open. */
+/* Reads everything in an opened directory except tensor data: for fuzzed and mutated files that open. */
 #ifndef TEST_SUPPORT_GGUF_WALK_H
 #define TEST_SUPPORT_GGUF_WALK_H
 

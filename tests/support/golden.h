@@ -24,26 +24,26 @@ typedef struct golden {
     uint32_t nextn_count;
 } golden;
 
-/* Opens NAME.gguf and NAME.expect.gguf. False: the kit beside the checkout has them and is not there; the test skips. A
- * file of the repository's own copy must be there. */
+/* Opens NAME.gguf and NAME.expect.gguf. Returns false if only the kit beside the checkout has them and it is absent;
+ * the test then skips. A file of the repository's own copy must exist. */
 bool golden_open(golden *g, const char *name);
 void golden_close(golden *g);
 
-/* A model in memory (which must outlive it) with the tokens of another: what a changed copy of that one computes. */
+/* Opens a model in memory, which must outlive it, with the tokens of `like`: for a modified copy of that model. */
 void golden_open_bytes(golden *g, const golden *like, const void *bytes, size_t length);
 
 typedef struct golden_options {
     st_type kv_type;
-    uint32_t batch, threads, context; /* context 0: the tokens and the greedy ones */
+    uint32_t batch, threads, context; /* context 0: room for the prompt and the greedy tokens */
     bool nextn, no_rings;
     const char *cpu;
-    const st_plan_options *placed; /* where things run on a simulated card; NULL: no card */
-    uint64_t card_bytes;           /* of that card; 0: plenty */
-    const st_profile *profiles;    /* host and card; NULL: the defaults */
+    const st_plan_options *placed; /* placement on a simulated GPU; NULL: CPU only */
+    uint64_t card_bytes;           /* of that GPU; 0: ample */
+    const st_profile *profiles;    /* host and GPU; NULL: the defaults */
     st_stream_options experts;     /* of an expert cache */
-    st_watch *watch;               /* is shown the routing */
-    st_sim_call fails;             /* this kind of call … */
-    uint64_t fails_at;             /* … fails, the so-many-th from the devices' opening on; 0: none does */
+    st_watch *watch;               /* observes the routing */
+    st_sim_call fails;             /* this kind of simulated call … */
+    uint64_t fails_at;             /* … fails at its n-th call after the devices open; 0: none fails */
 } golden_options;
 
 /* Statistics of a model's routed experts, for golden_options.watch. */
@@ -56,7 +56,7 @@ typedef struct golden_watch {
 
 void golden_watch_open(golden_watch *w, const golden *g);
 void golden_watch_close(golden_watch *w);
-uint64_t golden_watch_count(const golden_watch *w, st_stat what); /* of prompts and decoding */
+uint64_t golden_watch_count(const golden_watch *w, st_stat what); /* prompt and decoding */
 
 /* Devices, weights on them and an executor; any failure fails the test. */
 typedef struct golden_run {
@@ -72,16 +72,16 @@ typedef struct golden_run {
     uint32_t batch;
 } golden_run;
 
-/* The same with the error handed over: nothing is left open then. */
+/* The same, returning the error: nothing stays open after a failure. */
 strata_status golden_run_try(golden_run *r, const golden *g, const golden_options *options, strata_error *error);
 
 void golden_run_open(golden_run *r, const golden *g, const golden_options *options);
 void golden_run_close(golden_run *r);
 
-/* Feeds `count` tokens in batches and compares rows with the expectation as they come. */
+/* Feeds `count` tokens in batches and compares each expected row of logits. */
 typedef struct golden_score {
     double error_squares, norm_squares;
-    uint32_t agree, rows;       /* argmaxes */
+    uint32_t agree, rows;       /* rows whose argmax agrees */
     double nextn_error_squares, nextn_norm_squares;
     uint32_t nextn_rows;
 } golden_score;
@@ -90,8 +90,8 @@ void golden_feed(golden_run *r, uint32_t first, uint32_t count, golden_score *sc
 double golden_error(const golden_score *score);       /* ‖a−b‖/‖b‖ */
 double golden_nextn_error(const golden_score *score);
 
-/* Continues greedily after the prompt; returns how many of the expected ids came before the first that differs, an
- * expected margin under `margin` excusing the rest. */
+/* Decodes greedily after the prompt; returns how many ids match before the first difference. If the expected margin
+ * there is below `margin`, the rest counts as matching. */
 uint32_t golden_greedy(golden_run *r, float margin);
 
 uint32_t golden_argmax(const float *logits, uint32_t count);

@@ -1,5 +1,5 @@
-/* The golden kit: reference results of other implementations. A small copy is in tests/data/kit; the whole kit may
- * stand beside the checkout or in the folder STRATA_TEST_KIT. */
+/* The golden kit: reference results of other implementations. A small copy is in tests/data/kit; the whole kit may be
+ * beside the checkout or in the folder STRATA_TEST_KIT. */
 #ifndef TEST_SUPPORT_KIT_H
 #define TEST_SUPPORT_KIT_H
 

@@ -100,6 +100,6 @@ void mutate_valid(size_t index, gguf_writer *writer, size_t *directory_end, size
     build[index](writer);
     *directory_end = writer->out.length;
     gguf_writer_finish(writer);
-    /* The last tensor's padding is not needed. */
+    /* The last tensor's padding may be missing. */
     *file_end = writer->tensor_count ? writer->out.length - last_space[index] + last_bytes[index] : *directory_end;
 }

@@ -15,10 +15,10 @@ typedef void mutate_build(const mutate_case *row, gguf_writer *writer);
 struct mutate_case {
     char name[112];
     mutate_build *build;
-    unsigned statuses;  /* any of them is accepted */
-    char message[96];   /* must be in the message; "" for any */
-    size_t place;       /* for the builder: where */
-    uint64_t value;     /* for the builder: what */
+    unsigned statuses;  /* set of accepted statuses */
+    char message[96];   /* expected part of the message; "" accepts any */
+    size_t place;       /* for the builder: the position */
+    uint64_t value;     /* for the builder: the bytes */
     const char *text;   /* for the builder */
     size_t text_length;
     const st_gguf_known *known;
@@ -27,14 +27,14 @@ struct mutate_case {
 /* All cases; the table is built on the first call. */
 const mutate_case *mutate_cases(size_t *count);
 
-/* Adds a row; the parts of the table do it. */
+/* Adds a case; called by the files that fill the table. */
 mutate_case *mutate_add(mutate_build *build, unsigned statuses, const char *message, const char *name, ...)
     __attribute__((format(printf, 4, 5)));
 void mutate_add_patches(void);
 void mutate_add_files(void);
 void mutate_add_known(void);
 
-/* Small valid files: five of them. `directory_end` is where the directory ends; `file_end` the length it needs. */
+/* Small valid files, five in all. `directory_end` is the end of the directory, `file_end` the minimum file length. */
 enum { MUTATE_VALID_COUNT = 5 };
 void mutate_valid(size_t index, gguf_writer *writer, size_t *directory_end, size_t *file_end);
 

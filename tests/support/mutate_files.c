@@ -204,7 +204,7 @@ static void build_many_tensors(const mutate_case *row, gguf_writer *w)
     for (uint64_t i = 0; i < row->value; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%llx", (unsigned long long)i);
-        gguf_write_tensor_raw(w, name, strlen(name), ST_TYPE_I8, 1, (uint64_t[]){1}, 0); /* all in one place */
+        gguf_write_tensor_raw(w, name, strlen(name), ST_TYPE_I8, 1, (uint64_t[]){1}, 0); /* all at offset 0 */
     }
     w->data_bytes = 32;
     gguf_writer_finish(w);
@@ -232,7 +232,7 @@ static void add_limits(void)
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
-/* A tensor of `value` bytes at 0, another behind the offset `place`. */
+/* One tensor of `value` bytes at offset 0, another at offset `place`. */
 static void build_overlap(const mutate_case *row, gguf_writer *w)
 {
     gguf_writer_begin(w, 3);
@@ -242,7 +242,7 @@ static void build_overlap(const mutate_case *row, gguf_writer *w)
     gguf_writer_finish(w);
 }
 
-/* The later one in the file comes first in the directory. */
+/* Overlapping tensors in reverse order: the directory lists the later one first. */
 static void build_overlap_unsorted(const mutate_case *row, gguf_writer *w)
 {
     gguf_writer_begin(w, 3);
@@ -330,7 +330,7 @@ static void add_tensors(void)
     mutate_add(build_dirty_padding, FORMAT, "expected zeros between", "padding that ends with a one")->value = 1;
 }
 
-/* ---- splits, one file of them in memory -------------------------------------------------------------------------- */
+/* ---- one file of a split model, in memory ----------------------------------------------------------------------- */
 
 typedef struct split_row {
     const char *words;

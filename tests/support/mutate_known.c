@@ -5,7 +5,7 @@
 
 typedef struct sample {
     const char *words;
-    unsigned kinds; /* what it is, of st_gguf_kind */
+    unsigned kinds; /* its st_gguf_kind */
     st_gguf_type type;
     bool array;
 } sample;

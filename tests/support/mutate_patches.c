@@ -122,7 +122,7 @@ static void build_add(const mutate_case *row, gguf_writer *w)
     memcpy(w->out.data + marks[row->place], &value, place_bytes[row->place]);
 }
 
-/* The file's size, or what of it is left after the number, plus `value`. */
+/* Sets the number to the file's size, or to the bytes left after it, plus `value`. */
 static void build_size(const mutate_case *row, gguf_writer *w)
 {
     size_t marks[PLACE_COUNT];
@@ -146,7 +146,7 @@ static void build_cut(const mutate_case *row, gguf_writer *w)
     w->out.length = marks[row->place] + (size_t)row->value;
 }
 
-/* Cuts `value` bytes off the end that the last tensor needs. */
+/* Truncates `value` bytes of the last tensor's data. */
 static void build_cut_end(const mutate_case *row, gguf_writer *w)
 {
     size_t marks[PLACE_COUNT];
@@ -284,7 +284,7 @@ static const patch patches[] = {
     {PLACE_LAST_OFFSET, 160, FORMAT, "6 bytes are missing"},
 };
 
-/* Each 8-byte length and count gets each of these values. */
+/* Each 8-byte length and count is set to each of these values. */
 static const size_t lengths[] = {PLACE_TENSOR_COUNT,  PLACE_KEY_COUNT,     PLACE_NAME_LENGTH,
                                  PLACE_STRING_LENGTH, PLACE_BOOLS_COUNT,   PLACE_NUMBERS_COUNT,
                                  PLACE_STRINGS_COUNT, PLACE_STRINGS_LENGTH, PLACE_TENSOR_NAME_LENGTH};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void give_up(const char *what)
+static void die(const char *what)
 {
     perror(what);
     exit(1);
@@ -14,7 +14,7 @@ static void give_up(const char *what)
 void split_folder_make(split_folder *folder)
 {
     snprintf(folder->path, sizeof folder->path, "/tmp/strata-split-XXXXXX");
-    if (!mkdtemp(folder->path)) give_up(folder->path);
+    if (!mkdtemp(folder->path)) die(folder->path);
 }
 
 void split_folder_remove(split_folder *folder)
@@ -53,7 +53,7 @@ split_part split_part_of(int number)
 void split_write_bytes(const char *path, const void *bytes, size_t length)
 {
     FILE *file = fopen(path, "wb");
-    if (!file || fwrite(bytes, 1, length, file) != length || fclose(file) != 0) give_up(path);
+    if (!file || fwrite(bytes, 1, length, file) != length || fclose(file) != 0) die(path);
 }
 
 void split_write(const char *path, const split_part *part)

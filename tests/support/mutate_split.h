@@ -10,7 +10,7 @@ typedef struct split_folder {
     char path[64];
 } split_folder;
 
-/* What one file says of itself; negative numbers leave the key out. */
+/* The split keys of one file; a negative number omits the key. */
 typedef struct split_part {
     int number;
     int count;
@@ -22,13 +22,13 @@ typedef struct split_part {
 void split_folder_make(split_folder *folder);
 void split_folder_remove(split_folder *folder);
 
-/* "FOLDER/m-00002-of-00003.gguf" for number 1 (from 0) of 3. Good until the fourth call after. */
+/* "FOLDER/m-00002-of-00003.gguf" for number 1 (from 0) of 3. The path is valid until the fourth call after this one. */
 const char *split_path(const split_folder *folder, int number, int count);
 
-/* The right part of that number: two tensors each, t0 to t5 in all. */
+/* The valid part with that number: each has two tensors, t0 to t5 in all. */
 split_part split_part_of(int number);
 void split_write(const char *path, const split_part *part);
-/* All three files, right. */
+/* Writes all three files, valid. */
 void split_write_all(const split_folder *folder);
 
 void split_write_bytes(const char *path, const void *bytes, size_t length);

@@ -1,4 +1,4 @@
-/* A device that runs one operation of the reference kernels at a time, and the formulas they are measured by. */
+/* A device that runs one operation of the reference kernels at a time, and the formulas for the expected results. */
 #ifndef TEST_SUPPORT_OP_RIG_H
 #define TEST_SUPPORT_OP_RIG_H
 
@@ -7,7 +7,7 @@
 
 enum { ROWS = 5 };
 
-/* For cmocka's group: the device, and a step of ROWS rows at position 0. */
+/* cmocka group set-up: opens the device and a step of ROWS rows at position 0. */
 int op_rig_open(void **state);
 int op_rig_close(void **state);
 

@@ -33,7 +33,8 @@ static void find_readers(const plan_rig *rig, uint8_t *readers)
     }
 }
 
-/* On the card each tensor has a place of its own: others first, then experts, each right behind the one before. */
+/* Tensors on the GPU do not overlap: first all but the experts, then the experts, each directly after the previous one.
+ * */
 static void check_offsets(const plan_rig *rig, const uint8_t *readers)
 {
     const st_plan *plan = rig->plan;
@@ -51,7 +52,7 @@ static void check_offsets(const plan_rig *rig, const uint8_t *readers)
     assert_true(end <= plan->slots_offset && plan->slots_offset - end < ST_RANGE_ALIGN);
 }
 
-/* Each tensor is where an operation reads it, and nowhere else. */
+/* Each tensor is on the devices whose operations read it, and on no other. */
 static void check_weights(const plan_rig *rig)
 {
     const st_plan *plan = rig->plan;
@@ -75,7 +76,7 @@ static void check_weights(const plan_rig *rig)
     }
 }
 
-/* Owners add up, the block is what is neither mapped nor the runtime's, and the device holds it all. */
+/* The parts add up to the device's total, the block is the total less mapped and runtime memory, and the total fits. */
 static void check_device(const plan_rig *rig, uint32_t d)
 {
     const st_plan_device *device = &rig->plan->devices[d];
@@ -90,7 +91,7 @@ static void check_device(const plan_rig *rig, uint32_t d)
     assert_true(device->planned_bytes + device->margin_bytes <= device->capacity_bytes);
 }
 
-/* The sequence's ranges lie one behind the other; the layout built and the working set asked for are those planned. */
+/* The sequence's ranges are contiguous; the layout and the working set have the planned sizes. */
 static void check_sequence(const plan_rig *rig, uint8_t d)
 {
     const st_plan *plan = rig->plan;
@@ -144,7 +145,7 @@ static void check_experts(const plan_rig *rig)
     assert_int_equal(plan->expert_staging_offset, plan->slots_offset + bytes);
 }
 
-/* What keeps state runs where the state is, and the card runs nothing that it cannot. */
+/* Operations with state run on the device that holds the state, and the GPU runs only operations it supports. */
 static void check_ops(const plan_rig *rig)
 {
     const st_plan *plan = rig->plan;
@@ -165,8 +166,8 @@ static void check_ops(const plan_rig *rig)
     }
 }
 
-/* The stage that follows an operation's run: a SPLIT where the GPU lacks some of its experts, a WATCH where the routing is
- * read, and none else. */
+/* The stage expected after an operation's run: SPLIT if the GPU lacks some of its experts, WATCH if the routing is
+ * read, else none. */
 static int stage_behind(const plan_rig *rig, uint32_t i)
 {
     const st_plan *plan = rig->plan;

@@ -33,7 +33,7 @@ static void put(builder *b, const char *key, uint32_t value)
     if (value) gguf_write_key_u32(&b->writer, name, value);
 }
 
-/* Rows that are no whole number of blocks are kept as floats. */
+/* A matrix whose rows are not a whole number of blocks has type float32. */
 static void tensor(builder *b, const char *name, st_type type, uint64_t ne0, uint64_t ne1, uint64_t ne2)
 {
     uint64_t ne[3] = {ne0, ne1, ne2};
@@ -236,7 +236,7 @@ static void write_keys(builder *b)
     for (uint32_t i = 0; i < s->layers; i++) st_buf_append_char(&b->writer.out, !is_full(s, i));
 }
 
-/* The directory in front of as much memory as the tensors would take, of which not one page is there. */
+/* Maps the directory followed by address space for the tensors, none of whose pages is ever touched. */
 static void map_file(plan_rig *rig, const gguf_writer *writer)
 {
     size_t start = (writer->out.length + 31) / 32 * 32;

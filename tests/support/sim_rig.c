@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* --- what runs ---------------------------------------------------------------------------------------------------- */
+/* --- the operations ----------------------------------------------------------------------------------------------- */
 
 static const st_gguf_tensor tensor = {.type = ST_TYPE_F32, .dim_count = 2, .ne = {SIM_IN, SIM_OUT, 1, 1},
                                       .bytes = SIM_WEIGHT_BYTES};
@@ -30,7 +30,7 @@ static float input_at(uint32_t row, uint32_t i)
     return (float)row + 0.5f * (float)i;
 }
 
-/* --- where -------------------------------------------------------------------------------------------------------- */
+/* --- the devices -------------------------------------------------------------------------------------------------- */
 
 st_sim_options sim_options(void)
 {
@@ -163,7 +163,7 @@ bool sim_rig_is_right(const sim_rig *r)
 {
     for (uint32_t row = 0; row < SIM_ROWS; row++) {
         for (uint32_t column = 0; column < SIM_OUT; column++) {
-            float sum = 0; /* eighths: exact in any order */
+            float sum = 0; /* multiples of 1/8: sums are exact in any order */
             for (uint32_t i = 0; i < SIM_IN; i++) sum += weight_at(column, i) * input_at(row, i);
             if (r->host_z[row * SIM_OUT + column] != 2 * sum) return false;
         }

@@ -1,4 +1,4 @@
-/* A small world for the tests of the simulated device: a card with round rates, and two operations to run on it. */
+/* A small simulated machine for tests: a GPU with round rates, and two operations to run on it. */
 #ifndef TEST_SUPPORT_SIM_RIG_H
 #define TEST_SUPPORT_SIM_RIG_H
 
@@ -14,8 +14,8 @@ enum {
     SIM_WEIGHT_BYTES = SIM_IN * SIM_OUT * 4,
 };
 
-/* Per second: the card 1000 bytes and 10,000 operations, the link 100 up and 50 down, the host 500 bytes and 2000
- * operations. */
+/* Rates per second: the GPU 1000 bytes and 10,000 operations, the link 100 bytes up and 50 down, the host 500 bytes and
+ * 2000 operations. */
 st_sim_options sim_options(void);
 
 /* y = w · x, then z = y + y. */
@@ -27,7 +27,7 @@ typedef struct sim_rig {
     const st_backend *card;
     st_device *device;
     st_queue *compute, *up;
-    /* On the card, pieces of one block; and pinned on the host. */
+    /* On the GPU, parts of one block; and pinned on the host. */
     unsigned char *block, *host;
     st_step *step, *host_step;
     float *weights, *x, *z, *host_x, *host_z;
@@ -36,17 +36,17 @@ typedef struct sim_rig {
     st_segment *segment;
 } sim_rig;
 
-/* What can fail tells it; then sim_rig_close frees what there is. */
+/* On failure returns the error; sim_rig_close then frees what was allocated. */
 strata_status sim_rig_open(sim_rig *r, st_sim_world *world, strata_error *error);
 void sim_rig_close(sim_rig *r);
 
-/* Sends step, weights and input on `up`, runs on `compute`, which waits for them if `wait`, and brings z back. */
+/* Uploads step, weights and input on `up`, runs on `compute` (after the uploads if `wait`), and downloads z. */
 strata_status sim_rig_run(sim_rig *r, bool wait, strata_error *error);
 
-/* Whether z is what the host computes. */
+/* Whether z equals the host's result. */
 bool sim_rig_is_right(const sim_rig *r);
 
-/* A world that must come to be. */
+/* Opens a world; a failure fails the test. */
 st_sim_world *sim_world_open(const st_sim_options *options);
 
 #endif

@@ -1,5 +1,5 @@
-/* Builds small vocabularies as GGUF bytes for the tokenizer's tests: a valid one of each kind, to be changed before it
- * is written. */
+/* Builds small vocabularies as GGUF bytes for the tokenizer's tests: starts from a valid one of each kind, which a test
+ * may change before writing it. */
 #ifndef TEST_SUPPORT_VOCAB_BUILDER_H
 #define TEST_SUPPORT_VOCAB_BUILDER_H
 
@@ -16,7 +16,7 @@ typedef struct vocab_token {
 } vocab_token;
 
 typedef struct vocab_spec {
-    const char *model; /* NULL: no key; so for all texts below */
+    const char *model; /* NULL: the key is absent; the same for all strings below */
     const char *pre;
     vocab_token tokens[VOCAB_TOKENS_MAX];
     size_t count;
@@ -25,8 +25,8 @@ typedef struct vocab_spec {
     int64_t bos, eos, eot, eom, unknown; /* -1: no key */
     int adds_bos, adds_space;            /* -1: no key */
     bool no_tokens, no_types, no_scores, no_merges;
-    int more_types, more_scores; /* items more than tokens; negative: fewer */
-    const char *sample_key;      /* this key gets a value of sample_type instead */
+    int more_types, more_scores; /* extra items in arrays beyond the tokens; negative: fewer */
+    const char *sample_key;      /* this key has a value of sample_type instead */
     st_gguf_type sample_type;
     bool sample_array;
 } vocab_spec;
@@ -39,7 +39,7 @@ strata_token vocab_add(vocab_spec *spec, const char *text, int type, float score
 void vocab_merge(vocab_spec *spec, const char *merge);
 strata_token vocab_id(const vocab_spec *spec, const char *text); /* -1: none */
 
-/* The bytes (gguf_writer_free). */
+/* Writes the GGUF bytes (free with gguf_writer_free). */
 void vocab_write(const vocab_spec *spec, gguf_writer *out);
 
 /* A tokenizer with its file. */
