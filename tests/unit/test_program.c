@@ -52,7 +52,7 @@ static bool uses(const st_op *op, int32_t value)
     return op->out == value || op->out2 == value;
 }
 
-/* When a value is alive: from its first to its last mention; for ever if the executor looks at it between the parts. */
+/* A value is live from its first to its last use; always, if the executor reads it between the parts. */
 static span life_of(const st_program *p, int32_t value)
 {
     const int32_t kept[] = {p->main.hidden, p->main.logits, p->nextn.body.count ? p->nextn.input : ST_NO_VALUE,

@@ -234,7 +234,8 @@ static bool is_read(const st_program *p, const uint8_t *op_device, st_op_range r
     return false;
 }
 
-/* Moves up stand right behind what made the value. So does the last made of those that go down together. */
+/* An upload directly follows the operation that made the value. Downloads grouped together follow the last operation
+ * that made one of their values. */
 static void check_moves(const st_program *p, const uint8_t *op_device, st_op_range range, const st_stages *stages)
 {
     uint32_t next = range.first, newest = range.first;
