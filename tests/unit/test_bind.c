@@ -168,7 +168,7 @@ static void short_values_need_a_tensor(void **state)
     gguf_copy_close(&copy);
 }
 
-/* Layers with heads of other sizes turn other numbers of pairs: the factors must do for all. */
+/* Layers with heads of other sizes rotate other numbers of pairs: the factors must cover all. */
 static void factors_for_the_largest_head(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* src/moe/cache.c: who is in which slot, event by event. */
+/* src/moe/cache.c: which expert is in which slot, event by event. */
 #include "support/kit.h"
 
 #include <math.h>
@@ -285,7 +285,7 @@ static void places(void **state)
     rig r = open_rig(options_of("lru", 3, 1));
     assert_int_equal(st_cache_place(r.cache, 0, 5), 0);
     assert_int_equal(st_cache_place(r.cache, 0, 6), 1);
-    assert_int_equal(st_cache_place(r.cache, 0, 5), 0); /* it is there */
+    assert_int_equal(st_cache_place(r.cache, 0, 5), 0); /* already in a slot */
     assert_int_equal(st_cache_place(r.cache, 0, 7), 2);
     assert_int_equal(st_cache_place(r.cache, 0, 8), -1);
     assert_int_equal(st_cache_place(r.cache, 0, EXPERTS), -1);

@@ -49,7 +49,7 @@ static void check_uploads(rig *r, uint32_t layer, const uint32_t *demand, uint32
     for (uint32_t u = 0; u < a->upload_count; u++) {
         const st_cache_upload *upload = &a->uploads[u];
         assert_true(upload->slot < r->slots[layer] && upload->expert < r->experts[layer]);
-        assert_false(m->writing[upload->slot]);             /* nobody writes it already */
+        assert_false(m->writing[upload->slot]);             /* no upload of it is in flight */
         assert_int_equal(m->slot_of[upload->expert], -1);   /* in at most one slot */
         assert_int_equal(m->holds[upload->slot], upload->evicted);
         bool asked = false;
@@ -81,7 +81,7 @@ static void ask(rig *r)
     uint32_t hits = 0;
     for (uint32_t i = 0; i < count; i++) {
         int32_t slot = m->slot_of[demand[i]], usable = slot >= 0 && !m->writing[slot] ? slot : -1;
-        assert_int_equal(a.slot[i], usable); /* a hit exactly if it is there and whole */
+        assert_int_equal(a.slot[i], usable); /* a hit if and only if its upload is complete */
         hits += usable >= 0;
     }
     assert_int_equal(a.hits, hits);

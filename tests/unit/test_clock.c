@@ -141,7 +141,7 @@ static void equals_share_equally(void **state)
     check_seconds("a", a.pace, 1.0 / 3);
     check_seconds("b", b.pace, 1.0 / 3);
     check_seconds("c", c.pace, 1.0 / 3);
-    /* Who wants less than a third gets it all. */
+    /* A command that needs less than a third of the rate gets all it needs. */
     a.usage[ST_RESOURCE_DEVICE_MEMORY] = 20;
     st_share_out(rates, (st_share *const[]){&a, &b, &c}, 3);
     check_seconds("a", a.pace, 1);
@@ -318,11 +318,11 @@ static void chains_of_queues(void **state)
     assert_int_equal(st_clock_depend(clock, b, loaded, NULL), STRATA_OK);
     push(clock, b, memory(200), &run); /* 2 s */
     uint64_t ran = new_point(clock, b);
-    push(clock, c, memory(100), &other); /* 1 s: waits for nobody */
+    push(clock, c, memory(100), &other); /* 1 s: waits for no other command */
     assert_int_equal(st_clock_depend(clock, c, ran, NULL), STRATA_OK);
     st_demand down = {.amount = {[ST_RESOURCE_LINK_DOWN] = 20}};
     push(clock, c, down, &back); /* 1 s */
-    st_clock_forget(clock, loaded); /* who depends on it still does */
+    st_clock_forget(clock, loaded); /* its dependants still wait for it */
     uint64_t done = new_point(clock, c);
     wait_for(clock, done);
     check_seconds("other", other.ended, 1);

@@ -1,4 +1,4 @@
-/* src/memory/ledger.c: who was promised which bytes, who took them, and the one block of each device. */
+/* src/memory/ledger.c: bytes reserved and allocated by each owner, and the one block of each device. */
 #include "support/sim_rig.h"
 
 #include <stdio.h>
@@ -66,7 +66,7 @@ static void differences_are_told_with_both_numbers(void **state)
     expect_failure(ledger, (const char *const[]){"card", "kv", "123456789", "123456788", NULL});
     st_ledger_commit(ledger, CARD, ST_OWNER_KV, 1);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
-    st_ledger_commit(ledger, HOST, ST_OWNER_STAGING, 7); /* that nobody planned */
+    st_ledger_commit(ledger, HOST, ST_OWNER_STAGING, 7); /* not in the plan */
     expect_failure(ledger, (const char *const[]){"host", "staging", "planned 0", "found 7", NULL});
     st_ledger_release(ledger, HOST, ST_OWNER_STAGING, 7);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);

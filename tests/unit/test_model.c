@@ -500,7 +500,7 @@ static void attack_template(const char *vocabulary, const char *template_name)
         total += guarded[1][id];
     }
     assert_true(total >= 2);                 /* or the test could not fail */
-    assert_true(counts[0] > counts[1] + 10); /* the attack is there, as text */
+    assert_true(counts[0] > counts[1] + 10); /* the attack is present as plain text */
     /* The same text without the template's protection is full of control tokens. */
     char *rendered = render(chat_template, args[0]);
     strata_token *open_tokens = NULL;

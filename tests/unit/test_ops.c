@@ -379,7 +379,7 @@ static void conv(void **state)
             for (size_t i = 0; i < ROWS * channels; i++) {
                 size_t now = batch * ROWS + i / channels, channel = i % channels;
                 double sum = 0;
-                for (size_t t = 0; t < taps; t++) /* the last tap meets the current token */
+                for (size_t t = 0; t < taps; t++) /* the last tap multiplies the current token */
                     if (now + t + 1 >= taps)
                         sum += (double)weights[channel * taps + t] *
                                (double)all[(now + t + 1 - taps) * channels + channel];

@@ -230,7 +230,7 @@ static void a_pool_is_freed_during_a_backoff(void **state)
     assert_int_equal(st_pool_new(2, &pool, NULL), STRATA_OK);
     st_pool_set_clock(pool, read_clock, &c);
     run_one_each(pool, &c, 20000);
-    st_pool_free(pool); /* the clock stands: a pool that waited would never return */
+    st_pool_free(pool); /* the clock never advances: a pool that waits would hang */
 }
 
 static void nothing_is_allocated_to_run(void **state)
