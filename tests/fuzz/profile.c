@@ -1,4 +1,4 @@
-/* Fuzzes device profiles: any text is refused with a typed error that names the line, or gives profiles the planner can
+/* Fuzzes device profiles: any text is refused with a typed error that names the file, or gives profiles the planner can
  * use. */
 #include <math.h>
 #include <string.h>

@@ -49,7 +49,7 @@ static void check_uploads(rig *r, uint32_t layer, const uint32_t *demand, uint32
     for (uint32_t u = 0; u < a->upload_count; u++) {
         const st_cache_upload *upload = &a->uploads[u];
         assert_true(upload->slot < r->slots[layer] && upload->expert < r->experts[layer]);
-        assert_false(m->writing[upload->slot]);             /* no upload of it is in flight */
+        assert_false(m->writing[upload->slot]);             /* no upload to the slot is in flight */
         assert_int_equal(m->slot_of[upload->expert], -1);   /* in at most one slot */
         assert_int_equal(m->holds[upload->slot], upload->evicted);
         bool asked = false;

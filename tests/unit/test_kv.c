@@ -391,7 +391,7 @@ static void snapshots_are_the_way_back(void **state)
     assert_int_equal(rewind_to(&s, 29), 20);
     check_state(&s, 20);
     go_to(&s, 50);
-    assert_int_equal(rewind_to(&s, 45), 20); /* the snapshot at 30 was past the rewind point */
+    assert_int_equal(rewind_to(&s, 45), 20); /* the rewind to 20 dropped the snapshot at 30 */
     assert_int_equal(rewind_to(&s, 9), 0);
     go_to(&s, 60);
     assert_int_equal(rewind_to(&s, 55), 0); /* the beginning forgets all of them */
