@@ -6,7 +6,7 @@ enum {
     ST_SCRATCH_ALIGN = 64,
     ST_ACT_BLOCK = 32,      /* int8 activations share a scale by 32 */
     ST_ACT_TILE = 8,        /* tokens whose activations lie side by side in a batch */
-    ST_REFINED = 16,        /* a block with more than 1/16 of its row's squared error is refined: no more than 16 are */
+    ST_REFINED = 32,        /* a block with more than 1/32 of its row's squared error is refined: at most 32 are */
     ST_STRIP_ROWS = 32,     /* rows of weights that lie side by side in a strip */
     ST_FLOAT_COLUMNS = 32,  /* of a matrix of floats at a time, in a batch … */
     ST_FLOAT_STRETCH = 256, /* … this many elements of each … */
