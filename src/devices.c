@@ -13,12 +13,12 @@ static bool set_number(json_t *object, const char *field, double value, double u
     return value <= 0.0 || json_object_set_new(object, field, json_real(value / unit)) == 0;
 }
 
-static json_t *shares_of(const st_profile *p)
+json_t *st_shares_json(const double type_share[ST_PROFILE_TYPES])
 {
     json_t *shares = json_object();
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++) {
-        if (!(p->type_share[type] > 0.0) || !st_type_find(type)) continue;
-        if (json_object_set_new(shares, st_type_find(type)->name, json_real(p->type_share[type])) == 0) continue;
+        if (!(type_share[type] > 0.0) || !st_type_find(type)) continue;
+        if (json_object_set_new(shares, st_type_find(type)->name, json_real(type_share[type])) == 0) continue;
         json_decref(shares);
         return NULL;
     }
@@ -38,7 +38,7 @@ static json_t *profile_json(const st_profile *p)
     } rows[] = {{"memory_gb_per_s", p->memory_rate, 1e9}, {"ops_gop_per_s", p->op_rate, 1e9},
                 {"link_up_gb_per_s", p->link_up, 1e9},    {"link_down_gb_per_s", p->link_down, 1e9},
                 {"disk_gb_per_s", p->disk_rate, 1e9},     {"handover_us", p->handover_seconds, 1e-6},
-                {"launch_us", p->launch_seconds, 1e-6}};
+                {"launch_us", p->launch_seconds, 1e-6},   {"expert_share", p->expert_share, 1}};
     bool whole = o != NULL;
     for (size_t i = 0; whole && i < sizeof rows / sizeof *rows; i++)
         whole = set_number(o, rows[i].field, rows[i].value, rows[i].unit);
@@ -48,7 +48,7 @@ static json_t *profile_json(const st_profile *p)
                 json_object_set_new(o, "granularity_bytes", json_integer((json_int_t)p->granularity)) == 0;
     else if (whole)
         whole = json_object_set_new(o, "cores", json_integer(p->cores)) == 0 &&
-                json_object_set_new(o, "type_share", shares_of(p)) == 0;
+                json_object_set_new(o, "type_share", st_shares_json(p->type_share)) == 0;
     if (whole) return o;
     json_decref(o);
     return NULL;

@@ -3,9 +3,15 @@
 #ifndef ST_DEVICES_H
 #define ST_DEVICES_H
 
+#include <jansson.h>
+
 #include "backend/backend.h"
 #include "backend/profile.h"
+#include "run/measure.h"
 #include "strata.h"
+
+/* {"Q4_K": 0.9, …}: the shares above 0; NULL: no memory. */
+json_t *st_shares_json(const double type_share[ST_PROFILE_TYPES]);
 
 /* The CPU's name from a file in the format of /proc/cpuinfo; "CPU" if it has none. */
 void st_host_cpu_name(const char *path, char *out, size_t size);
@@ -17,13 +23,21 @@ typedef struct st_measurement {
     double read_rate; /* bytes per second */
     double int8_rate; /* operations per second in registers; 0: none */
     double op_rate;   /* multiplications and additions per second of a batch's matrix products */
+    double expert_share; /* of op_rate, by routed experts of a batch; 0: unknown */
     double type_share[ST_PROFILE_TYPES]; /* of read_rate, with weights of a type; 0: unknown */
 } st_measurement;
 
-/* devices_rates.c: replaces each rate above zero by the bytes per second at which decoding reads weights of that
- * type from memory. */
-strata_status st_measure_reading(const st_backend *backend, st_device *device, double rates[ST_PROFILE_TYPES],
-                                 strata_error *error);
+/* Sums over timed operations. */
+typedef struct st_rate_sums {
+    st_measurement *m;
+    double seconds_per_op[2]; /* of batches: matrices, routed experts */
+    uint32_t count[2];
+} st_rate_sums;
+
+/* An st_on_measure: adds an operation to the st_rate_sums, and sets the type_share of a matrix with one row. */
+bool st_rate_sums_add(void *sums, const st_op_measure *row);
+/* Sets op_rate and expert_share. False: no batch of matrices was timed. */
+bool st_rate_sums_finish(const st_rate_sums *sums);
 
 /* Measures with all cores; takes about ten seconds. */
 strata_status st_measurement_take(st_measurement *out, strata_error *error);

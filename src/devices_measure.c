@@ -1,7 +1,6 @@
 /* The measurement of a host: taken through the CPU backend, stored in a JSON file. */
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "devices.h"
-#include "run/measure.h"
 
 enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
 
@@ -25,38 +23,29 @@ enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-typedef struct rate_sums {
-    st_measurement *m;
-    double batch_seconds_per_op; /* summed over `batch_rows` measurements */
-    uint32_t batch_rows;
-} rate_sums;
-
-static bool type_of(const char *name, uint32_t *out)
-{
-    for (size_t i = 0; i < st_type_count(); i++) {
-        uint32_t type = (uint32_t)st_type_at(i);
-        if (type >= ST_PROFILE_TYPES || strcmp(st_type_find(type)->name, name) != 0) continue;
-        *out = type;
-        return true;
-    }
-    return false;
-}
-
 /* Products of one row are limited by reading: a type's kernels reach a share of the memory's rate. These operations
  * ran with weights in the cache, so read_types measures again where the cache made them faster than memory. Batches
- * are limited by arithmetic: the rate is the mean over matrices and experts of the most common types. */
-static bool add_row(void *context, const st_op_measure *row)
+ * are limited by arithmetic: the rate is the mean over the most common types. */
+bool st_rate_sums_add(void *sums, const st_op_measure *row)
 {
-    rate_sums *t = context;
+    st_rate_sums *s = sums;
     uint32_t type;
-    bool matrices = row->kind == ST_OP_MATMUL || row->kind == ST_OP_EXPERTS;
-    if (!matrices || !type_of(row->type, &type) || !(row->seconds > 0.0)) return true;
-    if (row->rows == 1 && row->kind == ST_OP_MATMUL)
-        t->m->type_share[type] = row->bytes / row->seconds / t->m->read_rate;
+    bool experts = row->kind == ST_OP_EXPERTS, matrices = row->kind == ST_OP_MATMUL || experts;
+    if (!matrices || !st_profile_type(row->type, &type) || !(row->seconds > 0.0)) return true;
+    if (row->rows == 1 && !experts) s->m->type_share[type] = row->bytes / row->seconds / s->m->read_rate;
     if (row->rows > 1 && (type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0)) {
-        t->batch_seconds_per_op += row->seconds / row->ops;
-        t->batch_rows++;
+        s->seconds_per_op[experts] += row->seconds / row->ops;
+        s->count[experts]++;
     }
+    return true;
+}
+
+bool st_rate_sums_finish(const st_rate_sums *sums)
+{
+    if (sums->count[0] == 0) return false;
+    sums->m->op_rate = sums->count[0] / sums->seconds_per_op[0];
+    if (sums->count[1] > 0)
+        sums->m->expert_share = fmin(1.0, sums->count[1] / sums->seconds_per_op[1] / sums->m->op_rate);
     return true;
 }
 
@@ -66,7 +55,7 @@ static strata_status read_types(const st_backend *backend, st_device *device, st
     double rates[ST_PROFILE_TYPES] = {0};
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
         if (m->type_share[type] >= MEMORY_LIMITED) rates[type] = m->type_share[type] * m->read_rate;
-    strata_status status = st_measure_reading(backend, device, rates, error);
+    strata_status status = st_measure_reading(backend, device, rates, ST_PROFILE_TYPES, error);
     if (status != STRATA_OK) return status;
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
         if (rates[type] > 0.0) m->type_share[type] = fmin(1.0, rates[type] / m->read_rate);
@@ -77,17 +66,16 @@ static strata_status measure_device(const st_backend *backend, st_device *device
                                     strata_error *error)
 {
     st_device_rates rates = {0};
-    rate_sums t = {.m = m};
+    st_rate_sums sums = {.m = m};
     strata_status status = backend->probe(device, &rates, error);
     if (status != STRATA_OK) return status;
     m->read_rate = rates.read_bytes;
     m->int8_rate = rates.int8_ops;
-    status = st_measure_ops(backend, device, add_row, &t, error);
+    status = st_measure_ops(backend, device, st_rate_sums_add, &sums, error);
     if (status != STRATA_OK) return status;
-    if (t.batch_rows == 0 || !(m->read_rate > 0.0))
+    if (!st_rate_sums_finish(&sums) || !(m->read_rate > 0.0))
         return st_error_set(error, STRATA_DEVICE, "free some memory and try again", "%s: the measurement found no rates",
                             m->cpu);
-    m->op_rate = t.batch_rows / t.batch_seconds_per_op;
     return read_types(backend, device, m, error);
 }
 
@@ -149,15 +137,17 @@ static double rate_of(const json_t *entry, const char *field)
 static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measurement *out)
 {
     st_measurement m = {.cores = cores, .read_rate = rate_of(entry, "read_gb_per_s"),
-                        .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s")};
+                        .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s"),
+                        .expert_share = json_number_value(json_object_get(entry, "expert_share"))};
     const char *name;
     json_t *share;
     snprintf(m.cpu, sizeof m.cpu, "%s", cpu);
     if (!(m.read_rate > 0.0 && m.op_rate > 0.0 && m.int8_rate >= 0.0)) return false;
+    if (!(m.expert_share > 0.0 && m.expert_share <= 1.0)) m.expert_share = 0;
     json_object_foreach(json_object_get(entry, "type_share"), name, share) {
         uint32_t type;
         double number = json_number_value(share);
-        if (type_of(name, &type) && number > 0.0 && number <= 1.0) m.type_share[type] = number;
+        if (st_profile_type(name, &type) && number > 0.0 && number <= 1.0) m.type_share[type] = number;
     }
     *out = m;
     return true;
@@ -177,13 +167,10 @@ bool st_measurement_load(const char *path, const char *cpu, uint32_t cores, st_m
 
 static json_t *write_entry(const st_measurement *m)
 {
-    json_t *shares = json_object();
-    for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
-        if (m->type_share[type] > 0.0 && st_type_find(type))
-            json_object_set_new(shares, st_type_find(type)->name, json_real(m->type_share[type]));
-    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores",
-                     (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "int8_gop_per_s", m->int8_rate / 1e9, "batch_gop_per_s",
-                     m->op_rate / 1e9, "type_share", shares);
+    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores",
+                     (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "int8_gop_per_s", m->int8_rate / 1e9,
+                     "batch_gop_per_s", m->op_rate / 1e9, "expert_share", m->expert_share, "type_share",
+                     st_shares_json(m->type_share));
 }
 
 /* Puts the machine's entry first and drops the oldest beyond MACHINES_MAX. */

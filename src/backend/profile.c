@@ -1,6 +1,7 @@
 #include "backend/profile.h"
 
 #include <stdio.h>
+#include <strings.h>
 
 #include "backend/sim/sim.h"
 #include "quant/row.h"
@@ -56,7 +57,7 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
                    st_type kv_type)
 {
     st_op_cost cost = st_op_estimate(program, binding, op, rows, depth);
-    st_work work = {.ops = cost.flops, .type = largest_type(binding, op)};
+    st_work work = {.ops = cost.flops, .type = largest_type(binding, op), .experts = op->kind == ST_OP_EXPERTS};
     work.bytes = cost.weight_bytes + state_bytes(program, op, cost.state_bytes, kv_type);
     if (streams_values(op->kind)) work.bytes += cost.value_bytes;
     return work;
@@ -64,12 +65,20 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
+st_work st_profile_demand(const st_profile *profile, const st_work *work)
+{
+    st_work demand = *work;
+    double share = work->type < ST_PROFILE_TYPES ? profile->type_share[work->type] : 0;
+    if (share > 0) demand.bytes /= share;
+    if (work->experts && profile->expert_share > 0) demand.ops /= profile->expert_share;
+    return demand;
+}
+
 double st_profile_seconds(const st_profile *profile, const st_work *work)
 {
-    double share = work->type < ST_PROFILE_TYPES ? profile->type_share[work->type] : 0;
-    double rate = profile->memory_rate * (share > 0 ? share : 1);
-    double memory = rate > 0 ? work->bytes / rate : 0; /* nothing is known: nothing is charged */
-    double arithmetic = profile->op_rate > 0 ? work->ops / profile->op_rate : 0;
+    st_work demand = st_profile_demand(profile, work);
+    double memory = profile->memory_rate > 0 ? demand.bytes / profile->memory_rate : 0;
+    double arithmetic = profile->op_rate > 0 ? demand.ops / profile->op_rate : 0;
     return memory > arithmetic ? memory : arithmetic;
 }
 
@@ -90,6 +99,15 @@ bool st_profile_runs(const st_profile *profile, const st_binding *binding, const
         if (!has_type(types, binding->weights[op->weight[i]].tensor->type)) return false;
     }
     return any || has_type(types, 0);
+}
+
+bool st_profile_type(const char *name, uint32_t *type)
+{
+    for (size_t i = 0; i < st_type_count(); i++) {
+        *type = (uint32_t)st_type_at(i);
+        if (*type < ST_PROFILE_TYPES && strcasecmp(st_type_find(*type)->name, name) == 0) return true;
+    }
+    return false;
 }
 
 st_profile st_profile_default(st_device_kind kind)

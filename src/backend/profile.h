@@ -22,6 +22,7 @@ typedef struct st_profile {
     double memory_rate;        /* bytes per second: a card's memory; a host's DRAM with all cores, shared with copies */
     double type_share[ST_PROFILE_TYPES]; /* of memory_rate reached with weights of a type; 0: 1 */
     double op_rate;            /* multiplications and additions per second in batches */
+    double expert_share;       /* of op_rate reached by routed experts; 0: 1 */
     double link_up, link_down; /* bytes per second of pinned copies; of a card */
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
     double handover_seconds;   /* from the card's end of work to the host going on */
@@ -39,17 +40,23 @@ typedef struct st_profile {
 typedef struct st_work {
     double bytes, ops;
     uint32_t type; /* of the weights that most bytes are; ST_TYPE_F32 without any */
+    bool experts;  /* of routed experts */
 } st_work;
 
 st_work st_work_of(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows, uint32_t depth,
                    st_type kv_type);
 
-/* How long the device takes for it when nothing else runs: the slower of memory and arithmetic. */
+/* The work at the device's full rates: bytes over the type's share, operations of experts over theirs. */
+st_work st_profile_demand(const st_profile *profile, const st_work *work);
+/* The time of the work alone on the device: the longer of memory and arithmetic. An unknown rate takes no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
 /* Whether the device can run an operation, with weights or without. The planner asks this for every operation on every
  * device, and nobody else decides it: what is placed on a device, it runs. */
 bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op);
+
+/* A tensor type that a profile can name; case does not matter. */
+bool st_profile_type(const char *name, uint32_t *type);
 
 /* A card and a host that run every operation with every type of weights, without sizes and rates: the caller fills
  * those in. */

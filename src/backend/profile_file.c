@@ -43,6 +43,7 @@ static const field_row field_rows[] = {
     {"memory_gb_per_s", OF_BOTH, FIELD_RATE, AT(memory_rate), 1e9, 0.001, 1e6, true},
     {"host_read_gb_per_s", OF_HOST, FIELD_RATE, AT(memory_rate), 1e9, 0.001, 1e6, false},
     {"ops_gop_per_s", OF_BOTH, FIELD_RATE, AT(op_rate), 1e9, 0.001, 1e9, true},
+    {"expert_share", OF_BOTH, FIELD_NUMBER, AT(expert_share), 1, 0.001, 1, false},
     {"link_up_gb_per_s", OF_CARD, FIELD_RATE, AT(link_up), 1e9, 0.001, 1e6, false},
     {"link_down_gb_per_s", OF_CARD, FIELD_RATE, AT(link_down), 1e9, 0.001, 1e6, false},
     {"disk_gb_per_s", OF_HOST, FIELD_RATE, AT(disk_rate), 1e9, 0.001, 1e6, false},
@@ -146,16 +147,7 @@ static strata_status take_name(const reader *r, const json_t *value, st_profile 
     return STRATA_OK;
 }
 
-static const st_type_info *type_named(const char *name, uint32_t *type)
-{
-    for (size_t i = 0; i < st_type_count(); i++) {
-        *type = (uint32_t)st_type_at(i);
-        if (strcasecmp(st_type_find(*type)->name, name) == 0) return st_type_find(*type);
-    }
-    return NULL;
-}
-
-/* {"Q4_K": 0.9, …}: what of the memory's rate is reached with weights of a type. */
+/* {"Q4_K": 0.9, …}: the share of the memory rate that is reached with weights of a type. */
 static strata_status take_shares(const reader *r, json_t *value, st_profile *p)
 {
     const char *name;
@@ -164,7 +156,7 @@ static strata_status take_shares(const reader *r, json_t *value, st_profile *p)
     json_object_foreach(value, name, share) {
         uint32_t type;
         double number = json_number_value(share);
-        if (!type_named(name, &type) || type >= ST_PROFILE_TYPES) return refuse(r, "type_share", "tensor types", value);
+        if (!st_profile_type(name, &type)) return refuse(r, "type_share", "tensor types", value);
         if (!(number > 0.0 && number <= 1.0)) return refuse(r, "type_share", "shares above 0 and at most 1", value);
         p->type_share[type] = number;
     }

@@ -10,9 +10,11 @@ static double over(double amount, double rate)
     return rate > 0 ? amount / rate : 0;
 }
 
+/* At the whole memory rate: a demand does not state the type of its experts. */
 static double work_seconds(const st_profile *device, double bytes, double ops)
 {
-    return larger(over(bytes, device->memory_rate), over(ops, device->op_rate));
+    st_work work = {.bytes = bytes, .ops = ops, .type = ST_PROFILE_TYPES, .experts = true};
+    return st_profile_seconds(device, &work);
 }
 
 /* How long a layer takes with `fetched` of the missing experts on the GPU. */

@@ -76,7 +76,9 @@ typedef struct part {
 
 static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t device, double share)
 {
-    st_work work = {.bytes = x->work.bytes * share, .ops = x->work.ops * share, .type = x->work.type};
+    st_work work = x->work;
+    work.bytes *= share;
+    work.ops *= share;
     st_work bytes_only = {.bytes = work.bytes, .type = work.type};
     part p = {.seconds = st_profile_seconds(&t->devices[device], &work)};
     bool memory = st_profile_seconds(&t->devices[device], &bytes_only) >= p.seconds;

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "kv/layout.h"
 #include "quant/row.h"
 
@@ -21,14 +22,19 @@ enum {
     VALUE_HEADS = 32,
     TAPS = 4,
     BATCH = 256,
+    CHAIN_WIDTH = 1024, /* for two workers the matrices of a small model: what they lose at their starts and ends makes
+                         * up for the operations between the matrices of a model */
+    CHAIN_MAX = 8192,
     TRIES = 3, /* at least */
+    PAIRS_MAX = 16, /* of workers that get WIDTH columns each */
 };
 
-#define OP_SECONDS 0.02 /* of each operation: wakes the workers, and leaves out launches that were disturbed */
+#define SEGMENT_SECONDS 0.05
 
 typedef struct op_timer {
     const st_backend *backend;
     st_device *device;
+    uint32_t workers;
     st_queue *queue;
     unsigned char *memory; /* the operations' inputs, weights and outputs; their content does not matter */
     size_t bytes, used;
@@ -38,6 +44,12 @@ typedef struct op_timer {
     void *context;
     strata_error *error;
 } op_timer;
+
+uint32_t st_measure_columns(uint32_t width, uint32_t workers)
+{
+    uint32_t pairs = workers / 2;
+    return width * (pairs < 1 ? 1 : pairs < PAIRS_MAX ? pairs : PAIRS_MAX);
+}
 
 static size_t align_up(size_t bytes)
 {
@@ -69,31 +81,35 @@ static st_bound_weight matrix(op_timer *l, uint32_t type, size_t in, size_t out,
     return w;
 }
 
-/* The shortest of several launches of the operation. */
-static strata_status time_op(op_timer *l, const st_bound_op *bound, st_op_measure *row)
+/* The shortest of several launches of a segment: the first wake the workers and raise the clock, and a launch that
+ * another process disturbed does not count. The operations have the same shape. */
+static strata_status time_ops(op_timer *l, const st_bound_op *ops, uint32_t count, double *seconds)
 {
-    st_device_info info;
-    l->backend->info(l->device, &info);
-    st_scratch scratch = l->backend->scratch(bound, l->step->count);
+    st_scratch scratch = l->backend->scratch(ops, l->step->count);
     scratch.shared_bytes = align_up(scratch.shared_bytes);
     scratch.worker_bytes = align_up(scratch.worker_bytes);
-    st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = l->step,
-                                .scratch = reserve(l, scratch.shared_bytes + scratch.worker_bytes * info.workers),
+    st_segment_source source = {.ops = ops, .count = count, .rows = ST_ROWS_ALL, .step = l->step,
+                                .scratch = reserve(l, scratch.shared_bytes + scratch.worker_bytes * l->workers),
                                 .shared_bytes = scratch.shared_bytes, .worker_bytes = scratch.worker_bytes};
     st_segment *segment = NULL;
     strata_status status = l->used > l->bytes ? st_error_memory(l->error, l->used, "the measurement of operations")
                                               : l->backend->prepare(l->device, &source, &segment, l->error);
-    row->seconds = 1e9;
-    double end = st_clock_seconds() + OP_SECONDS;
+    *seconds = 1e9;
+    double end = st_clock_seconds() + SEGMENT_SECONDS;
     for (int i = 0; (i < TRIES || st_clock_seconds() < end) && status == STRATA_OK; i++) {
         double start = st_clock_seconds();
         status = l->backend->launch(segment, l->queue, l->error);
-        double seconds = st_clock_seconds() - start;
-        if (seconds < row->seconds) row->seconds = seconds;
+        double took = st_clock_seconds() - start;
+        if (took < *seconds) *seconds = took;
     }
     if (segment) l->backend->segment_free(segment);
-    if (status != STRATA_OK) return status;
-    if (l->on_row(l->context, row)) return STRATA_OK;
+    return status;
+}
+
+static strata_status time_op(op_timer *l, const st_bound_op *bound, st_op_measure *row)
+{
+    strata_status status = time_ops(l, bound, 1, &row->seconds);
+    if (status != STRATA_OK || l->on_row(l->context, row)) return status;
     return st_error_set(l->error, STRATA_INTERRUPTED, NULL, "stopped after %s", st_op_name(row->kind));
 }
 
@@ -108,10 +124,11 @@ static st_op start(op_timer *l, st_op_kind kind, uint32_t rows, uint32_t positio
 static strata_status time_matmul(op_timer *l, uint32_t type, uint32_t rows)
 {
     st_op op = start(l, ST_OP_MATMUL, rows, 0);
-    st_bound_op bound = {.op = &op, .in[0] = value(l, WIDTH, rows), .out = value(l, WIDTH, rows)};
-    bound.weight[0] = matrix(l, type, WIDTH, WIDTH, 1);
-    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, (double)bound.weight[0].row_bytes * WIDTH,
-                         2.0 * WIDTH * WIDTH * rows};
+    uint32_t columns = st_measure_columns(WIDTH, l->workers);
+    st_bound_op bound = {.op = &op, .in[0] = value(l, WIDTH, rows), .out = value(l, columns, rows)};
+    bound.weight[0] = matrix(l, type, WIDTH, columns, 1);
+    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, (double)bound.weight[0].row_bytes * columns,
+                         2.0 * WIDTH * columns * rows};
     return time_op(l, &bound, &row);
 }
 
@@ -217,29 +234,74 @@ static strata_status time_all(op_timer *l)
     return status;
 }
 
+/* `bytes` of memory, and as much as the workers' scratch may need. */
+static strata_status open_timer(op_timer *l, size_t bytes)
+{
+    st_device_info info;
+    void *memory = NULL;
+    l->backend->info(l->device, &info);
+    l->workers = info.workers;
+    l->bytes = bytes + ((size_t)4 * info.workers << 20);
+    strata_status status = l->backend->alloc(l->device, l->bytes, &memory, l->error);
+    l->memory = memory;
+    if (status != STRATA_OK) return status;
+    l->step = st_alloc_zero(1, st_step_bytes(BATCH));
+    if (!l->step) return st_error_memory(l->error, st_step_bytes(BATCH), "the measurement of operations");
+    l->step->batch_max = BATCH;
+    status = l->backend->queue_new(l->device, ST_QUEUE_COMPUTE, &l->queue, l->error);
+    return status == STRATA_OK ? l->backend->zero(l->queue, l->memory, l->bytes, l->error) : status;
+}
+
+static void close_timer(op_timer *l)
+{
+    if (l->queue) l->backend->queue_free(l->queue);
+    st_free(l->step);
+    l->backend->free(l->device, l->memory);
+}
+
 strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on_measure on_row, void *context,
                              strata_error *error)
 {
-    st_device_info info;
-    backend->info(device, &info);
-    op_timer l = {.backend = backend, .device = device, .bytes = ((size_t)384 + 4 * info.workers) << 20, .on_row = on_row,
-             .context = context, .error = error};
     const void *parts[EXPERTS];
-    l.parts = parts;
-    void *memory = NULL;
-    strata_status status = backend->alloc(device, l.bytes, &memory, error);
-    if (status != STRATA_OK) return status;
-    l.memory = memory;
-    l.step = st_alloc_zero(1, st_step_bytes(BATCH));
-    if (!l.step) status = st_error_memory(error, st_step_bytes(BATCH), "the measurement of operations");
-    if (status == STRATA_OK) status = backend->queue_new(device, ST_QUEUE_COMPUTE, &l.queue, error);
-    if (status == STRATA_OK) status = backend->zero(l.queue, l.memory, l.bytes, error);
-    if (status == STRATA_OK) {
-        l.step->batch_max = BATCH;
-        status = time_all(&l);
+    op_timer l = {.backend = backend, .device = device, .parts = parts, .on_row = on_row, .context = context,
+                  .error = error};
+    strata_status status = open_timer(&l, (size_t)384 << 20);
+    if (status == STRATA_OK) status = time_all(&l);
+    close_timer(&l);
+    return status;
+}
+
+/* A decoder of nothing but matrices: each reads from what the one before it wrote. */
+static strata_status time_chain(op_timer *l, uint32_t type, size_t bytes, double *rate)
+{
+    st_op op = start(l, ST_OP_MATMUL, 1, 0);
+    uint32_t columns = st_measure_columns(CHAIN_WIDTH, l->workers);
+    st_bound_value values[] = {value(l, columns, 1), value(l, columns, 1)};
+    st_bound_weight first = matrix(l, type, CHAIN_WIDTH, columns, 1);
+    size_t matrix_bytes = first.row_bytes * columns, count = bytes / align_up(matrix_bytes);
+    if (count > CHAIN_MAX) count = CHAIN_MAX;
+    if (count == 0) return STRATA_OK; /* no memory to measure with: the rate stays as it is */
+    st_bound_op *ops = st_alloc_zero(count, sizeof *ops);
+    if (!ops) return st_error_memory(l->error, count * sizeof *ops, "timing matrices");
+    for (size_t i = 0; i < count; i++) {
+        ops[i] = (st_bound_op){.op = &op, .in[0] = {values[i % 2].data, CHAIN_WIDTH}, .out = values[(i + 1) % 2]};
+        ops[i].weight[0] = i == 0 ? first : matrix(l, type, CHAIN_WIDTH, columns, 1);
     }
-    if (l.queue) backend->queue_free(l.queue);
-    st_free(l.step);
-    backend->free(device, l.memory);
+    double seconds;
+    strata_status status = time_ops(l, ops, (uint32_t)count, &seconds);
+    st_free(ops);
+    if (status == STRATA_OK && seconds > 0) *rate = (double)(count * matrix_bytes) / seconds;
+    return status;
+}
+
+strata_status st_measure_reading(const st_backend *backend, st_device *device, double *rates, uint32_t types,
+                                 strata_error *error)
+{
+    op_timer l = {.backend = backend, .device = device, .error = error};
+    size_t bytes = (size_t)st_memory_probe_bytes_now();
+    strata_status status = open_timer(&l, bytes);
+    for (uint32_t type = 0; type < types && status == STRATA_OK; type++)
+        if (rates[type] > 0.0) status = time_chain(&l, type, bytes, &rates[type]);
+    close_timer(&l);
     return status;
 }

@@ -13,9 +13,18 @@ typedef struct st_op_measure {
     double ops;        /* multiplications plus additions */
 } st_op_measure;
 
+/* The columns of a timed matrix: `width` for two workers, as many for every further two, at most those of a large
+ * model's matrices. Matrices with fewer columns measure the hand-over to the workers. */
+uint32_t st_measure_columns(uint32_t width, uint32_t workers);
+
 /* Calls `on_row` for every operation × type; false from it stops with STRATA_INTERRUPTED. */
 typedef bool (*st_on_measure)(void *context, const st_op_measure *row);
 strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on_measure on_row, void *context,
                              strata_error *error);
+
+/* Replaces each rate above zero by the bytes per second at which decoding reads weights of that type from memory: a
+ * chain of matrices, larger than the last-level cache, multiplied by one row. */
+strata_status st_measure_reading(const st_backend *backend, st_device *device, double *rates, uint32_t types,
+                                 strata_error *error);
 
 #endif

@@ -17,6 +17,7 @@ static bool holds_together(const st_profile *p, st_device_kind kind)
 {
     for (int i = 0; i < ST_PROFILE_TYPES; i++)
         if (!(p->type_share[i] >= 0 && p->type_share[i] <= 1)) return false;
+    if (!(p->expert_share >= 0 && p->expert_share <= 1)) return false;
     return p->kind == kind && memchr(p->name, '\0', sizeof p->name) && is_rate(p->memory_rate) && is_rate(p->op_rate) &&
            is_rate(p->link_up) && is_rate(p->link_down) && is_rate(p->disk_rate) && is_rate(p->handover_seconds) &&
            is_rate(p->launch_seconds) && p->alignment > 0 && p->granularity > 0 &&

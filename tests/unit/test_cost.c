@@ -190,6 +190,10 @@ static void experts_on_the_host(void **state)
     double head = 0.048 + 0.25 + 0.4064 + 1.6 + 0.5, routed = 0.128 + 0.25 + 0.1048; /* x is at the host's already */
     double decode = routed + 0.064 + 0.5 + 6 + 0.064 + 0.25 + 0.0096 + head;
     takes(&r, decode, 1, decode, "RAM");
+    r.devices[ST_HOST].op_rate = 128; /* experts: 768 operations, 6 s as well */
+    takes(&r, decode, 1, decode, "RAM");
+    r.devices[ST_HOST].expert_share = 0.5;
+    takes(&r, decode + 6, 1, decode + 6, "arithmetic");
 }
 
 static const double cached_head = 0.25 + 0.0096 + 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
@@ -241,6 +245,10 @@ static void experts_of_a_prompt(void **state)
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
     double routed = 0.128 + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 9 + 0.128 + 0.25 + rest);
+    r.devices[ST_HOST].op_rate = 128; /* 9 s as well: 1,152 operations */
+    r.devices[ST_HOST].expert_share = 0.9;
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 10 + 0.128 + 0.25 + rest);
+    r.devices[ST_HOST].op_rate = 0;
     r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but of streamed experts no sum comes back */
     double told = 0.128 + 0.128 + 0.5; /* the embedding is slower; the routing reaches the host */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told + 0.25 + 18 + rest);
@@ -353,6 +361,7 @@ static void draw_devices(model_rig *r)
     for (int d = 0; d < 2; d++) {
         r->devices[d].memory_rate = exp(draw(20, 28));
         r->devices[d].op_rate = exp(draw(20, 28));
+        r->devices[d].expert_share = draw(0.2, 1);
         r->devices[d].type_share[ST_TYPE_F32] = draw(0.2, 1);
     }
     r->devices[ST_HOST].disk_rate = exp(draw(18, 22));

@@ -224,7 +224,7 @@ static void a_profile_with_every_field(void **state)
         "\"handover_us\": 9.5, \"launch_us\": 0, \"overhead\": \"300MiB\", \"granularity\": 65536, \"alignment\": 128, "
         "\"display\": true, \"type_share\": {\"Q4_K\": 0.5, \"f32\": 1}},"
         "\"host\": {\"name\": \"desk\", \"ram\": 68719476736, \"host_read_gb_per_s\": 60, \"ops_gop_per_s\": 1000, "
-        "\"cores\": 12, \"disk_gb_per_s\": 3.5, \"source\": \"data sheet\"}}");
+        "\"cores\": 12, \"disk_gb_per_s\": 3.5, \"expert_share\": 0.5, \"source\": \"data sheet\"}}");
     st_placement p = place(PLACEMENT(.profile = path));
     const st_profile *card = &p.devices[ST_CARD], *host = &p.devices[ST_HOST];
     assert_int_equal(p.device_count, 2);
@@ -241,6 +241,7 @@ static void a_profile_with_every_field(void **state)
     assert_string_equal(host->name, "desk");
     assert_int_equal(host->free_bytes, 64 * GIB);
     assert_true(host->estimate && host->memory_rate == 60e9 && host->op_rate == 0.75 * 1000e9 && host->disk_rate == 3.5e9);
+    assert_true(host->expert_share == 0.5 && card->expert_share == 0); /* not reduced; absent */
     assert_int_equal(host->cores, 12);
 }
 
@@ -303,6 +304,8 @@ static void profiles_with_a_mistake(void **state)
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q4_K\": 1.5}}}", "card.type_share: expected shares"},
         {"{\"host\": {\"cores\": 0}}", "host.cores: expected a whole number from 1 to 4096"},
         {"{\"host\": {\"cores\": 1.5}}", "host.cores"},
+        {"{\"host\": {\"expert_share\": 0}}", "host.expert_share: expected a number from 0.001 to 1"},
+        {"{\"host\": {\"expert_share\": 1.5}}", "host.expert_share"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         strata_placement given = PLACEMENT(.profile = write_file("bad.json", rows[i].text));
@@ -382,6 +385,7 @@ static void a_measurement_is_kept(void **state)
     st_measurement first = {.cpu = "A", .cores = 4, .read_rate = 40e9, .int8_rate = 0, .op_rate = 500e9}, found = {0};
     st_measurement second = first;
     first.type_share[ST_TYPE_Q4_K] = 0.5;
+    first.expert_share = 0.75;
     snprintf(in, sizeof in, "%s/strata", folder);
     assert_true(strncmp(path, in, strlen(in)) == 0);
     assert_false(st_measurement_load(path, "A", 4, &found));
@@ -392,8 +396,9 @@ static void a_measurement_is_kept(void **state)
     assert_int_equal(files_in(in), 1); /* nothing half made is left */
     assert_true(st_measurement_load(path, "A", 4, &found));
     assert_true(found.read_rate == 40e9 && found.op_rate == 500e9 && found.type_share[ST_TYPE_Q4_K] == 0.5);
+    assert_true(found.expert_share == 0.75);
     assert_true(found.type_share[ST_TYPE_Q6_K] == 0 && found.int8_rate == 0);
-    assert_true(st_measurement_load(path, "B", 4, &found) && found.read_rate == 10e9);
+    assert_true(st_measurement_load(path, "B", 4, &found) && found.read_rate == 10e9 && found.expert_share == 0);
     assert_false(st_measurement_load(path, "A", 3, &found));
     first.read_rate = 41e9;
     assert_int_equal(st_measurement_save(path, &first, NULL), STRATA_OK); /* replaces its own */
@@ -468,10 +473,11 @@ static void the_kept_measurement_is_used(void **state)
     st_measurement m = {.cores = before.cores, .read_rate = 123e9, .int8_rate = 5e9, .op_rate = 456e9};
     memcpy(m.cpu, before.name, sizeof m.cpu);
     m.type_share[ST_TYPE_Q8_0] = 0.25;
+    m.expert_share = 0.5;
     assert_int_equal(st_measurement_save(path, &m, NULL), STRATA_OK);
     st_profile host = place_options(&(strata_engine_options){.threads = 0}).devices[ST_HOST];
     assert_false(host.estimate);
-    assert_true(host.memory_rate == 123e9 && host.type_share[ST_TYPE_Q8_0] == 0.25);
+    assert_true(host.memory_rate == 123e9 && host.type_share[ST_TYPE_Q8_0] == 0.25 && host.expert_share == 0.5);
     char *text = NULL;
     assert_int_equal(strata_devices(NULL, false, &text, NULL), STRATA_OK);
     json_t *devices = json_loads(text, 0, NULL), *shown = json_object_get(devices, "host");
@@ -479,6 +485,7 @@ static void the_kept_measurement_is_used(void **state)
     assert_int_equal(json_array_size(json_object_get(devices, "cards")), 0); /* none is here */
     assert_int_equal(json_array_size(json_object_get(devices, "profiles")), st_profile_row_count());
     assert_true(json_real_value(json_object_get(shown, "memory_gb_per_s")) == 123);
+    assert_true(json_real_value(json_object_get(shown, "expert_share")) == 0.5);
     assert_true(json_is_false(json_object_get(shown, "estimate")));
     assert_true(json_real_value(json_object_get(json_object_get(shown, "type_share"), "Q8_0")) == 0.25);
     json_decref(devices);

@@ -23,6 +23,21 @@ static void the_slower_of_memory_and_arithmetic(void **state)
     close_to(st_profile_seconds(&p, &(st_work){.bytes = 3000, .type = 1000}), 3); /* a type that no file has */
 }
 
+static void experts_compute_at_their_share(void **state)
+{
+    (void)state;
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .expert_share = 0.25};
+    st_work matrix = {.bytes = 3000, .ops = 1000}, experts = {.bytes = 3000, .ops = 1000, .experts = true};
+    close_to(st_profile_seconds(&p, &matrix), 3);
+    close_to(st_profile_seconds(&p, &experts), 8);
+    p.type_share[ST_TYPE_F32] = 0.5;
+    st_work demand = st_profile_demand(&p, &experts);
+    assert_true(demand.bytes == 6000 && demand.ops == 4000);
+    p.expert_share = 0; /* unknown: as matrices */
+    demand = st_profile_demand(&p, &experts);
+    assert_true(demand.bytes == 6000 && demand.ops == 1000);
+}
+
 static void what_is_not_known_is_not_charged(void **state)
 {
     (void)state;
@@ -44,7 +59,7 @@ static void check_work(const golden *g, const st_op *op, uint32_t rows, uint32_t
 {
     st_work work = st_work_of(g->program, g->binding, op, rows, depth, kv);
     st_op_cost cost = st_op_estimate(g->program, g->binding, op, rows, depth);
-    assert_true(work.ops == cost.flops);
+    assert_true(work.ops == cost.flops && work.experts == (op->kind == ST_OP_EXPERTS));
     if (op->kind == ST_OP_MATMUL || op->kind == ST_OP_EXPERTS) {
         close_to(work.bytes, cost.weight_bytes);
     } else if (op->kind == ST_OP_ATTENTION) {
@@ -163,6 +178,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_slower_of_memory_and_arithmetic),
+        cmocka_unit_test(experts_compute_at_their_share),
         cmocka_unit_test(what_is_not_known_is_not_charged),
         cmocka_unit_test(keys_and_values_count_at_their_type),
         cmocka_unit_test(the_type_is_that_of_most_bytes),

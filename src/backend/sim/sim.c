@@ -129,9 +129,9 @@ st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const s
     st_type kv_type = bound->kv.keys ? bound->kv.type : ST_TYPE_F32;
     st_work work = st_work_of(world->program, world->binding, bound->op, rows, depth, kv_type);
     if (bound->op->kind == ST_OP_EXPERTS) leave_out_absent(bound, rows, &work);
-    double share = work.type < ST_PROFILE_TYPES ? profile->type_share[work.type] : 0;
+    work = st_profile_demand(profile, &work);
     bool card = device == ST_DEVICE_CARD;
-    demand.amount[card ? ST_RESOURCE_DEVICE_MEMORY : ST_RESOURCE_HOST_DRAM] = work.bytes / (share > 0 ? share : 1);
+    demand.amount[card ? ST_RESOURCE_DEVICE_MEMORY : ST_RESOURCE_HOST_DRAM] = work.bytes;
     demand.amount[card ? ST_RESOURCE_DEVICE_OPS : ST_RESOURCE_CPU_OPS] = work.ops;
     return demand;
 }
