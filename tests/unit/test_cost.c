@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/fault.h"
+#include "moe/split.h"
 #include "plan/plan.h"
 
 static void close_to(double a, double b)
@@ -255,6 +256,18 @@ static void experts_of_a_prompt(void **state)
     r.devices[ST_CARD].memory_rate = 600; /* 20 s of computing hide the host's share */
     double slow = 10000.0 / 600 * (0.1096 + 0.0192 + 0.4064) - (0.1096 + 0.0192 + 0.4064);
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told - 0.5 + 0.25 + 20 + 0.128 + 0.25 + rest + slow);
+}
+
+/* 2 s of the host's memory for each expert, 5 s over the link for the first; experts that compute slowly are fetched. */
+static void slow_experts_are_fetched(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {1, 1};
+    st_profile host = {.memory_rate = 1000, .op_rate = 100}, card = {.memory_rate = 10000, .link_up = 400};
+    st_split_demand demand = {.missing = 2, .tokens = tokens, .expert_bytes = 2000, .token_ops = 200};
+    assert_int_equal(st_split_fetch(&host, &card, &demand), 0);
+    host.expert_share = 0.25; /* 8 s each */
+    assert_int_equal(st_split_fetch(&host, &card, &demand), 1);
 }
 
 /* A rate is over all layers. Those without slots and those with all of them are certain; the others make up for it. */
@@ -537,7 +550,7 @@ static void every_allocation_may_fail(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 12];
+    static struct CMUnitTest tests[FAMILIES + 13];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = what_holds_for_all,
@@ -549,6 +562,7 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_on_the_host);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_in_a_cache);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_of_a_prompt);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(slow_experts_are_fetched);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_rate_is_of_all_layers);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(assumed_hit_rates);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(what_is_asked_about);
