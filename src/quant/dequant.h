@@ -44,22 +44,4 @@
 ST_TYPE_TABLE(X)
 #undef X
 
-/* Defines st_dequantise_NAME from static void block_NAME(const st_block_NAME *, float *to). The block is copied, because
- * its address in the file may be unaligned. */
-#define ST_DEQUANTISE_BLOCKS(name, elements)                                              \
-    void st_dequantise_##name(const void *from, float *to, size_t blocks)                 \
-    {                                                                                     \
-        for (size_t i = 0; i < blocks; i++) {                                             \
-            st_block_##name block;                                                        \
-            memcpy(&block, (const unsigned char *)from + i * sizeof block, sizeof block); \
-            block_##name(&block, to + i * (elements));                                    \
-        }                                                                                 \
-    }
-
-/* Four bits of element i of a small block: 16 low halves, then 16 high halves. */
-static inline int st_nibble_of_32(const uint8_t qs[16], int i)
-{
-    return i < 16 ? qs[i] & 0x0F : qs[i - 16] >> 4;
-}
-
 #endif

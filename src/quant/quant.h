@@ -1,5 +1,5 @@
 /* The GGUF tensor types: one table {name, block, bytes, dequantise}. Alone knows block bits; knows nothing of files,
- * models or devices. Block layouts are in blocks.h, usable from C and CUDA; codebooks in tables.h. */
+ * models or devices. Block layouts (blocks.h), codebooks (tables.h) and elements of blocks (elements.h) are usable from C and CUDA. */
 #ifndef ST_QUANT_QUANT_H
 #define ST_QUANT_QUANT_H
 
@@ -62,7 +62,7 @@ st_type st_type_at(size_t index);
 bool st_type_row_bytes(const st_type_info *info, uint64_t elements, size_t *out);
 
 /* IEEE half and bfloat16, exact. */
-float st_half_to_float(uint16_t half);
+float st_half_to_float(uint16_t half) __attribute__((const));
 uint16_t st_float_to_half(float value); /* round to nearest even */
 float st_bf16_to_float(uint16_t bits);
 uint16_t st_float_to_bf16(float value); /* round to nearest even; NaN stays NaN */
