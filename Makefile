@@ -36,7 +36,8 @@ CC_asan    := gcc
 CC_tsan    := gcc
 CC_fuzz    := clang
 
-LIB_SOURCES := $(sort $(wildcard src/*.c src/*/*.c src/*/*/*.c))
+LIB_SOURCES := $(sort $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
+CUDA_HOST := src/backend/cuda/device.c src/backend/cuda/queue.c src/backend/cuda/segment.c
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
 SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
 TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/conform/*.c tests/fault/*.c))
@@ -49,12 +50,12 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: all run test smoke fetch-model check asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
+.PHONY: all cuda cuda-here run test smoke fetch-model check asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-## all: build the program, build/strata
-all: $(BUILD)/strata $(BUILD)/libstrata.a $(BUILD)/strata.1
+## all: build the program, build/strata; with the CUDA plugin where nvcc and a GPU are found
+all: $(BUILD)/strata $(BUILD)/libstrata.a $(BUILD)/strata.1 cuda-here
 
 $(BUILD)/strata: $(BUILD)/release/strata
 	@cp -f $< $@.new && mv -f $@.new $@
@@ -87,7 +88,9 @@ $(BUILD)/$(1)/tests/%: $(BUILD)/$(1)/tests/%.o $$(SUPPORT_SOURCES:%.c=$(BUILD)/$
 	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -lcmocka -o $$@
 $(BUILD)/$(1)/bench/%: $(BUILD)/$(1)/bench/%.o $(BUILD)/$(1)/libstrata.a
 	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
--include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
+# The host part of a plugin on a fake of what is below it.
+$(BUILD)/$(1)/tests/fault/test_cuda_fault: $$(CUDA_HOST:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/tests/plugin/fake.o
+-include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CUDA_HOST) tests/plugin/fake.c $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
 endef
 $(eval $(call config_rules,release,))
 $(eval $(call config_rules,asan,))
@@ -102,6 +105,56 @@ $(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libstrata.a
 $(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/main/corpus_main.o $(BUILD)/asan/libstrata.a
 	@mkdir -p $(@D)
 	@gcc $(CFLAGS_asan) $^ $(LIBS) -o $@
+
+# --- the CUDA plugin: kernels by nvcc, the host part and what it needs of base/ by gcc ---------------------------------
+# CUDA_ARCHS: the GPU at hand, without one 9.0; `all`: every architecture that is supported, and PTX for later ones.
+NVCC ?= nvcc
+CUDA_SUPPORTED := 80 86 89 90 120
+CUDA_HERE = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u)
+CUDA_ARCHS ?= $(or $(CUDA_HERE),90)
+CUDA_LIST = $(if $(filter all,$(CUDA_ARCHS)),$(CUDA_SUPPORTED),$(CUDA_ARCHS))
+CUDA_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_$(a),code=sm_$(a)) \
+    $(if $(filter all,$(CUDA_ARCHS)),$(CUDA_PTX))
+CUDA_PTX := -gencode arch=compute_120,code=compute_120
+CUDA_INCLUDE = $(dir $(shell command -v $(NVCC)))../include
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. -Isrc -Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror
+CUDA_SOURCES := $(CUDA_HOST) src/backend/cuda/api.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
+    src/base/fault.c src/base/utf8.c
+CUDA_KERNELS := $(sort $(wildcard src/backend/cuda/*.cu))
+CUDA_OBJECTS := $(CUDA_SOURCES:%.c=$(BUILD)/cuda/%.o) $(CUDA_KERNELS:%=$(BUILD)/cuda/%.o)
+
+$(BUILD)/cuda/%.o: %.c | $(BUILD)/.deps-build
+	@mkdir -p $(@D)
+	@echo "  gcc $< (cuda)"
+	@gcc $(CFLAGS_COMMON) $(CFLAGS_release) -fPIC -fvisibility=hidden -isystem $(CUDA_INCLUDE) -c $< -o $@
+$(BUILD)/cuda/%.cu.o: %.cu | $(BUILD)/.deps-build
+	@mkdir -p $(@D)
+	@echo "  nvcc $<"
+	@$(NVCC) $(NVCC_FLAGS) $(CUDA_GENCODE) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/libstrata-cuda.so: $(CUDA_OBJECTS)
+	@$(NVCC) -shared -cudart static $(CUDA_GENCODE) $^ -Xlinker -s,-z,defs,--exclude-libs,ALL -o $@
+-include $(CUDA_OBJECTS:.o=.d)
+
+## cuda: build the CUDA plugin, build/libstrata-cuda.so (needs nvcc; CUDA_ARCHS=all for every supported GPU)
+cuda:
+	@$(MAKE) --no-print-directory -j2 $(BUILD)/libstrata-cuda.so
+
+# The program is built with the plugin where it can be built and used.
+cuda-here:
+	@if command -v $(NVCC) >/dev/null && nvidia-smi -L 2>/dev/null | grep -q ^GPU && \
+	    ! $(MAKE) -q $(BUILD)/libstrata-cuda.so 2>/dev/null; then \
+	    echo "  nvcc and a GPU were found: building the CUDA plugin, too"; $(MAKE) --no-print-directory cuda; fi
+
+# The host part as a plugin on the fake, for tests of what a program does with a GPU.
+FAKE_PLUGIN := $(BUILD)/release/tests/plugin/libstrata-cuda.so
+FAKE_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(filter-out %/api.c %/plugin.c,$(CUDA_SOURCES)) tests/plugin/fake.c tests/plugin/plugin.c)
+$(BUILD)/plugin/%.o: %.c | $(BUILD)/.deps-build
+	@mkdir -p $(@D)
+	@gcc $(CFLAGS_COMMON) $(CFLAGS_release) -fPIC -fvisibility=hidden -c $< -o $@
+$(FAKE_PLUGIN): $(FAKE_OBJECTS)
+	@mkdir -p $(@D)
+	@gcc -shared -Wl,-z,defs $^ -lm -o $@
+-include $(FAKE_OBJECTS:.o=.d)
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
@@ -123,11 +176,12 @@ fetch-model: | $(BUILD)/.deps-build
 
 ## test: every test, also under the sanitizers, and the fuzz corpus; ends with `N passed, N failed, N skipped`
 test: deps-test fetch-model
-	@$(MAKE) --no-print-directory -j2 all $(RELEASE_TESTS) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
+	@$(MAKE) --no-print-directory -j2 all $(RELEASE_TESTS) $(FAKE_PLUGIN) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
 
-## smoke: build and briefly run what test does not: fuzz, tsan, bench, valgrind, lint, install
+## smoke: build and briefly run what test does not: the CUDA plugin, fuzz, tsan, bench, valgrind, lint, install
 smoke: deps-dev all
+	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory cuda; else echo "smoke: no nvcc: the CUDA plugin is left out"; fi
 	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
 	@tests/fuzz/run 2 $(FUZZ_TARGETS)
 	@tests/run $(TSAN_TESTS)
@@ -176,6 +230,8 @@ install: all
 	install -m 755 $(BUILD)/strata $(DESTDIR)$(PREFIX)/bin/strata
 	install -m 644 $(BUILD)/libstrata.a $(DESTDIR)$(PREFIX)/lib/libstrata.a
 	install -m 644 strata.h $(DESTDIR)$(PREFIX)/include/strata.h
+	if [ -f $(BUILD)/libstrata-cuda.so ]; then \
+	    install -D -m 755 $(BUILD)/libstrata-cuda.so $(DESTDIR)$(PREFIX)/lib/strata/libstrata-cuda.so; fi
 	install -m 644 $(BUILD)/strata.1 $(DESTDIR)$(PREFIX)/share/man/man1/strata.1
 	$(BUILD)/strata --print-completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/strata
 	$(BUILD)/strata --print-completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_strata

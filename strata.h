@@ -149,7 +149,7 @@ typedef struct strata_engine strata_engine;
 
 /* Constraints on the plan. Start from STRATA_PLACEMENT_DEFAULT, which leaves every choice to the planner. */
 typedef struct strata_placement {
-    const char *device;       /* "cpu": no GPU; "sim": a simulated GPU; NULL: the GPU found on this machine, if any */
+    const char *device;       /* "cpu": no GPU; "cuda", "cuda:1": NVIDIA's; "sim": a simulated GPU; NULL: the one found */
     const char *profile;      /* device profile: a name (strata_devices lists them) or a JSON file */
     uint64_t vram_bytes, ram_bytes; /* memory sizes; 0: the profile's, or this machine's */
     uint64_t vram_margin_bytes, ram_margin_bytes; /* kept free; UINT64_MAX: the default of the device */
@@ -187,7 +187,7 @@ typedef struct strata_engine_options {
 } strata_engine_options;
 
 /* The plan by which strata_engine_new would load the model, as a JSON object (strata_free): docs/json.md. Reads the
- * file's directory alone and touches no device. */
+ * file's directory alone, and asks a GPU that is found for its memory. */
 strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error);
 
 /* The devices of this machine, or those that the placement describes, and the names of all profiles, as a JSON object

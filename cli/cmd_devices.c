@@ -40,6 +40,7 @@ static void print_device(const json_t *device, const cli_style *style)
     print_rate(device, "link_up_gb_per_s", "link up", "GB/s");
     print_rate(device, "link_down_gb_per_s", "link down", "GB/s");
     print_rate(device, "disk_gb_per_s", "disk", "GB/s");
+    print_rate(device, "handover_us", "hand-over", "µs");
     printf("  %-15s %s\n", "rates", json_is_true(json_object_get(device, "estimate")) ? "estimate" : "measured");
 }
 

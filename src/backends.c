@@ -1,6 +1,7 @@
 #include "backends.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/sim/sim.h"
@@ -30,15 +31,41 @@ static const st_backend_row rows[] = {
     {.name = "cpu", .host = st_backend_cpu},
     {.name = "sim", .host = st_backend_sim_host, .card = st_backend_sim_card, .world_new = sim_world_new,
      .world_free = sim_world_free, .seconds = sim_seconds},
+    {.name = "cuda", .host = st_backend_cpu, .plugin = "cuda"},
 };
-enum { ROWS = sizeof rows / sizeof *rows };
+enum { ROWS = sizeof rows / sizeof *rows, INDEX_DIGITS = 3 };
 
-const st_backend_row *st_backend_find(const char *name)
+/* The decimal number of a GPU. */
+static bool parse_index(const char *text, uint32_t *out)
 {
-    if (!name) return &rows[0];
-    for (size_t i = 0; i < ROWS; i++)
-        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > INDEX_DIGITS || text[digits]) return false;
+    *out = (uint32_t)strtoul(text, NULL, 10);
+    return true;
+}
+
+const st_backend_row *st_backend_find(const char *text, uint32_t *index)
+{
+    *index = 0;
+    if (!text) return &rows[0];
+    size_t length = strcspn(text, ":");
+    for (size_t i = 0; i < ROWS; i++) {
+        if (strlen(rows[i].name) != length || memcmp(rows[i].name, text, length) != 0) continue;
+        return !text[length] || (rows[i].plugin && parse_index(text + length + 1, index)) ? &rows[i] : NULL;
+    }
     return NULL;
+}
+
+const st_backend_row *st_backend_default_gpu(void)
+{
+    size_t i = 0;
+    while (!rows[i].plugin) i++;
+    return &rows[i];
+}
+
+bool st_backend_has_gpu(const st_backend_row *row)
+{
+    return row->card || row->plugin;
 }
 
 const char *st_backend_names(char *text, size_t size)
@@ -51,15 +78,16 @@ const char *st_backend_names(char *text, size_t size)
 }
 
 strata_status st_backends_open(st_backends *backends, const st_backend_row *row, const st_plan_source *source,
-                               st_device_options options, uint32_t count, strata_error *error)
+                               st_device_options options, st_load_device gpu, uint32_t count, strata_error *error)
 {
-    *backends = (st_backends){.row = row};
+    *backends = (st_backends){.row = row, .devices[ST_CARD] = gpu};
     backends->devices[ST_HOST].backend = row->host();
     if (row->card) backends->devices[ST_CARD].backend = row->card();
     strata_status status = row->world_new ? row->world_new(source, &backends->world, error) : STRATA_OK;
     options.world = backends->world;
     for (uint32_t d = 0; d < count && status == STRATA_OK; d++)
-        status = backends->devices[d].backend->open(&options, &backends->devices[d].device, error);
+        if (!backends->devices[d].device)
+            status = backends->devices[d].backend->open(&options, &backends->devices[d].device, error);
     return status;
 }
 

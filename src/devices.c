@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "gpu.h"
 #include "json.h"
 #include "placement.h"
 
@@ -97,13 +98,17 @@ strata_status strata_devices(const strata_placement *placement, bool probe, char
     st_placement devices = {0};
     char *path = st_measurement_path();
     strata_status status = probe ? measure_here(path, error) : STRATA_OK;
-    if (status == STRATA_OK) status = st_placement_devices(placement, st_cores_here(), &devices, error);
+    if (status == STRATA_OK)
+        status = st_placement_devices(placement, ST_PLACEMENT_PLAN, st_cores_here(), &devices, error);
+    if (status == STRATA_OK && probe && devices.gpu.device)
+        status = st_gpu_measure(&devices.gpu, path, &devices.devices[ST_CARD], error);
     if (status == STRATA_OK) {
         /* The file may hold measurements of other machines only. */
         bool here = !devices.devices[ST_HOST].estimate && !(placement && placement->profile);
         json_t *root = devices_json(&devices, here ? path : NULL);
         status = st_json_give(root, JSON_REAL_PRECISION(6), "the list of devices", json, error);
     }
+    st_placement_close(&devices);
     st_free(path);
     return status;
 }

@@ -49,6 +49,10 @@ bool st_measurement_load(const char *path, const char *cpu, uint32_t cores, st_m
 /* Stores the measurement beside those of other machines. The file is written atomically. */
 strata_status st_measurement_save(const char *path, const st_measurement *measurement, strata_error *error);
 
+/* The rates of a GPU, by its name, in the same file. */
+bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out);
+strata_status st_gpu_rates_save(const char *path, const char *gpu, const st_device_rates *rates, strata_error *error);
+
 /* This host with its stored rates, or low estimates. Measures nothing. */
 st_profile st_host_profile(void);
 

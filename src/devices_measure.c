@@ -106,27 +106,50 @@ char *st_measurement_path(void)
     return NULL;
 }
 
-/* The stored machines; empty if the file is missing or damaged. NULL: no memory. */
-static json_t *load_machines(const char *path)
+/* What is stored; an empty object if the file is missing or damaged. NULL: no memory. */
+static json_t *load_root(const char *path)
 {
     st_buf text = {0};
     json_t *root = NULL;
     if (st_file_read(path, FILE_BYTES_MAX, &text, NULL) == STRATA_OK)
         root = json_loadb(text.length ? text.data : "", text.length, 0, NULL);
     st_buf_free(&text);
-    json_t *machines = json_incref(json_object_get(root, "machines"));
+    if (json_is_object(root)) return root;
     json_decref(root);
-    if (json_is_array(machines)) return machines;
-    json_decref(machines);
-    return json_array();
+    return json_object();
 }
 
-static bool is_of(const json_t *entry, const char *cpu, uint32_t cores)
+/* A list of the file and the fields that name an entry of it. A GPU has no cores. */
+typedef struct entry_name {
+    const char *list, *field, *name;
+    uint32_t cores;
+} entry_name;
+
+static entry_name name_of_host(const char *cpu, uint32_t cores)
+{
+    return (entry_name){"machines", "cpu", cpu, cores};
+}
+
+static entry_name name_of_gpu(const char *gpu)
+{
+    return (entry_name){"gpus", "gpu", gpu, 0};
+}
+
+static bool is_of(const json_t *entry, const entry_name *wanted)
 {
     const char *version = json_string_value(json_object_get(entry, "strata"));
-    const char *name = json_string_value(json_object_get(entry, "cpu"));
-    return version && name && strcmp(version, STRATA_VERSION) == 0 && strcmp(name, cpu) == 0 &&
-           json_integer_value(json_object_get(entry, "cores")) == (json_int_t)cores;
+    const char *name = json_string_value(json_object_get(entry, wanted->field));
+    return version && name && strcmp(version, STRATA_VERSION) == 0 && strcmp(name, wanted->name) == 0 &&
+           json_integer_value(json_object_get(entry, "cores")) == (json_int_t)wanted->cores;
+}
+
+/* The first entry of that name, in `root`; NULL: none. */
+static json_t *find_entry(const json_t *root, const entry_name *wanted)
+{
+    const json_t *list = json_object_get(root, wanted->list);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (is_of(json_array_get(list, i), wanted)) return json_array_get(list, i);
+    return NULL;
 }
 
 static double rate_of(const json_t *entry, const char *field)
@@ -155,14 +178,26 @@ static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measur
 
 bool st_measurement_load(const char *path, const char *cpu, uint32_t cores, st_measurement *out)
 {
-    json_t *machines = load_machines(path);
-    bool found = false;
-    for (size_t i = 0; i < json_array_size(machines) && !found; i++) {
-        json_t *entry = json_array_get(machines, i);
-        found = is_of(entry, cpu, cores) && read_entry(entry, cpu, cores, out);
-    }
-    json_decref(machines);
+    entry_name name = name_of_host(cpu, cores);
+    json_t *root = load_root(path), *entry = find_entry(root, &name);
+    bool found = entry && read_entry(entry, cpu, cores, out);
+    json_decref(root);
     return found;
+}
+
+bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
+{
+    json_t *root = load_root(path);
+    entry_name name = name_of_gpu(gpu);
+    const json_t *entry = find_entry(root, &name);
+    st_device_rates rates = {.read_bytes = rate_of(entry, "read_gb_per_s"), .int8_ops = rate_of(entry, "int8_gop_per_s"),
+                             .link_up = rate_of(entry, "link_up_gb_per_s"), .link_down = rate_of(entry, "link_down_gb_per_s"),
+                             .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6};
+    json_decref(root);
+    bool whole = rates.read_bytes > 0.0 && rates.int8_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
+                 rates.handover_seconds > 0.0;
+    if (whole) *out = rates;
+    return whole;
 }
 
 static json_t *write_entry(const st_measurement *m)
@@ -173,17 +208,17 @@ static json_t *write_entry(const st_measurement *m)
                      st_shares_json(m->type_share));
 }
 
-/* Puts the machine's entry first and drops the oldest beyond MACHINES_MAX. */
-static json_t *put_entry(json_t *machines, const st_measurement *m)
+/* Puts the entry first in its list and drops the oldest beyond MACHINES_MAX. Takes `entry` over. */
+static bool put_entry(json_t *root, const entry_name *name, json_t *entry)
 {
-    json_t *entry = write_entry(m);
-    for (size_t i = json_array_size(machines); i-- > 0;)
-        if (i >= MACHINES_MAX - 1 || is_of(json_array_get(machines, i), m->cpu, m->cores))
-            json_array_remove(machines, i);
-    bool whole = json_array_insert_new(machines, 0, entry) == 0;
-    json_t *root = whole ? json_pack("{s:O}", "machines", machines) : NULL;
-    json_decref(machines);
-    return root;
+    json_t *list = json_object_get(root, name->list);
+    if (!json_is_array(list)) {
+        json_object_set_new(root, name->list, json_array());
+        list = json_object_get(root, name->list);
+    }
+    for (size_t i = json_array_size(list); i-- > 0;)
+        if (i >= MACHINES_MAX - 1 || is_of(json_array_get(list, i), name)) json_array_remove(list, i);
+    return json_array_insert_new(list, 0, entry) == 0;
 }
 
 /* Creates the folders of a path; its last part is a file. */
@@ -216,11 +251,14 @@ static bool replace_file(const char *path, const json_t *root)
     return whole;
 }
 
-strata_status st_measurement_save(const char *path, const st_measurement *measurement, strata_error *error)
+/* Stores the entry, which it takes over, beside what the file has. */
+static strata_status store(const char *path, const entry_name *name, json_t *entry, strata_error *error)
 {
-    json_t *machines = load_machines(path);
-    json_t *root = machines ? put_entry(machines, measurement) : NULL;
-    if (!root) return st_error_memory(error, sizeof *measurement, path);
+    json_t *root = load_root(path);
+    if (!put_entry(root, name, entry)) {
+        json_decref(root);
+        return st_error_memory(error, FILE_BYTES_MAX, path);
+    }
     errno = 0;
     bool kept = replace_file(path, root);
     int cause = errno;
@@ -228,4 +266,20 @@ strata_status st_measurement_save(const char *path, const st_measurement *measur
     if (kept) return STRATA_OK;
     return st_error_set(error, STRATA_RUNTIME, "set XDG_CACHE_HOME to a folder that can be written",
                         "%s: cannot write the measurement: %s", path, cause ? strerror(cause) : "no memory");
+}
+
+strata_status st_measurement_save(const char *path, const st_measurement *measurement, strata_error *error)
+{
+    entry_name name = name_of_host(measurement->cpu, measurement->cores);
+    return store(path, &name, write_entry(measurement), error);
+}
+
+strata_status st_gpu_rates_save(const char *path, const char *gpu, const st_device_rates *rates, strata_error *error)
+{
+    entry_name name = name_of_gpu(gpu);
+    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "strata", STRATA_VERSION, "gpu", gpu, "read_gb_per_s",
+                              rates->read_bytes / 1e9, "int8_gop_per_s", rates->int8_ops / 1e9, "link_up_gb_per_s",
+                              rates->link_up / 1e9, "link_down_gb_per_s", rates->link_down / 1e9, "handover_us",
+                              rates->handover_seconds * 1e6);
+    return store(path, &name, entry, error);
 }

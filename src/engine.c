@@ -10,18 +10,10 @@
 #include "base/error.h"
 #include "base/log.h"
 
-static strata_status refuse_absent_gpu(const strata_engine *engine, strata_error *error)
-{
-    if (engine->placement.device_count < 2 || engine->placement.backend->card) return STRATA_OK;
-    return st_error_set(error, STRATA_UNSUPPORTED, "use placement.device sim to simulate it, or placement.device cpu to "
-                        "run without it", "GPU %s not found", engine->placement.devices[ST_CARD].name);
-}
-
 static strata_status make_plan(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     uint32_t threads = options->threads ? options->threads : st_cores_here();
-    strata_status status = st_placement_of(options, threads, &engine->placement, error);
-    if (status == STRATA_OK) status = refuse_absent_gpu(engine, error);
+    strata_status status = st_placement_of(options, ST_PLACEMENT_RUN, threads, &engine->placement, error);
     if (status != STRATA_OK) return status;
     engine->source = (st_plan_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
                                       .devices = engine->placement.devices,
@@ -92,6 +84,19 @@ static strata_status parse_prefetch(const char *text, unsigned *out, strata_erro
     return st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text);
 }
 
+/* Another process may have taken memory of the GPU since the plan was made: then there is a smaller plan. */
+static bool plan_again(strata_engine *engine)
+{
+    const st_load_device *gpu = &engine->backends.devices[ST_CARD];
+    st_profile *profile = &engine->placement.devices[ST_CARD];
+    st_device_info info;
+    if (!engine->placement.backend->plugin || engine->plan->device_count < 2) return false;
+    gpu->backend->info(gpu->device, &info);
+    if (info.total_bytes - info.free_bytes <= profile->overhead_bytes) return false;
+    profile->overhead_bytes = info.total_bytes - info.free_bytes;
+    return st_plan_build(&engine->source, &engine->placement.options, &engine->arena, &engine->plan, NULL) == STRATA_OK;
+}
+
 static strata_status load_weights(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     const strata_placement *placement = options->placement;
@@ -109,7 +114,10 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
     if (status == STRATA_OK && engine->plan->watched) status = open_watch(engine, options, error);
     if (status != STRATA_OK) return status;
     if (engine->watch.stats) loading.watch = &engine->watch;
-    return st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
+    status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
+    if (status == STRATA_MEMORY && plan_again(engine))
+        status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
+    return status;
 }
 
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
@@ -121,9 +129,12 @@ static strata_status load(strata_engine *engine, const strata_engine_options *op
         return st_error_set(error, STRATA_USAGE, NULL, "%s: the model has no NextN block",
                             st_gguf_path(st_model_gguf(engine->model)));
     if (status == STRATA_OK) status = make_plan(engine, options, error);
-    if (status == STRATA_OK)
-        status = st_backends_open(&engine->backends, engine->placement.backend, &engine->source, device,
+    if (status == STRATA_OK) {
+        st_load_device gpu = engine->placement.gpu;
+        engine->placement.gpu = (st_load_device){0};
+        status = st_backends_open(&engine->backends, engine->placement.backend, &engine->source, device, gpu,
                                   engine->plan->device_count, error);
+    }
     return status == STRATA_OK ? load_weights(engine, options, error) : status;
 }
 
@@ -153,6 +164,7 @@ void strata_engine_free(strata_engine *engine)
     st_stats_free(engine->watch.stats);
     st_trace_free(engine->warm);
     st_backends_close(&engine->backends);
+    st_placement_close(&engine->placement);
     pthread_mutex_destroy(&engine->lock);
     st_arena_free(&engine->arena);
     st_free(engine);

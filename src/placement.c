@@ -1,12 +1,15 @@
 #include "placement.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "backend/profiles.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "devices.h"
 #include "engine.h"
+#include "gpu.h"
 
 static const strata_placement defaults = STRATA_PLACEMENT_DEFAULT;
 
@@ -54,7 +57,7 @@ static strata_status check_device(const strata_placement *placement, const st_ba
     if (!row)
         return st_error_set(error, STRATA_USAGE, NULL, "placement.device: expected %s, found %s",
                             st_backend_names(names, sizeof names), device);
-    if (!row->card && placement->vram_bytes > 0)
+    if (!st_backend_has_gpu(row) && placement->vram_bytes > 0)
         return st_error_set(error, STRATA_USAGE, "leave one of them out",
                             "placement.device %s: expected no GPU, found placement.vram_bytes %" PRIu64, device,
                             placement->vram_bytes);
@@ -63,23 +66,84 @@ static strata_status check_device(const strata_placement *placement, const st_ba
                         "placement.device %s: expected a GPU to simulate, found none", device);
 }
 
-strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
-                                   strata_error *error)
+/* A GPU of a profile has the profile's memory and rates, as far as the GPU has the memory. */
+static void take_profile(const strata_placement *placement, const st_profile_set *set, st_profile *gpu)
+{
+    st_profile found = *gpu;
+    if (set->has_card) {
+        *gpu = set->card;
+        gpu->scratch = found.scratch;
+        memcpy(gpu->types, found.types, sizeof gpu->types);
+        memcpy(gpu->name, found.name, sizeof gpu->name);
+        gpu->alignment = found.alignment;
+        gpu->granularity = found.granularity;
+        gpu->overhead_bytes = found.overhead_bytes;
+        if (found.total_bytes < gpu->total_bytes || placement->vram_bytes) give_memory(gpu, found.total_bytes);
+    }
+    if (placement->overhead_bytes != ST_BYTES_AUTO) gpu->overhead_bytes = placement->overhead_bytes;
+}
+
+/* Once in a process: servers and tests make many engines. */
+static void note_absence(const strata_error *why)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&told)) st_log(ST_LOG_NOTE, "no GPU: %s; the model runs on the CPU", why->message);
+}
+
+/* Finds the GPU where one is named, asked for, or not ruled out. */
+static strata_status find_gpu(const strata_placement *placement, const st_profile_set *set, st_placement_use use,
+                              bool time_operations, st_placement *out, strata_error *error)
+{
+    bool asked = out->device_count > 1 || (placement->layers != ST_LAYERS_AUTO && placement->layers != 0);
+    st_gpu_options options = {.cap_bytes = placement->vram_bytes, .time_operations = time_operations};
+    strata_error why;
+    if (placement->device ? !out->backend->plugin : placement->layers == 0 && !asked) return STRATA_OK;
+    const st_backend_row *row = placement->device ? st_backend_find(placement->device, &options.index) : st_backend_default_gpu();
+    strata_status status = st_gpu_open(row, &options, &out->gpu, &out->devices[ST_CARD], &why);
+    if (status == STRATA_OK) {
+        out->backend = row;
+        out->device_count = 2;
+        take_profile(placement, set, &out->devices[ST_CARD]);
+        return STRATA_OK;
+    }
+    if (placement->device || (use == ST_PLACEMENT_RUN && asked)) {
+        if (error) *error = why;
+        return status;
+    }
+    if (use == ST_PLACEMENT_RUN) note_absence(&why);
+    return STRATA_OK;
+}
+
+static strata_status place_devices(const strata_placement *placement, st_placement_use use, uint32_t threads,
+                                   bool time_operations, st_placement *out, strata_error *error)
 {
     st_profile_set set = {0};
     strata_status status = STRATA_OK;
-    if (!placement) placement = &defaults;
+    uint32_t index;
     if (placement->profile) status = st_profile_set_of(placement->profile, &set, error);
     bool card_given = set.has_card || placement->vram_bytes > 0;
-    const st_backend_row *row = st_backend_find(placement->device);
+    const st_backend_row *row = st_backend_find(placement->device, &index);
     if (status == STRATA_OK) status = check_device(placement, row, card_given, error);
     if (status != STRATA_OK) return status;
     out->backend = row;
-    out->device_count = card_given && (row->card || !placement->device) ? 2 : 1;
+    out->gpu = (st_load_device){0};
+    out->device_count = card_given && (st_backend_has_gpu(row) || !placement->device) ? 2 : 1;
     out->devices[ST_HOST] = host_of(placement, &set, threads);
     out->devices[ST_CARD] = (st_profile){0};
     if (out->device_count == 2) out->devices[ST_CARD] = card_of(placement, &set);
-    return STRATA_OK;
+    return find_gpu(placement, &set, use, time_operations, out, error);
+}
+
+strata_status st_placement_devices(const strata_placement *placement, st_placement_use use, uint32_t threads,
+                                   st_placement *out, strata_error *error)
+{
+    return place_devices(placement ? placement : &defaults, use, threads, false, out, error);
+}
+
+void st_placement_close(st_placement *placement)
+{
+    if (placement->gpu.device) placement->gpu.backend->close(placement->gpu.device);
+    placement->gpu = (st_load_device){0};
 }
 
 /* ---- the planner's options --------------------------------------------------------------------------------------- */
@@ -115,12 +179,13 @@ static strata_status set_words(const strata_engine_options *options, const strat
     return STRATA_OK;
 }
 
-strata_status st_placement_of(const strata_engine_options *options, uint32_t threads, st_placement *out, strata_error *error)
+strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads, st_placement *out,
+                              strata_error *error)
 {
     const strata_placement *placement = options->placement ? options->placement : &defaults;
     st_placement made = {.options = st_plan_options_default()};
     strata_status status = set_words(options, placement, &made.options, error);
-    if (status == STRATA_OK) status = st_placement_devices(placement, threads, &made, error);
+    if (status == STRATA_OK) status = place_devices(placement, use, threads, options->profile, &made, error);
     if (status != STRATA_OK) return status;
     st_plan_options *o = &made.options;
     o->layers = placement->layers;

@@ -12,15 +12,25 @@ typedef struct st_placement {
     st_profile devices[ST_DEVICES_MAX]; /* the host, then the GPU */
     uint32_t device_count;
     const st_backend_row *backend;      /* opens them. A GPU can only be planned for where the row has none */
+    st_load_device gpu;                 /* a GPU that was found, opened; empty: none */
     st_plan_options options;
 } st_placement;
 
-/* `threads`: workers of the CPU. The host's rates come from the kept measurement, or else from a profile; nothing is
- * measured here. */
-strata_status st_placement_of(const strata_engine_options *options, uint32_t threads, st_placement *out, strata_error *error);
+typedef enum st_placement_use {
+    ST_PLACEMENT_PLAN, /* a GPU that is asked for and not found is planned for as its profile describes it */
+    ST_PLACEMENT_RUN,  /* … is an error (STRATA_DEVICE) */
+} st_placement_use;
+
+/* `threads`: workers of the CPU as it will be opened. Rates of the host come from the stored measurement if there is one
+ * and from a profile else. A GPU of this machine is opened, for it tells its own memory: the caller calls
+ * st_placement_close, or takes `gpu` out. Without one the model runs on the CPU, and a note says so. */
+strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads, st_placement *out,
+                              strata_error *error);
 
 /* The devices alone (`options` is left as it is). `placement` may be NULL. */
-strata_status st_placement_devices(const strata_placement *placement, uint32_t threads, st_placement *out,
-                                   strata_error *error);
+strata_status st_placement_devices(const strata_placement *placement, st_placement_use use, uint32_t threads,
+                                   st_placement *out, strata_error *error);
+
+void st_placement_close(st_placement *placement);
 
 #endif

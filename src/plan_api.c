@@ -43,11 +43,12 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
     static const strata_engine_options defaults = {0};
     const st_gguf *gguf = st_model_gguf(model);
     st_arena arena = {0};
-    st_placement placement;
+    st_placement placement = {0};
     st_plan_source source = {.devices = placement.devices};
     const st_plan *plan = NULL;
     if (!options) options = &defaults;
-    strata_status status = st_placement_of(options, options->threads ? options->threads : st_cores_here(), &placement, error);
+    uint32_t threads = options->threads ? options->threads : st_cores_here();
+    strata_status status = st_placement_of(options, ST_PLACEMENT_PLAN, threads, &placement, error);
     if (status == STRATA_OK)
         status = st_program_of_file(gguf, &arena, &source.desc, &source.binding, &source.program, error);
     if (status == STRATA_OK) {
@@ -56,5 +57,6 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
     }
     if (status == STRATA_OK) status = write_plan(gguf, &source, plan, json, error);
     st_arena_free(&arena);
+    st_placement_close(&placement);
     return status;
 }

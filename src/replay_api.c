@@ -107,13 +107,14 @@ static strata_status set_policies(job *j, const char *list, strata_error *error)
     return STRATA_OK;
 }
 
-/* The GPU is the profile's, or the default one; the size of its memory does not matter. */
+/* The GPU is the profile's, or the default one, never this machine's; the size of its memory does not matter. */
 static strata_status set_devices(job *j, const char *profile, strata_error *error)
 {
     strata_placement placement = STRATA_PLACEMENT_DEFAULT;
+    placement.device = "sim";
     placement.profile = profile;
     placement.vram_bytes = (uint64_t)12 << 30;
-    strata_status status = st_placement_devices(&placement, st_cores_here(), &j->devices, error);
+    strata_status status = st_placement_devices(&placement, ST_PLACEMENT_PLAN, st_cores_here(), &j->devices, error);
     if (status != STRATA_OK) return status;
     const st_profile *host = &j->devices.devices[ST_HOST], *card = &j->devices.devices[ST_CARD];
     j->base.rates = (st_replay_rates){card->memory_rate, host->memory_rate, card->handover_seconds};

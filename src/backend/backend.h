@@ -6,12 +6,16 @@
 #ifndef ST_BACKEND_BACKEND_H
 #define ST_BACKEND_BACKEND_H
 
+#ifdef __cplusplus /* kernels: they have pointers to flags, and read none */
+typedef struct atomic_bool atomic_bool;
+#else
 #include <stdatomic.h>
+#endif
 
 #include "model/program.h"
 #include "strata.h"
 
-enum { ST_BACKEND_VERSION = 1 };
+enum { ST_BACKEND_VERSION = 2 };
 
 typedef struct st_device st_device;
 typedef struct st_queue st_queue;
@@ -23,6 +27,7 @@ typedef struct st_device_options {
     uint32_t threads; /* 0: as many as pay */
     bool profile;     /* add up the time of every kind of operation */
     void *world;      /* of a simulated device: its st_sim_world */
+    uint32_t index;   /* which GPU of several; 0: the first */
 } st_device_options;
 
 typedef struct st_device_info {
@@ -31,6 +36,7 @@ typedef struct st_device_info {
     bool exact;              /* free_bytes changes by what is allocated and freed through this table alone, to the byte */
     size_t alignment;        /* of every address a value, weight or row of state may have */
     uint32_t workers;        /* each has worker_bytes of scratch */
+    uint32_t pinned_per_byte; /* pinned bytes of the host for each byte of the device's page tables; 0: no such tables */
     bool reads_host_memory;  /* weights and values may lie in ordinary memory */
 } st_device_info;
 
@@ -38,6 +44,8 @@ typedef struct st_device_info {
 typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
     double int8_ops;    /* multiplications and additions per second; 0: no int8 path */
+    double link_up, link_down; /* of a GPU: bytes per second of pinned copies */
+    double handover_seconds;   /* of a GPU: from the end of its work to the host going on */
 } st_device_rates;
 
 typedef struct st_op_time {
@@ -129,9 +137,16 @@ typedef struct st_segment_source {
     uint32_t count;
     st_rows rows;           /* whether the step's count or out_count says how many rows there are */
     st_step *step;          /* device memory */
+    const st_step *host_step; /* the same block as the host wrote it before the launch; may be `step` where the host reads it */
     void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes for each worker */
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
+
+/* --- plugins ------------------------------------------------------------------------------------------------------------------ */
+
+/* The one symbol that a backend's shared library exports. Its table has the ST_BACKEND_VERSION it was built for. */
+typedef const struct st_backend *(*st_backend_plugin_fn)(void);
+#define ST_BACKEND_PLUGIN_SYMBOL "st_backend_plugin"
 
 /* --- the table ------------------------------------------------------------------------------------------------------------------- */
 
@@ -145,6 +160,7 @@ typedef struct st_backend {
     void (*close)(st_device *device);
     void (*info)(const st_device *device, st_device_info *out);
     st_scratch_statement scratch;
+    const uint64_t *types; /* [ST_OP_COUNT]: what it can run, as st_profile.types; NULL: every operation with every type */
     strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about half a second */
     void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* of a device opened to profile; else zero */
 
@@ -153,6 +169,10 @@ typedef struct st_backend {
     void (*free)(st_device *device, void *memory);
     strata_status (*host_alloc)(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error);
     void (*host_free)(st_device *device, void *memory);
+    /* Pins memory that lies elsewhere, such as the mapping of a file, for fast copies up; its pages are then in RAM. *pinned is
+     * false where that is refused: copies work all the same. Both NULL: the device copies from any memory at full speed. */
+    strata_status (*host_pin)(st_device *device, const void *memory, size_t bytes, bool *pinned, strata_error *error);
+    void (*host_unpin)(st_device *device, const void *memory);
 
     /* Queues run their work in order; events order queues among each other and against the host. */
     strata_status (*queue_new)(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error);

@@ -110,6 +110,12 @@ bool st_profile_type(const char *name, uint32_t *type)
     return false;
 }
 
+void st_profile_set_backend(st_profile *profile, const st_backend *backend)
+{
+    profile->scratch = backend->scratch;
+    for (int op = 0; op < ST_OP_COUNT && backend->types; op++) profile->types[op] &= backend->types[op];
+}
+
 st_profile st_profile_default(st_device_kind kind)
 {
     st_profile profile = {.kind = kind, .alignment = HOST_ALIGNMENT, .granularity = 1,

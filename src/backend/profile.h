@@ -31,6 +31,7 @@ typedef struct st_profile {
     uint32_t alignment;        /* of a range */
     uint64_t granularity;      /* of an allocation */
     uint64_t overhead_bytes;   /* a driver's context and modules */
+    uint32_t pinned_per_byte;  /* pinned bytes of the host for each byte of the GPU's page tables; 0: no such tables */
     st_scratch_statement scratch; /* of the backend that runs it */
     uint64_t types[ST_OP_COUNT]; /* what it can run. Bit t: the operation with weights of type t; bit 0: without any */
 } st_profile;
@@ -57,6 +58,9 @@ bool st_profile_runs(const st_profile *profile, const st_binding *binding, const
 
 /* A tensor type that a profile can name; case does not matter. */
 bool st_profile_type(const char *name, uint32_t *type);
+
+/* The profile becomes that of a device of `backend`: its scratch, and no more than what it can run. */
+void st_profile_set_backend(st_profile *profile, const st_backend *backend);
 
 /* A card and a host that run every operation with every type of weights, without sizes and rates: the caller fills
  * those in. */

@@ -5,7 +5,7 @@
 
 void st_log(st_log_level level, const char *format, ...)
 {
-    static const char *const names[] = {[ST_LOG_ERROR] = "error", [ST_LOG_WARN] = "warning"};
+    static const char *const names[] = {[ST_LOG_ERROR] = "error", [ST_LOG_WARN] = "warning", [ST_LOG_NOTE] = "note"};
     char line[1024];
     va_list args;
     va_start(args, format);

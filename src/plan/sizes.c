@@ -87,11 +87,21 @@ static size_t expert_staging(const st_planner *p, const st_draft *draft)
     return largest ? (size_t)((used + EXPERTS_IN_TRANSIT) * largest) : 0;
 }
 
+/* A cache has the weights' files pinned, for which the device has page tables. */
+static uint64_t page_table_bytes(const st_planner *p, const st_draft *draft)
+{
+    const st_profile *card = &p->source->devices[ST_CARD];
+    uint64_t bytes = 0, granularity = card->granularity ? card->granularity : 1;
+    if (draft->mode != ST_MOE_CACHE || card->pinned_per_byte == 0) return 0;
+    for (uint32_t i = 0; i < p->source->binding->count; i++) bytes += p->source->binding->weights[i].bytes;
+    return (bytes / card->pinned_per_byte + granularity - 1) / granularity * granularity;
+}
+
 /* The GPU's block up to the sequences. */
 static void size_card_block(const st_planner *p, st_draft *draft)
 {
     uint64_t *owners = draft->devices[ST_CARD].owners;
-    owners[ST_OWNER_RUNTIME] = p->source->devices[ST_CARD].overhead_bytes;
+    owners[ST_OWNER_RUNTIME] = p->source->devices[ST_CARD].overhead_bytes + page_table_bytes(p, draft);
     owners[ST_OWNER_SLOTS] = draft->mode == ST_MOE_CACHE ? slots_total(p) : 0;
     draft->slots_offset = st_align_up(draft->weights_end, ST_RANGE_ALIGN);
     draft->expert_staging_offset = draft->slots_offset + owners[ST_OWNER_SLOTS];

@@ -19,6 +19,9 @@ struct st_load {
     st_stream *stream;                    /* NULL: no expert cache */
     st_queue *queue;                      /* of the GPU, while weights are copied */
     st_event *event;
+    const void **pinned;                  /* [file_count]: where the pinned part of each file begins; NULL: none is */
+    uint32_t file_count;
+    bool refused;                         /* something could not be pinned */
     uint64_t done_bytes, total_bytes;     /* of weights */
     uint64_t placed_bytes[ST_DEVICES_MAX]; /* of the blocks: the sum of the owners' ranges … */
     uint64_t end_bytes[ST_DEVICES_MAX];    /* … and the end of the last */
@@ -101,8 +104,6 @@ static strata_status send_up(st_load *load, unsigned char *to, const st_gguf_ten
 {
     const st_backend *card = load->devices[ST_CARD].backend;
     strata_status status = card->copy(load->queue, ST_COPY_UP, to, tensor->data, tensor->bytes, error);
-    if (status == STRATA_OK) status = card->event_record(load->event, load->queue, error);
-    if (status == STRATA_OK) status = card->event_wait_host(load->event, WAIT_LIMIT_US, error);
     return status == STRATA_OK ? tell_progress(load, tensor->bytes, error) : status;
 }
 
@@ -130,6 +131,83 @@ static strata_status land_on_card(st_load *load, uint32_t index, strata_error *e
     return status;
 }
 
+/* --- the files' mappings, pinned: copies up need no staging then ------------------------------------------------------------ */
+
+enum { EVERY_LAYER = INT32_MIN };
+
+/* Without an expert cache a layer is pinned at a time, for the device has page tables for what is pinned; more than this is not. */
+#define LAYER_BYTES_MAX ((size_t)2 << 30)
+
+static bool has_cache(const st_load *load)
+{
+    return load->plan->experts.mode == ST_MOE_CACHE;
+}
+
+static bool goes_up(const st_load *load, uint32_t index, int32_t layer)
+{
+    const st_weight *w = &load->source->binding->weights[index];
+    bool cached = has_cache(load) && st_role_is_expert(w->role);
+    return (layer == EVERY_LAYER || w->layer == layer) && (load->plan->weight_devices[index] & (1u << ST_CARD) || cached);
+}
+
+/* The range of a file that holds those of its weights that go up; 0 bytes: there are none. */
+static size_t range_of(const st_load *load, uint32_t file, int32_t layer, const unsigned char **first)
+{
+    const unsigned char *end = *first = NULL;
+    for (uint32_t i = 0; i < load->source->binding->count; i++) {
+        const st_weight *w = &load->source->binding->weights[i];
+        for (uint32_t k = 0; goes_up(load, i, layer) && k < part_count(w); k++) {
+            const st_gguf_tensor *tensor = part_at(w, k);
+            if (tensor->file != file || tensor->bytes == 0) continue;
+            if (!*first || tensor->data < *first) *first = tensor->data;
+            if (tensor->data + tensor->bytes > end) end = tensor->data + tensor->bytes;
+        }
+    }
+    return *first ? (size_t)(end - *first) : 0;
+}
+
+static strata_status count_files(st_load *load, strata_error *error)
+{
+    const st_binding *binding = load->source->binding;
+    for (uint32_t i = 0; i < binding->count; i++)
+        for (uint32_t k = 0; k < part_count(&binding->weights[i]); k++) {
+            uint32_t file = part_at(&binding->weights[i], k)->file;
+            if (file >= load->file_count) load->file_count = file + 1;
+        }
+    load->pinned = st_alloc_zero(load->file_count, sizeof *load->pinned);
+    return load->pinned ? STRATA_OK : st_error_memory(error, load->file_count * sizeof *load->pinned, "pinning the file");
+}
+
+/* Where pinning is refused copies are slower, and a note says so, once. Weights that RAM has no room for stay unpinned. */
+static strata_status pin_files(st_load *load, int32_t layer, strata_error *error)
+{
+    const st_load_device *card = &load->devices[ST_CARD];
+    const unsigned char *first;
+    strata_status status = STRATA_OK;
+    if (load->plan->device_count < 2 || !card->backend->host_pin || load->plan->on_disk) return STRATA_OK;
+    if (!load->pinned) status = count_files(load, error);
+    for (uint32_t file = 0; file < load->file_count && status == STRATA_OK; file++) {
+        bool pinned = false;
+        size_t bytes = range_of(load, file, layer, &first);
+        if (bytes == 0 || (layer != EVERY_LAYER && bytes > LAYER_BYTES_MAX)) continue;
+        status = card->backend->host_pin(card->device, first, bytes, &pinned, error);
+        if (status == STRATA_OK && !pinned && !load->refused)
+            st_log(ST_LOG_NOTE, "%s: %zu bytes of the model's file cannot be pinned: weights are copied through buffers",
+                   load->plan->devices[ST_CARD].profile->name, bytes);
+        load->refused = load->refused || !pinned;
+        load->pinned[file] = pinned ? first : NULL;
+    }
+    return status;
+}
+
+static void unpin_files(st_load *load)
+{
+    for (uint32_t file = 0; load->pinned && file < load->file_count; file++) {
+        if (load->pinned[file]) load->devices[ST_CARD].backend->host_unpin(load->devices[ST_CARD].device, load->pinned[file]);
+        load->pinned[file] = NULL;
+    }
+}
+
 static strata_status land_layer(st_load *load, int32_t layer, strata_error *error)
 {
     const st_binding *binding = load->source->binding;
@@ -141,6 +219,15 @@ static strata_status land_layer(st_load *load, int32_t layer, strata_error *erro
         if (status == STRATA_OK && devices & (1u << ST_CARD)) status = land_on_card(load, i, error);
     }
     return status;
+}
+
+/* The copies of a layer are sent one behind the other, and waited for at its end. */
+static strata_status wait_for_copies(st_load *load, strata_error *error)
+{
+    if (!load->queue) return STRATA_OK;
+    const st_backend *card = load->devices[ST_CARD].backend;
+    strata_status status = card->event_record(load->event, load->queue, error);
+    return status == STRATA_OK ? card->event_wait_host(load->event, WAIT_LIMIT_US, error) : status;
 }
 
 static strata_status land_weights(st_load *load, strata_error *error)
@@ -158,7 +245,10 @@ static strata_status land_weights(st_load *load, strata_error *error)
     int32_t layers = (int32_t)(load->source->desc->layer_count + load->source->desc->nextn_count);
     for (int32_t layer = -1; layer < layers && status == STRATA_OK; layer++) {
         char moment[32];
-        status = land_layer(load, layer, error);
+        if (!has_cache(load)) status = pin_files(load, layer, error);
+        if (status == STRATA_OK) status = land_layer(load, layer, error);
+        if (status == STRATA_OK) status = wait_for_copies(load, error);
+        if (!has_cache(load)) unpin_files(load);
         snprintf(moment, sizeof moment, layer < 0 ? "embedding and output" : "layer %d", layer);
         if (status == STRATA_OK) st_ledger_mark(load->ledger, moment);
     }
@@ -242,6 +332,7 @@ static strata_status load_all(st_load *load, strata_error *error)
     }
     strata_status status = open_ledger(load, error);
     if (status == STRATA_OK) status = take_blocks(load, error);
+    if (status == STRATA_OK && has_cache(load)) status = pin_files(load, EVERY_LAYER, error); /* experts go up while it runs */
     if (status == STRATA_OK) status = land_weights(load, error);
     if (status != STRATA_OK) return status;
     place_slots(load);
@@ -282,6 +373,8 @@ void st_load_free(st_load *load)
 {
     if (!load) return;
     st_stream_free(load->stream);
+    unpin_files(load);
+    st_free(load->pinned);
     strata_error kept;
     if (st_ledger_close(load->ledger, &kept) != STRATA_OK) st_log(ST_LOG_WARN, "%s", kept.message);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) st_free(load->weights[d]);

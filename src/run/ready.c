@@ -91,7 +91,7 @@ static strata_status prepare_bound(const st_ready *ready, int part, uint8_t devi
 {
     const st_ready_device *d = &ready->devices[device];
     st_segment_source segment = {.ops = ops, .count = count, .rows = rows, .step = d->step[part],
-                                 .scratch = d->working + d->set->scratch, .shared_bytes = d->set->shared_bytes,
+                                 .host_step = ready->steps[part], .scratch = d->working + d->set->scratch, .shared_bytes = d->set->shared_bytes,
                                  .worker_bytes = d->set->worker_bytes};
     return d->source.backend->prepare(d->source.device, &segment, out, error);
 }

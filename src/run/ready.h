@@ -42,6 +42,7 @@ typedef struct st_ready {
     const st_kv *kv;
     st_ready_device *devices; /* [ST_DEVICES_MAX] */
     st_arena *arena;          /* tables and stages */
+    const st_step *steps[ST_PARTS]; /* the step blocks as the host writes them */
 } st_ready;
 
 /* The address of a value on a device. */

@@ -106,6 +106,7 @@ static strata_status prepare_part(st_run *run, int which, const st_ready *ready,
 static strata_status prepare(st_run *run, strata_error *error)
 {
     st_ready ready = {.source = &run->source, .kv = run->kv, .devices = run->devices, .arena = &run->arena};
+    for (int part = 0; part < ST_PARTS; part++) ready.steps[part] = run->parts[part].master;
     strata_status status = prepare_part(run, ST_PART_MAIN, &ready, error);
     if (status == STRATA_OK && run->source.plan->nextn) status = prepare_part(run, ST_PART_NEXTN, &ready, error);
     return status;

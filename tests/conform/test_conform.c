@@ -1,5 +1,6 @@
 /* Every operation, every tensor type, every instruction set of this machine: the fast path against the reference, over
- * random shapes with odd sizes. The seed is printed when a comparison fails. */
+ * random shapes with odd sizes. With STRATA_TEST_BACKEND (support/mirror.h) that backend instead. Every comparison that fails is
+ * printed with its seed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "backend/cpu/scratch.h"
 #include "quant/row.h"
 #include "support/kit.h"
+#include "support/mirror.h"
 #include "support/random.h"
 
 enum { BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 23, FENCE_BYTES = 256, WORKERS = 2 };
@@ -76,6 +78,10 @@ static uint32_t rounds; /* of random shapes; each kind of operation takes some m
 
 static void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
 {
+    if (mirror_name() && strcmp(cpu, mirror_name()) == 0) {
+        mirror_run(bound, ST_ROWS_ALL, step);
+        return;
+    }
     const st_backend *backend = st_backend_cpu();
     strata_error error;
     st_device *device = device_of(cpu);
@@ -96,6 +102,7 @@ static void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
 
 static bool level_is_here(const char *cpu)
 {
+    if (mirror_name()) return true; /* a missing backend is a failure */
     st_device_options options = {.cpu = cpu, .threads = 1};
     st_device *device = NULL;
     if (st_backend_cpu()->open(&options, &device, NULL) != STRATA_OK) return false;
@@ -114,6 +121,55 @@ static double distance(const float *a, const float *b, size_t count)
     return sqrt(error / (norm > 0 ? norm : 1));
 }
 
+/* --- what a test found -------------------------------------------------------------------------------------------------------- */
+
+/* The comparisons of one kind in the running test. */
+typedef struct tally {
+    const char *what;
+    double worst, error_max; /* the largest error against its bound */
+    uint32_t compared, failed;
+} tally;
+
+enum { TALLIES_MAX = 32 };
+
+static tally tallies[TALLIES_MAX];
+static size_t tally_count;
+
+static tally *tally_of(const char *what, double error_max)
+{
+    for (size_t i = 0; i < tally_count; i++)
+        if (strcmp(tallies[i].what, what) == 0 && tallies[i].error_max == error_max) return &tallies[i];
+    assert_true(tally_count < TALLIES_MAX);
+    tallies[tally_count] = (tally){.what = what, .error_max = error_max};
+    return &tallies[tally_count++];
+}
+
+static void note(const char *cpu, const char *what, double error, double error_max, uint32_t rows, uint64_t seed)
+{
+    tally *t = tally_of(what, error_max);
+    t->compared++;
+    if (!(error <= t->worst)) t->worst = error;
+    if (error <= error_max) return;
+    t->failed++;
+    print_message("# %s, %s: error %g, expected %g; %u rows, seed %llu\n", cpu, what, error, error_max, rows,
+                  (unsigned long long)seed);
+}
+
+/* At the end of a test: what a backend reached, and whether that is enough. */
+static void conclude(void)
+{
+    uint32_t failed = 0;
+    for (size_t i = 0; i < tally_count; i++) {
+        const tally *t = &tallies[i];
+        failed += t->failed;
+        if (mirror_name())
+            print_message("# error %-28s %9.2e of %.0e in %u comparisons, %u failed\n", t->what, t->worst, t->error_max,
+                          t->compared, t->failed);
+    }
+    tally_count = 0;
+    if (failed) fail_msg("%u comparisons failed", failed);
+}
+
 /* Runs the operation on `cpu` and compares with what is expected of it, which is freed. */
 static void compare_with(float *expected, const char *cpu, const char *what, st_bound_op *bound, st_step *step,
                          double error_max, uint64_t seed)
@@ -123,10 +179,7 @@ static void compare_with(float *expected, const char *cpu, const char *what, st_
     assert_non_null(found);
     bound->out.data = found;
     run_op(cpu, bound, step);
-    double error = distance(found, expected, count);
-    if (!(error <= error_max))
-        fail_msg("%s, %s: error %g, expected %g; %u rows, seed %llu", cpu, what, error, error_max, step->count,
-                 (unsigned long long)seed);
+    note(cpu, what, distance(found, expected, count), error_max, step->count, seed);
     st_free(expected);
     st_free(found);
 }
@@ -218,9 +271,10 @@ static bool is_float_type(uint32_t type)
     return type == ST_TYPE_F32 || type == ST_TYPE_F16 || type == ST_TYPE_BF16;
 }
 
-/* Types whose weights meet int8 activations; all others meet floats. */
+/* Types whose weights meet int8 activations; all others, and all on another backend, meet floats. */
 static bool has_kernel(uint32_t type)
 {
+    if (mirror_name()) return false;
     static const uint32_t types[] = {ST_TYPE_Q4_0, ST_TYPE_Q4_1, ST_TYPE_Q5_0, ST_TYPE_Q5_1, ST_TYPE_Q8_0, ST_TYPE_Q2_K, ST_TYPE_Q3_K,
                                      ST_TYPE_Q4_K, ST_TYPE_Q5_K, ST_TYPE_Q6_K, ST_TYPE_IQ2_XXS, ST_TYPE_IQ2_XS,
                                      ST_TYPE_IQ2_S, ST_TYPE_IQ3_XXS, ST_TYPE_IQ3_S, ST_TYPE_IQ1_S, ST_TYPE_IQ1_M,
@@ -237,7 +291,7 @@ static void matmul(void **state)
     const st_type_info *info = st_type_find(c->type);
     for (uint64_t seed = 1; seed <= rounds; seed++) {
         random_state = seed * 77 + c->type;
-        uint32_t rows = random_rows(), columns = between(1, 50);
+        uint32_t rows = random_rows(), columns = between(1, mirror_name() ? 200 : 50); /* several tiles of a GPU */
         size_t width = is_float_type(c->type) ? between(1, 300) : (size_t)info->block * between(1, info->block == 32 ? 20 : 4);
         st_op op = {.kind = ST_OP_MATMUL};
         st_bound_op bound = {.op = &op, .in[0] = {.width = (uint32_t)width}, .out = {.width = columns}};
@@ -247,8 +301,8 @@ static void matmul(void **state)
         bound.in[0].data = x;
         st_step *step = make_step(rows, 0);
         /* int8 costs about half a percent; a handful of outputs may lose more to cancellation */
-        if (is_float_type(c->type) || rows * columns >= 64)
-            compare(c->cpu, info->name, &bound, step, is_float_type(c->type) ? 1e-5 : 1e-2, seed);
+        bool floats = is_float_type(c->type) || mirror_name();
+        if (floats || rows * columns >= 64) compare(c->cpu, info->name, &bound, step, floats ? 1e-5 : 1e-2, seed);
         for (uint32_t r = 0; r < rows; r++) round_to_int8(x + r * width, width);
         compare(c->cpu, info->name, &bound, step, 1e-5, seed);
         st_free(x);
@@ -256,6 +310,7 @@ static void matmul(void **state)
         free_weight(&bound.weight[0]);
         free_weight(&bound.weight[1]);
     }
+    conclude();
 }
 
 /* Columns first … of one expert's matrix, for one row. */
@@ -337,7 +392,7 @@ static void experts(void **state)
         bound.in[1].data = ids;
         bound.in[2].data = random_floats((size_t)rows * used);
         st_step *step = make_step(rows, 0);
-        compare(c->cpu, name, &bound, step, is_float_type(c->type) ? 1e-5 : 5e-2, seed);
+        compare(c->cpu, name, &bound, step, is_float_type(c->type) || mirror_name() ? 1e-5 : 5e-2, seed);
         /* Of many hidden values one lies so near the middle between two bytes that the last bit of its sum decides. */
         double same_max = rows * used * width < 20000 ? 1e-5 : 1e-4;
         if (has_kernel(c->type)) compare_with(experts_in_int8(&bound, rows), c->cpu, name, &bound, step, same_max, seed);
@@ -345,6 +400,7 @@ static void experts(void **state)
         for (int i = 0; i < 4; i++) free_weight(&bound.weight[i]);
         st_free(step);
     }
+    conclude();
 }
 
 /* --- a row's result is the same bits whichever rows share its batch -------------------------------------------------------------------- */
@@ -381,8 +437,9 @@ static void matmul_neighbours(void **state)
         st_bound_op bound = {.op = &op, .in[0] = {.width = (uint32_t)width}, .out = {.width = columns}};
         bound.weight[0] = make_weight(c->type, width, columns, 1);
         float *row = random_floats(width), *out[2];
+        uint32_t same = between(1, 20); /* another backend may choose its kernel by the number of rows */
         for (int i = 0; i < 2; i++) {
-            uint32_t rows = seed % 3 ? between(4, 20) : between(1, 3), place = between(0, rows - 1);
+            uint32_t rows = mirror_name() ? same : seed % 3 ? between(4, 20) : between(1, 3), place = between(0, rows - 1);
             out[i] = st_alloc_array((size_t)rows * columns, sizeof **out);
             assert_non_null(out[i]);
             bound.in[0].data = neighbours_of(row, width, place, rows);
@@ -505,12 +562,13 @@ static void attention(void **state)
         fill_cache(&bound.kv, kv_heads * key, kv_heads * value);
         bound.in[0].data = random_floats((size_t)rows * heads * key);
         st_step *step = make_step(rows, position);
-        compare(c->cpu, "attention", &bound, step, attention_error_max(c, rows, deviation), seed);
+        compare(c->cpu, "attention", &bound, step, mirror_name() ? 1e-5 : attention_error_max(c, rows, deviation), seed);
         st_free(bound.in[0].data);
         st_free(bound.kv.keys);
         st_free(bound.kv.values);
         st_free(step);
     }
+    conclude();
 }
 
 /* The fast path stores keys and values as the reference does, bit by bit, also beyond the range of the type. */
@@ -584,6 +642,7 @@ static void rows_alone(void **state)
         free_weight(&bound.weight[0]);
         st_free(step);
     }
+    conclude();
 }
 
 /* In place: the output starts as a copy of the input on both sides. */
@@ -609,13 +668,14 @@ static void rope(void **state)
             bound.out = bound.in[0];
             run_op(i ? c->cpu : "ref", &bound, step);
         }
-        assert_true(distance(out[1], out[0], count) <= 1e-5);
+        note(c->cpu, "rope", distance(out[1], out[0], count), 1e-5, rows, seed);
         st_free(start);
         st_free(out[0]);
         st_free(out[1]);
         st_free(bound.in[1].data);
         st_free(step);
     }
+    conclude();
 }
 
 /* Recurrent operations change a state: both sides start from the same and must end in the same. */
@@ -656,8 +716,8 @@ static void recurrent(void **state)
             bound.out = (st_bound_value){out[i], out_width};
             run_op(i ? c->cpu : "ref", &bound, step);
         }
-        if (!(distance(out[1], out[0], (size_t)rows * out_width) <= 1e-5) || !(distance(states[1], states[0], state_count) <= 1e-5))
-            fail_msg("%s, %s: seed %llu", c->cpu, conv ? "conv" : "deltanet", (unsigned long long)seed);
+        note(c->cpu, conv ? "conv" : "deltanet", distance(out[1], out[0], (size_t)rows * out_width), 1e-5, rows, seed);
+        note(c->cpu, conv ? "conv state" : "deltanet state", distance(states[1], states[0], state_count), 1e-5, rows, seed);
         for (int i = 0; i < 2; i++) {
             st_free(states[i]);
             st_free(out[i]);
@@ -667,12 +727,13 @@ static void recurrent(void **state)
         st_free(start);
         st_free(step);
     }
+    conclude();
 }
 
 static int open_kit(void **state)
 {
     (void)state;
-    rounds = kit_is_slow() ? 3 : 5;
+    rounds = kit_is_slow() ? 3 : mirror_name() ? 12 : 5;
     scratch = st_alloc_aligned(SCRATCH_BYTES, 64);
     if (!scratch) return -1;
     return st_gguf_open(kit_path("quant/rows.gguf"), &kit_rows, NULL) == STRATA_OK ? 0 : -1;
@@ -683,15 +744,27 @@ static int close_kit(void **state)
     (void)state;
     st_gguf_close(kit_rows);
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) st_backend_cpu()->close(devices[i].device);
+    mirror_close();
     st_free(scratch);
     return 0;
 }
 
 enum { TESTS_MAX = 256 };
 
-int main(void)
+/* Types that no model multiplies by. */
+static bool is_left_out(st_type type)
 {
-    static const char *const levels[] = {"avx2", "avx512"};
+    return type >= ST_TYPE_I8 && type <= ST_TYPE_F64;
+}
+
+int main(int argc, char **argv)
+{
+    const char *levels[] = {"avx2", "avx512"};
+    size_t level_count = sizeof levels / sizeof *levels;
+    if (mirror_name()) {
+        levels[0] = mirror_name();
+        level_count = 1;
+    }
     static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0};
     static struct CMUnitTest tests[TESTS_MAX];
     static level_case cases[TESTS_MAX];
@@ -704,10 +777,10 @@ int main(void)
         tests[count] = (struct CMUnitTest){.name = names[count], .test_func = function, .initial_state = &cases[count]}; \
         count++;                                                                                                 \
     } while (0)
-    for (size_t l = 0; l < sizeof levels / sizeof *levels; l++) {
+    for (size_t l = 0; l < level_count; l++) {
         for (size_t t = 0; t < st_type_count(); t++) {
             st_type type = st_type_at(t);
-            if ((type >= ST_TYPE_I8 && type <= ST_TYPE_F64)) continue; /* no model multiplies by them */
+            if (is_left_out(type)) continue;
             ADD(matmul, levels[l], type);
             ADD(experts, levels[l], type);
             ADD(matmul_neighbours, levels[l], type);
@@ -721,5 +794,5 @@ int main(void)
         ADD(rope, levels[l], ST_TYPE_F32);
         ADD(recurrent, levels[l], ST_TYPE_F32);
     }
-    return _cmocka_run_group_tests("conform", tests, count, open_kit, close_kit);
+    return kit_run("conform", tests, count, open_kit, close_kit, argc, argv);
 }

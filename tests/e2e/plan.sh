@@ -96,7 +96,7 @@ fails "a file that is none" 3 "" plan "$kit/README.md"
 fails "a vocabulary alone" 3 "found a file without tensors" plan "$kit/tokenizer/gpt-2.vocab.gguf"
 fails "a simulated card of no size" 2 "--device sim: expected a GPU to simulate" plan "$kit/qwen3.gguf" --device sim
 fails "no card, and a card" 2 "--device cpu: expected no GPU, found --vram 1073741824" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
-fails "an unknown device" 2 '--device: expected NAME, found "cuda"' plan "$kit/qwen3.gguf" --device cuda
+fails "an unknown device" 2 '--device: expected cpu, sim or cuda, found tpu' plan "$kit/qwen3.gguf" --device tpu
 fails "an unknown mode" 2 '--moe: expected MODE, found "gpu"' plan "$kit/qwen3.gguf" --moe gpu
 fails "an unknown profile lists the known" 2 "rtx-4070-ti, " plan "$kit/qwen3.gguf" --device-profile gtx-1
 for size in 0 -1 12G 1e9 "" GiB 1.2.3GiB 99999999TiB "12 GiB x"; do

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cores.h"
+#include "support/mirror.h"
 
 static const void *data_of(const st_gguf *gguf, const char *name, uint64_t *ne0, uint64_t *ne1)
 {
@@ -79,6 +80,21 @@ void golden_close(golden *g)
     st_gguf_close(g->expect);
 }
 
+/* The backend of the GPU; NULL: it is simulated. */
+static const st_backend *backend_of(const golden_options *options)
+{
+    return options->backend ? options->backend : mirror_name() ? mirror_backend() : NULL;
+}
+
+/* The default placement on the backend that the tests run on. */
+static const st_plan_options *everything_there(void)
+{
+    static st_plan_options all;
+    all = st_plan_options_default();
+    all.layers = ST_LAYERS_ALL;
+    return &all;
+}
+
 static void describe_devices(golden_run *r, const golden_options *options)
 {
     r->profiles[ST_HOST] = options->profiles ? options->profiles[ST_HOST] : st_profile_default(ST_DEVICE_HOST);
@@ -86,6 +102,7 @@ static void describe_devices(golden_run *r, const golden_options *options)
     r->profiles[ST_HOST].total_bytes = r->profiles[ST_HOST].free_bytes = (uint64_t)16 << 30;
     uint64_t card = options->card_bytes ? options->card_bytes : (uint64_t)1 << 30;
     r->profiles[ST_CARD].total_bytes = r->profiles[ST_CARD].free_bytes = card;
+    if (backend_of(options)) st_profile_set_backend(&r->profiles[ST_CARD], backend_of(options));
     const golden *g = r->g;
     r->source = (st_plan_source){.desc = g->desc, .binding = g->binding, .program = g->program, .devices = r->profiles,
                                  .device_count = options->placed ? 2 : 1};
@@ -113,7 +130,8 @@ static strata_status open_devices(golden_run *r, const golden_options *options, 
     st_device_options device = {.cpu = options->cpu, .threads = options->threads};
     r->devices[ST_HOST].backend = st_backend_cpu();
     strata_status status = STRATA_OK;
-    if (options->placed) {
+    r->devices[ST_CARD].backend = backend_of(options);
+    if (!r->devices[ST_CARD].backend && options->placed) {
         st_sim_options sim = {.host = r->profiles[ST_HOST], .card = r->profiles[ST_CARD], .program = r->g->program,
                               .binding = r->g->binding};
         status = st_sim_world_new(&sim, &r->world, error);
@@ -121,14 +139,21 @@ static strata_status open_devices(golden_run *r, const golden_options *options, 
         r->devices[ST_HOST].backend = st_backend_sim_host();
         r->devices[ST_CARD].backend = st_backend_sim_card();
     }
-    for (uint32_t d = 0; d < r->plan->device_count && status == STRATA_OK; d++)
+    for (uint32_t d = 0; d < r->plan->device_count && status == STRATA_OK; d++) {
+        if (d == ST_CARD && !r->world) device.threads = 1; /* the plan counts one worker */
         status = r->devices[d].backend->open(&device, &r->devices[d].device, error);
+    }
     if (status == STRATA_OK && options->fails_at) st_sim_fail_at(r->world, options->fails, options->fails_at);
     return status;
 }
 
 strata_status golden_run_try(golden_run *r, const golden *g, const golden_options *options, strata_error *error)
 {
+    golden_options there = *options;
+    if (mirror_name() && !options->placed) {
+        there.placed = everything_there();
+        options = &there;
+    }
     *r = (golden_run){.g = g, .batch = options->batch};
     describe_devices(r, options);
     st_load_options load = {.experts = options->experts, .watch = options->watch};

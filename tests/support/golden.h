@@ -37,7 +37,9 @@ typedef struct golden_options {
     uint32_t batch, threads, context; /* context 0: room for the prompt and the greedy tokens */
     bool nextn, no_rings;
     const char *cpu;
-    const st_plan_options *placed; /* placement on a simulated GPU; NULL: CPU only */
+    const st_plan_options *placed; /* placement on a GPU, simulated or the backend of mirror.h; NULL: no GPU, or all layers
+                                      on that backend */
+    const st_backend *backend;     /* of that GPU; NULL: the simulated one, or that of mirror.h */
     uint64_t card_bytes;           /* of that GPU; 0: ample */
     const st_profile *profiles;    /* host and GPU; NULL: the defaults */
     st_stream_options experts;     /* of an expert cache */
@@ -65,7 +67,7 @@ typedef struct golden_run {
     st_profile profiles[ST_DEVICES_MAX];
     st_plan_source source;
     const st_plan *plan;
-    st_sim_world *world;
+    st_sim_world *world; /* NULL: the GPU is not simulated */
     st_load_device devices[ST_DEVICES_MAX];
     st_load *load;
     st_run *run;

@@ -42,6 +42,16 @@ bool kit_is_slow(void)
 #endif
 }
 
+int kit_run(const char *group, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
+            CMFixtureFunction teardown, int argc, char **argv)
+{
+    bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
+    for (size_t i = 0; list && i < count; i++) puts(tests[i].name);
+    if (list) return 0;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return _cmocka_run_group_tests(group, tests, count, setup, teardown);
+}
+
 void kit_read(const char *path, st_buf *out)
 {
     strata_error error;

@@ -26,6 +26,10 @@ void kit_skip(const char *reason);
  * of their cases. tests/run --valgrind sets STRATA_TEST_SLOW=1. */
 bool kit_is_slow(void);
 
+/* Runs a group of tests. A first argument is a pattern (`*`, `?`) of those to run; --list prints their names instead. */
+int kit_run(const char *group, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
+            CMFixtureFunction teardown, int argc, char **argv);
+
 /* The whole file; a missing or unreadable one fails the test. */
 void kit_read(const char *path, st_buf *out);
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "support/mirror.h"
 
 enum { THREADS = 3, SHARED_BYTES = 1 << 16, WORKER_BYTES = 1 << 16 };
 
@@ -31,6 +32,7 @@ int op_rig_close(void **state)
     (void)state;
     st_backend_cpu()->queue_free(queue);
     st_backend_cpu()->close(device);
+    mirror_close();
     st_free(op_step);
     st_free(scratch);
     return 0;
@@ -38,6 +40,10 @@ int op_rig_close(void **state)
 
 void op_run(const st_bound_op *bound, st_rows rows)
 {
+    if (mirror_name()) {
+        mirror_run(bound, rows, op_step);
+        return;
+    }
     const st_backend *cpu = st_backend_cpu();
     st_segment *segment = NULL;
     st_segment_source source = {.ops = bound, .count = 1, .rows = rows, .step = op_step, .scratch = scratch,

@@ -1,4 +1,5 @@
-/* A device that runs one operation of the reference kernels at a time, and the formulas for the expected results. */
+/* A device that runs one operation at a time (the reference kernels, or the backend of mirror.h), and the formulas for the
+ * expected results. */
 #ifndef TEST_SUPPORT_OP_RIG_H
 #define TEST_SUPPORT_OP_RIG_H
 

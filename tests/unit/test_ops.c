@@ -452,7 +452,7 @@ static void deltanet(void **state)
     for (size_t i = 0; i < VALUE_HEADS * D * D; i++) check_close("state", i, (double)memory[i], (&S[0][0][0])[i], 4);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rms_norm),           cmocka_unit_test(angles),           cmocka_unit_test(rope),
@@ -460,5 +460,5 @@ int main(void)
         cmocka_unit_test(slice_and_concat),   cmocka_unit_test(gather),           cmocka_unit_test(conv),
         cmocka_unit_test(deltanet),
     };
-    return cmocka_run_group_tests_name("ops", tests, op_rig_open, op_rig_close);
+    return kit_run("ops", tests, sizeof tests / sizeof *tests, op_rig_open, op_rig_close, argc, argv);
 }

@@ -59,7 +59,7 @@ static st_placement place_options(const strata_engine_options *options)
 {
     st_placement placement;
     strata_error error;
-    if (st_placement_of(options, 2, &placement, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_placement_of(options, ST_PLACEMENT_PLAN, 2, &placement, &error) != STRATA_OK) fail_msg("%s", error.message);
     return placement;
 }
 
@@ -73,7 +73,7 @@ static void refuse_options(const strata_engine_options *options, const char *tex
     st_placement placement;
     strata_error error;
     memset(&placement, 0x55, sizeof placement);
-    assert_int_equal(st_placement_of(options, 2, &placement, &error), STRATA_USAGE);
+    assert_int_equal(st_placement_of(options, ST_PLACEMENT_PLAN, 2, &placement, &error), STRATA_USAGE);
     if (!strstr(error.message, text)) fail_msg("expected \"%s\", found \"%s\"", text, error.message);
     assert_int_equal(placement.device_count, 0x55555555u); /* left as it was */
 }
@@ -158,7 +158,11 @@ static void the_table(void **state)
 static void devices_that_make_no_sense(void **state)
 {
     (void)state;
-    refuse(PLACEMENT(.device = "cuda"), "expected cpu or sim, found cuda");
+    refuse(PLACEMENT(.device = "tpu"), "expected cpu, sim or cuda, found tpu");
+    refuse(PLACEMENT(.device = "cuda:"), "found cuda:");
+    refuse(PLACEMENT(.device = "cuda:1x"), "found cuda:1x");
+    refuse(PLACEMENT(.device = "cuda:12345"), "found cuda:12345");
+    refuse(PLACEMENT(.device = "sim:1"), "found sim:1");
     refuse(PLACEMENT(.device = "sim"), "expected a GPU to simulate");
     refuse(PLACEMENT(.device = "sim", .profile = "ddr4-3200"), "expected a GPU to simulate");
     refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "found placement.vram_bytes 1073741824");
@@ -311,14 +315,14 @@ static void profiles_with_a_mistake(void **state)
         strata_placement given = PLACEMENT(.profile = write_file("bad.json", rows[i].text));
         st_placement placement;
         strata_error error;
-        assert_int_equal(st_placement_of(&(strata_engine_options){.placement = &given}, 1, &placement, &error), STRATA_INPUT);
+        assert_int_equal(st_placement_of(&(strata_engine_options){.placement = &given}, ST_PLACEMENT_PLAN, 1, &placement, &error), STRATA_INPUT);
         if (!strstr(error.message, rows[i].message) || !strstr(error.message, "bad.json"))
             fail_msg("%s: expected \"%s\", found \"%s\"", rows[i].text, rows[i].message, error.message);
     }
     strata_placement missing = PLACEMENT(.profile = "/nowhere/at/all.json");
     st_placement placement;
     strata_error error;
-    assert_int_equal(st_placement_of(&(strata_engine_options){.placement = &missing}, 1, &placement, &error), STRATA_INPUT);
+    assert_int_equal(st_placement_of(&(strata_engine_options){.placement = &missing}, ST_PLACEMENT_PLAN, 1, &placement, &error), STRATA_INPUT);
     assert_int_equal(error.status, STRATA_INPUT);
 }
 
@@ -404,6 +408,33 @@ static void a_measurement_is_kept(void **state)
     assert_int_equal(st_measurement_save(path, &first, NULL), STRATA_OK); /* replaces its own */
     assert_true(st_measurement_load(path, "A", 4, &found) && found.read_rate == 41e9);
     assert_true(st_measurement_load(path, "B", 4, &found));
+    st_free(path);
+}
+
+static void rates_of_a_gpu_are_kept(void **state)
+{
+    (void)state;
+    char *path = st_measurement_path();
+    st_measurement host = {.cpu = "A", .cores = 4, .read_rate = 40e9, .op_rate = 500e9}, host_found;
+    st_device_rates first = {.read_bytes = 4e12, .int8_ops = 9e13, .link_up = 55e9, .link_down = 54e9, .handover_seconds = 1e-5};
+    st_device_rates second = first, found;
+    second.link_up = 25e9;
+    assert_false(st_gpu_rates_load(path, "G", &found));
+    assert_int_equal(st_measurement_save(path, &host, NULL), STRATA_OK);
+    assert_int_equal(st_gpu_rates_save(path, "G", &first, NULL), STRATA_OK);
+    assert_int_equal(st_gpu_rates_save(path, "H", &second, NULL), STRATA_OK);
+    assert_true(st_gpu_rates_load(path, "G", &found));
+    assert_true(found.read_bytes == 4e12 && found.link_up == 55e9 && found.link_down == 54e9 && found.int8_ops == 9e13);
+    assert_true(found.handover_seconds > 0.99e-5 && found.handover_seconds < 1.01e-5);
+    assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 25e9);
+    assert_true(st_measurement_load(path, "A", 4, &host_found)); /* the host's are still there, and stay */
+    second.link_up = 26e9;
+    assert_int_equal(st_gpu_rates_save(path, "H", &second, NULL), STRATA_OK);
+    assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 26e9);
+    assert_int_equal(st_measurement_save(path, &host, NULL), STRATA_OK);
+    assert_true(st_gpu_rates_load(path, "G", &found));
+    write_file("strata/devices.json", "{\"gpus\": [{\"strata\": \"" STRATA_VERSION "\", \"gpu\": \"G\", \"read_gb_per_s\": 1}]}");
+    assert_false(st_gpu_rates_load(path, "G", &found)); /* not whole */
     st_free(path);
 }
 
@@ -544,6 +575,7 @@ int main(void)
         cmocka_unit_test(sizes),
         IN_FOLDER(what_the_system_tells),
         IN_FOLDER(a_measurement_is_kept),
+        IN_FOLDER(rates_of_a_gpu_are_kept),
         IN_FOLDER(a_damaged_measurement_is_none),
         IN_FOLDER(a_measurement_that_cannot_be_written),
         IN_FOLDER(the_kept_measurement_is_used),

@@ -1,0 +1,257 @@
+/* The CUDA runtime behind api.h. */
+#include "backend/cuda/api.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+static _Thread_local cudaError_t last;
+
+static const char *api_reason(void)
+{
+    return cudaGetErrorString(last);
+}
+
+/* Errors after which the context is of no more use. */
+static bool is_sticky(cudaError_t code)
+{
+    static const cudaError_t codes[] = {
+        cudaErrorIllegalAddress,      cudaErrorLaunchFailure,     cudaErrorLaunchTimeout,      cudaErrorHardwareStackError,
+        cudaErrorIllegalInstruction,  cudaErrorMisalignedAddress, cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
+        cudaErrorAssert,              cudaErrorECCUncorrectable,  cudaErrorNvlinkUncorrectable, cudaErrorDeviceUninitialized,
+        cudaErrorContextIsDestroyed,  cudaErrorCudartUnloading,   cudaErrorExternalDevice,      cudaErrorUnknown,
+    };
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (codes[i] == code) return true;
+    return false;
+}
+
+static st_cuda_result tell(cudaError_t code)
+{
+    if (code == cudaSuccess) return ST_CUDA_OK;
+    if (code == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return ST_CUDA_PENDING;
+    }
+    last = code;
+    (void)cudaGetLastError(); /* the next call starts from nothing, unless the error is sticky */
+    if (code == cudaErrorMemoryAllocation) return ST_CUDA_MEMORY;
+    if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorInvalidDevice ||
+        code == cudaErrorSystemDriverMismatch || code == cudaErrorStubLibrary)
+        return ST_CUDA_NONE;
+    return is_sticky(code) ? ST_CUDA_LOST : ST_CUDA_FAILED;
+}
+
+static st_cuda_result api_facts(int index, st_cuda_facts *out)
+{
+    struct cudaDeviceProp properties;
+    int count = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaSuccess && index >= count) code = cudaErrorInvalidDevice;
+    if (code == cudaSuccess) code = cudaGetDeviceProperties(&properties, index);
+    if (code != cudaSuccess) return tell(code);
+    snprintf(out->name, sizeof out->name, "%.63s", properties.name);
+    out->major = properties.major;
+    out->minor = properties.minor;
+    out->processors = (uint32_t)properties.multiProcessorCount;
+    code = cudaDriverGetVersion(&out->driver);
+    return tell(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
+}
+
+static st_cuda_result api_use(int index)
+{
+    return tell(cudaSetDevice(index));
+}
+
+static st_cuda_result api_load(void)
+{
+    return tell((cudaError_t)st_cuda_load());
+}
+
+static st_cuda_result api_memory(size_t *free_bytes, size_t *total_bytes)
+{
+    return tell(cudaMemGetInfo(free_bytes, total_bytes));
+}
+
+static st_cuda_result api_alloc(void **out, size_t bytes)
+{
+    return tell(cudaMalloc(out, bytes));
+}
+
+static st_cuda_result api_free(void *memory)
+{
+    return tell(cudaFree(memory));
+}
+
+static st_cuda_result api_host_alloc(void **out, size_t bytes)
+{
+    return tell(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+}
+
+static st_cuda_result api_host_free(void *memory)
+{
+    return tell(cudaFreeHost(memory));
+}
+
+static st_cuda_result api_host_pin(const void *memory, size_t bytes)
+{
+    unsigned flags = cudaHostRegisterPortable | cudaHostRegisterReadOnly;
+    return tell(cudaHostRegister((void *)(uintptr_t)memory, bytes, flags));
+}
+
+static st_cuda_result api_host_unpin(const void *memory)
+{
+    return tell(cudaHostUnregister((void *)(uintptr_t)memory));
+}
+
+static st_cuda_result api_copy(void *to, const void *from, size_t bytes, st_copy_kind kind, void *stream)
+{
+    static const enum cudaMemcpyKind kinds[] = {[ST_COPY_UP] = cudaMemcpyHostToDevice,
+                                                [ST_COPY_DOWN] = cudaMemcpyDeviceToHost,
+                                                [ST_COPY_WITHIN] = cudaMemcpyDeviceToDevice};
+    return tell(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream));
+}
+
+static st_cuda_result api_zero(void *memory, size_t bytes, void *stream)
+{
+    return tell(cudaMemsetAsync(memory, 0, bytes, stream));
+}
+
+static st_cuda_result api_stream_new(void **out)
+{
+    cudaStream_t stream;
+    cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) *out = stream;
+    return tell(code);
+}
+
+static st_cuda_result api_stream_free(void *stream)
+{
+    cudaError_t code = cudaStreamSynchronize(stream), destroyed = cudaStreamDestroy(stream);
+    return tell(code == cudaSuccess ? destroyed : code);
+}
+
+static st_cuda_result api_stream_sync(void *stream)
+{
+    return tell(cudaStreamSynchronize(stream));
+}
+
+static st_cuda_result api_stream_wait(void *stream, void *event)
+{
+    return tell(cudaStreamWaitEvent(stream, event, 0));
+}
+
+static st_cuda_result api_event_new(void **out)
+{
+    cudaEvent_t event;
+    cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDefault); /* with its time */
+    if (code == cudaSuccess) *out = event;
+    return tell(code);
+}
+
+static st_cuda_result api_event_free(void *event)
+{
+    return tell(cudaEventDestroy(event));
+}
+
+static st_cuda_result api_event_record(void *event, void *stream)
+{
+    return tell(cudaEventRecord(event, stream));
+}
+
+static st_cuda_result api_event_query(void *event)
+{
+    return tell(cudaEventQuery(event));
+}
+
+static st_cuda_result api_event_elapsed(void *from, void *to, double *seconds)
+{
+    float milliseconds;
+    cudaError_t code = cudaEventElapsedTime(&milliseconds, from, to);
+    if (code == cudaSuccess) *seconds = 1e-3 * (double)milliseconds;
+    return tell(code);
+}
+
+static st_cuda_result api_counter_set(uint64_t *counter, uint64_t value, void *stream)
+{
+    return tell((cudaError_t)st_cuda_counter_set(counter, value, stream));
+}
+
+static st_cuda_result api_counter_wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out,
+                                       void *stream)
+{
+    return tell((cudaError_t)st_cuda_counter_wait(counter, value, limit_us, timed_out, stream));
+}
+
+static const st_cuda_kernel kernels[ST_OP_COUNT] = {
+    [ST_OP_EMBED] = st_cuda_embed,
+    [ST_OP_MATMUL] = st_cuda_matmul,
+    [ST_OP_RMS_NORM] = st_cuda_rms_norm,
+    [ST_OP_ANGLES] = st_cuda_angles,
+    [ST_OP_ROPE] = st_cuda_rope,
+    [ST_OP_TEMPERATURE] = st_cuda_temperature,
+    [ST_OP_KV_STORE] = st_cuda_kv_store,
+    [ST_OP_ATTENTION] = st_cuda_attention,
+    [ST_OP_SLICE] = st_cuda_slice,
+    [ST_OP_CONCAT] = st_cuda_concat,
+    [ST_OP_ADD] = st_cuda_add,
+    [ST_OP_SCALE] = st_cuda_scale,
+    [ST_OP_MUL_WEIGHT] = st_cuda_mul_weight,
+    [ST_OP_GATED_ACT] = st_cuda_gated_act,
+    [ST_OP_SIGMOID_GATE] = st_cuda_sigmoid_gate,
+    [ST_OP_ROUTE] = st_cuda_route,
+    [ST_OP_EXPERTS] = st_cuda_experts,
+    [ST_OP_CONV] = st_cuda_conv,
+    [ST_OP_DELTANET] = st_cuda_deltanet,
+    [ST_OP_SILU_GATE] = st_cuda_silu_gate,
+    [ST_OP_GATHER] = st_cuda_gather,
+    [ST_OP_SOFTCAP] = st_cuda_softcap,
+};
+
+static st_cuda_result api_run(const st_cuda_call *call)
+{
+    return tell((cudaError_t)kernels[call->bound->op->kind](call));
+}
+
+static st_cuda_result api_probe_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
+{
+    return tell((cudaError_t)st_cuda_probe_read(memory, bytes, sink, stream));
+}
+
+static st_cuda_result api_probe_int8(uint32_t *sink, void *stream)
+{
+    return tell((cudaError_t)st_cuda_probe_int8(sink, stream));
+}
+
+const st_cuda_api *st_cuda_api_real(void)
+{
+    static const st_cuda_api api = {
+        .reason = api_reason,
+        .facts = api_facts,
+        .use = api_use,
+        .load = api_load,
+        .memory = api_memory,
+        .alloc = api_alloc,
+        .free = api_free,
+        .host_alloc = api_host_alloc,
+        .host_free = api_host_free,
+        .host_pin = api_host_pin,
+        .host_unpin = api_host_unpin,
+        .copy = api_copy,
+        .zero = api_zero,
+        .stream_new = api_stream_new,
+        .stream_free = api_stream_free,
+        .stream_sync = api_stream_sync,
+        .stream_wait = api_stream_wait,
+        .event_new = api_event_new,
+        .event_free = api_event_free,
+        .event_record = api_event_record,
+        .event_query = api_event_query,
+        .event_elapsed = api_event_elapsed,
+        .counter_set = api_counter_set,
+        .counter_wait = api_counter_wait,
+        .run = api_run,
+        .probe_read = api_probe_read,
+        .probe_int8 = api_probe_int8,
+    };
+    return &api;
+}

@@ -1,0 +1,108 @@
+/* A block per row and head: tiles of keys, a running softmax, float32 throughout. */
+#include "backend/cuda/kv.cuh"
+
+namespace {
+
+enum { THREADS = 128, WARPS = THREADS / ST_CUDA_WARP, TILE = 64 };
+
+struct attention_args {
+    st_cuda_rows rows;
+    st_kv_view kv;
+    const float *in;
+    float *out;
+    uint32_t heads, group; /* query heads, and how many share a KV head */
+    uint32_t key, value;   /* elements of a head */
+    uint32_t window, chunk;
+    float scale;
+
+    /* The first position that `position` sees. */
+    __device__ uint32_t first(uint32_t position) const
+    {
+        uint32_t first = window && position + 1 > window ? position + 1 - window : 0;
+        return chunk ? max(first, position / chunk * chunk) : first;
+    }
+};
+
+/* Scores of positions base … base + count: a warp per position. */
+template <class K>
+__device__ void score(const attention_args &a, const float *query, uint32_t head, uint32_t base, uint32_t count, float *scores)
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+    for (uint32_t t = threadIdx.x / ST_CUDA_WARP; t < count; t += WARPS) {
+        const unsigned char *row = st_cuda_key_row(a.kv, base + t);
+        float sum = 0;
+        for (uint32_t k = lane; k < a.key; k += ST_CUDA_WARP) sum += query[k] * K::at(row, head * a.key + k);
+        sum = st_cuda_warp_sum(sum);
+        if (lane == 0) scores[t] = sum * a.scale;
+    }
+}
+
+/* Over `count` of at most TILE scores; every warp finds the same. */
+__device__ float largest_of(const float *scores, uint32_t count)
+{
+    float found = -INFINITY;
+    for (uint32_t t = threadIdx.x % ST_CUDA_WARP; t < count; t += ST_CUDA_WARP) found = fmaxf(found, scores[t]);
+    return st_cuda_warp_max(found);
+}
+
+__device__ float sum_of(const float *scores, uint32_t count)
+{
+    float sum = 0;
+    for (uint32_t t = threadIdx.x % ST_CUDA_WARP; t < count; t += ST_CUDA_WARP) sum += scores[t];
+    return st_cuda_warp_sum(sum);
+}
+
+template <class K> __global__ void __launch_bounds__(THREADS) attend(attention_args a)
+{
+    extern __shared__ float shared[]; /* query[key], gathered[value], scores[TILE] */
+    float *query = shared, *gathered = query + a.key, *scores = gathered + a.value;
+    uint32_t row = blockIdx.x / a.heads, head = blockIdx.x % a.heads, kv_head = head / a.group;
+    if (row >= a.rows.count()) return;
+    const float *in = a.in + ((size_t)row * a.heads + head) * a.key;
+    for (uint32_t i = threadIdx.x; i < a.key; i += THREADS) query[i] = in[i];
+    for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) gathered[i] = 0;
+    __syncthreads();
+    uint32_t position = a.rows.position(row), end = position + 1;
+    float largest = -INFINITY, sum = 0;
+    for (uint32_t base = a.first(position); base < end; base += TILE) {
+        uint32_t count = min((uint32_t)TILE, end - base);
+        score<K>(a, query, kv_head, base, count, scores);
+        __syncthreads();
+        float now = fmaxf(largest, largest_of(scores, count)), shrink = expf(largest - now);
+        largest = now;
+        __syncthreads();
+        for (uint32_t t = threadIdx.x; t < count; t += THREADS) scores[t] = expf(scores[t] - now);
+        __syncthreads();
+        sum = sum * shrink + sum_of(scores, count);
+        for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) {
+            float more = gathered[i] * shrink;
+            for (uint32_t t = 0; t < count; t++)
+                more += scores[t] * K::at(st_cuda_value_row(a.kv, base + t), kv_head * a.value + i);
+            gathered[i] = more;
+        }
+        __syncthreads();
+    }
+    float *out = a.out + ((size_t)row * a.heads + head) * a.value;
+    for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) out[i] = gathered[i] / sum;
+}
+
+struct attention {
+    const st_cuda_call *call;
+    attention_args args;
+    template <class K> int run() const
+    {
+        size_t bytes = (args.key + args.value + TILE) * sizeof(float);
+        return st_cuda_start<attend<K>>(call->stream, call->rows * args.heads, THREADS, bytes, args);
+    }
+};
+
+} // namespace
+
+extern "C" int st_cuda_attention(const st_cuda_call *call)
+{
+    const st_bound_op *b = call->bound;
+    const auto &p = b->op->p.attention;
+    attention_args args = {st_cuda_rows_of(call), b->kv, st_cuda_floats(b->in[0]), st_cuda_floats(b->out), p.heads,
+                           p.heads / p.kv_heads, p.key_length, p.value_length, p.window, p.chunk, p.scale};
+    return st_cuda_with_kv_type(b->kv.type, attention{call, args});
+}

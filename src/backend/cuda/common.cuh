@@ -1,0 +1,154 @@
+/* What kernels share: where the rows of a step, positions and rows of the KV cache are, sums over a warp, and launches of
+ * one thread per element. Only the first part knows how steps and KV are addressed. */
+#ifndef ST_CUDA_COMMON_CUH
+#define ST_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+
+#include "backend/cuda/call.h"
+
+/* --- addresses: the one place to change for KV pages and for many conversations in a step --------------------------- */
+
+struct st_cuda_rows {
+    const st_step *step; /* device memory */
+    st_rows kind;
+
+    __device__ uint32_t count() const
+    {
+        return kind == ST_ROWS_ALL ? step->count : step->out_count;
+    }
+    __device__ uint32_t position(uint32_t row) const
+    {
+        return step->position + row;
+    }
+    __device__ int32_t token(uint32_t row) const
+    {
+        return step->values[row];
+    }
+    __device__ uint32_t out_row(uint32_t row) const
+    {
+        return (uint32_t)step->values[step->batch_max + row];
+    }
+};
+
+static inline st_cuda_rows st_cuda_rows_of(const st_cuda_call *call)
+{
+    return {call->step, call->kind};
+}
+
+static __device__ __forceinline__ unsigned char *st_cuda_key_row(const st_kv_view &kv, uint32_t position)
+{
+    return kv.keys + (size_t)(position % kv.capacity) * kv.key_row_bytes;
+}
+
+static __device__ __forceinline__ unsigned char *st_cuda_value_row(const st_kv_view &kv, uint32_t position)
+{
+    return kv.values + (size_t)(position % kv.capacity) * kv.value_row_bytes;
+}
+
+static inline float *st_cuda_floats(st_bound_value value)
+{
+    return (float *)value.data;
+}
+
+/* --- vectors among the weights: F32, F16 or BF16 ------------------------------------------------------------------- */
+
+struct st_cuda_vector {
+    const void *data; /* NULL: absent */
+    uint32_t type;
+    uint32_t count;
+
+    __device__ float at(size_t i) const
+    {
+        if (type == ST_TYPE_F32) return ((const float *)data)[i];
+        if (type == ST_TYPE_F16) return __half2float(((const __half *)data)[i]);
+        return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
+    }
+};
+
+static inline st_cuda_vector st_cuda_vector_of(const st_bound_weight *w)
+{
+    return {w->data, w->type, (uint32_t)w->ne[0]};
+}
+
+/* --- arithmetic ---------------------------------------------------------------------------------------------------- */
+
+enum { ST_CUDA_WARP = 32 };
+
+static __device__ __forceinline__ float st_cuda_warp_sum(float x)
+{
+    for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
+    return x;
+}
+
+static __device__ __forceinline__ float st_cuda_warp_max(float x)
+{
+    for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
+    return x;
+}
+
+static __device__ __forceinline__ float st_cuda_sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static __device__ __forceinline__ float st_cuda_silu(float x)
+{
+    return x * st_cuda_sigmoid(x);
+}
+
+static __device__ __forceinline__ float st_cuda_activate(st_activation activation, float x)
+{
+    const float root = 0.797884560802865f; /* √(2/π) */
+    if (activation == ST_ACT_SILU) return st_cuda_silu(x);
+    return 0.5f * x * (1.0f + tanhf(root * (x + 0.044715f * x * x * x)));
+}
+
+/* --- launches -------------------------------------------------------------------------------------------------------- */
+
+/* Every kernel that can be launched is in a list, so that all are loaded before memory is measured (load.cu). */
+struct st_cuda_entry {
+    const void *kernel;
+    const st_cuda_entry *next;
+};
+
+const st_cuda_entry *st_cuda_list(const st_cuda_entry *entry); /* adds it; returns the one before it */
+
+template <auto KERNEL> struct st_cuda_listed {
+    static const st_cuda_entry entry;
+};
+template <auto KERNEL> const st_cuda_entry st_cuda_listed<KERNEL>::entry = {(const void *)KERNEL, st_cuda_list(&entry)};
+
+/* Launches a kernel. Returns a cudaError_t. */
+template <auto KERNEL, class... Args>
+static int st_cuda_start(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+{
+    (void)&st_cuda_listed<KERNEL>::entry;
+    KERNEL<<<blocks, threads, shared_bytes, (cudaStream_t)stream>>>(args...);
+    return (int)cudaGetLastError();
+}
+
+static inline uint32_t st_cuda_blocks(size_t count, uint32_t each)
+{
+    return (uint32_t)((count + each - 1) / each);
+}
+
+/* f(rows, row, column) for every element of `width` columns. */
+template <class F> static __global__ void st_cuda_each_kernel(st_cuda_rows rows, uint32_t width, F f)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint32_t row = (uint32_t)(i / width), column = (uint32_t)(i % width);
+    if (row < rows.count()) f(rows, row, column);
+}
+
+template <class F> static int st_cuda_each(const st_cuda_call *call, uint32_t width, F f)
+{
+    enum { THREADS = 256 };
+    uint32_t blocks = st_cuda_blocks((size_t)call->rows * width, THREADS);
+    if (blocks == 0) return (int)cudaSuccess;
+    return st_cuda_start<st_cuda_each_kernel<F>>(call->stream, blocks, THREADS, 0, st_cuda_rows_of(call), width, f);
+}
+
+#endif

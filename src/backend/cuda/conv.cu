@@ -1,0 +1,54 @@
+/* A thread per channel takes it through all rows in order, for the output may be the input. */
+#include "backend/cuda/common.cuh"
+
+namespace {
+
+enum { THREADS = 128, FEW_TAPS = 4, TAPS_MAX = 64 };
+
+struct conv_args {
+    st_cuda_rows rows;
+    const float *in;
+    float *out;
+    float *state; /* [taps − 1, channels], oldest first */
+    uint32_t channels, taps;
+    st_cuda_vector weight; /* [taps, channels] */
+};
+
+/* MAX ≥ taps: with few the inputs stay in registers. The last `taps` of seen[] are used, the current input is the last. */
+template <int MAX> __global__ void convolve(conv_args a)
+{
+    uint32_t channel = blockIdx.x * THREADS + threadIdx.x, skipped = MAX - a.taps;
+    if (channel >= a.channels) return;
+    float seen[MAX], weights[MAX];
+#pragma unroll
+    for (int t = 0; t < MAX; t++) {
+        bool used = (uint32_t)t >= skipped;
+        weights[t] = used ? a.weight.at((size_t)channel * a.taps + t - skipped) : 0;
+        seen[t] = used && t + 1 < MAX ? a.state[(size_t)(t - skipped) * a.channels + channel] : 0;
+    }
+    for (uint32_t row = 0; row < a.rows.count(); row++) {
+        float sum = 0;
+        seen[MAX - 1] = a.in[(size_t)row * a.channels + channel];
+#pragma unroll
+        for (int t = 0; t < MAX; t++) sum += seen[t] * weights[t];
+        a.out[(size_t)row * a.channels + channel] = st_cuda_silu(sum);
+#pragma unroll
+        for (int t = 0; t + 1 < MAX; t++) seen[t] = seen[t + 1];
+    }
+#pragma unroll
+    for (int t = 0; t + 1 < MAX; t++)
+        if ((uint32_t)t >= skipped) a.state[(size_t)(t - skipped) * a.channels + channel] = seen[t];
+}
+
+} // namespace
+
+extern "C" int st_cuda_conv(const st_cuda_call *call)
+{
+    const st_bound_op *b = call->bound;
+    conv_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->out), b->state.conv,
+                      b->in[0].width, b->op->p.conv.width, st_cuda_vector_of(&b->weight[0])};
+    uint32_t blocks = st_cuda_blocks(args.channels, THREADS);
+    if (args.taps > TAPS_MAX) return (int)cudaErrorInvalidValue;
+    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<TAPS_MAX>>(call->stream, blocks, THREADS, 0, args);
+    return st_cuda_start<convolve<FEW_TAPS>>(call->stream, blocks, THREADS, 0, args);
+}

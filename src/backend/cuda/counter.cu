@@ -1,0 +1,43 @@
+/* Counters that queues count up and wait for, in mapped pinned memory. */
+#include "backend/cuda/common.cuh"
+
+namespace {
+
+__global__ void set(uint64_t *counter, uint64_t value)
+{
+    __threadfence_system();
+    *(volatile uint64_t *)counter = value;
+}
+
+__device__ uint64_t nanoseconds(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+__global__ void wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out)
+{
+    uint64_t start = nanoseconds();
+    while (*(const volatile uint64_t *)counter < value) {
+        if ((nanoseconds() - start) / 1000 > limit_us) {
+            *(volatile uint32_t *)timed_out = 1;
+            break;
+        }
+        __nanosleep(200);
+    }
+    __threadfence_system();
+}
+
+} // namespace
+
+extern "C" int st_cuda_counter_set(uint64_t *counter, uint64_t value, void *stream)
+{
+    return st_cuda_start<set>(stream, 1, 1, 0, counter, value);
+}
+
+extern "C" int st_cuda_counter_wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out,
+                                    void *stream)
+{
+    return st_cuda_start<wait>(stream, 1, 1, 0, counter, value, limit_us, timed_out);
+}

@@ -1,0 +1,89 @@
+/* Rows of the KV cache, by type: stored whole, read by element. As quant/row.c has them; rows may begin at any byte. */
+#ifndef ST_CUDA_KV_CUH
+#define ST_CUDA_KV_CUH
+
+#include "backend/cuda/common.cuh"
+
+/* The bits that quant/row.c stores: a half beyond the largest finite one is that one, and NaN stays NaN. */
+static __device__ __forceinline__ unsigned short st_cuda_half_bits(float x)
+{
+    unsigned bits = __float_as_uint(x), payload = bits >> 13 & 0x3FF;
+    if (isnan(x)) return (unsigned short)((bits >> 16 & 0x8000) | 0x7C00 | (payload ? payload : 0x200));
+    return __half_as_ushort(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
+}
+
+static __device__ __forceinline__ unsigned short st_cuda_bf16_bits(float x)
+{
+    if (isnan(x)) return (unsigned short)(__float_as_uint(x) >> 16 | 0x40);
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+/* `lane` of a warp takes part in every store; blocks of 32 elements go to warps in turn. */
+struct st_cuda_kv_f32 {
+    static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
+    {
+        return ((const float *)row)[i];
+    }
+    static __device__ __forceinline__ void store(unsigned char *row, uint32_t i, bool valid, float x)
+    {
+        if (valid) ((float *)row)[i] = x;
+    }
+};
+
+struct st_cuda_kv_f16 {
+    static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
+    {
+        return __half2float(((const __half *)row)[i]);
+    }
+    static __device__ __forceinline__ void store(unsigned char *row, uint32_t i, bool valid, float x)
+    {
+        if (valid) ((unsigned short *)row)[i] = st_cuda_half_bits(x);
+    }
+};
+
+struct st_cuda_kv_bf16 {
+    static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
+    {
+        return __bfloat162float(((const __nv_bfloat16 *)row)[i]);
+    }
+    static __device__ __forceinline__ void store(unsigned char *row, uint32_t i, bool valid, float x)
+    {
+        if (valid) ((unsigned short *)row)[i] = st_cuda_bf16_bits(x);
+    }
+};
+
+struct st_cuda_kv_q8_0 {
+    enum { BLOCK = 32, STRIDE = BLOCK + 2 };
+    static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
+    {
+        const unsigned char *block = row + (size_t)(i / BLOCK) * STRIDE;
+        unsigned short scale = (unsigned short)(block[0] | block[1] << 8);
+        return __half2float(__ushort_as_half(scale)) * (float)(signed char)block[2 + i % BLOCK];
+    }
+    static __device__ __forceinline__ void store(unsigned char *row, uint32_t i, bool valid, float x)
+    {
+        float largest = st_cuda_warp_max(valid ? fabsf(x) : 0.0f);
+        float scale = __fdiv_rn(largest, 127.0f), inverse = scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f;
+        unsigned short half = st_cuda_half_bits(scale);
+        unsigned char *block = row + (size_t)(i / BLOCK) * STRIDE;
+        if (i % BLOCK == 0 && valid) {
+            block[0] = (unsigned char)(half & 0xFF);
+            block[1] = (unsigned char)(half >> 8);
+        }
+        if (valid) block[2 + i % BLOCK] = (unsigned char)(signed char)__float2int_rn(x * inverse);
+    }
+};
+
+/* f.run<type>() for the type of a KV cache. */
+template <class F> static int st_cuda_with_kv_type(st_type type, const F &f)
+{
+    switch (type) {
+    case ST_TYPE_F32: return f.template run<st_cuda_kv_f32>();
+    case ST_TYPE_F16: return f.template run<st_cuda_kv_f16>();
+    case ST_TYPE_BF16: return f.template run<st_cuda_kv_bf16>();
+    case ST_TYPE_Q8_0: return f.template run<st_cuda_kv_q8_0>();
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+#endif

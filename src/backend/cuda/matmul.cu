@@ -1,0 +1,99 @@
+/* out = w0 · in0 (+ w1), float32 products of dequantised weights. A few rows: a warp per column, each weight is read once
+ * for ROWS rows. Batches: tiles of columns × rows in shared memory. */
+#include "backend/cuda/weights.cuh"
+
+namespace {
+
+enum { WARPS = 4, FEW = 4, FEW_MAX = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
+
+struct matmul_args {
+    st_cuda_rows rows;
+    const unsigned char *weights;
+    size_t row_bytes;
+    uint32_t width, columns; /* of the matrix: elements of a row, rows */
+    const float *in;
+    float *out;
+    st_cuda_vector bias;
+};
+
+template <class W, int ROWS> __global__ void few_rows(matmul_args a)
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
+    uint32_t first = blockIdx.y * ROWS, count = a.rows.count();
+    if (column >= a.columns || first >= count) return;
+    const unsigned char *weights = a.weights + column * a.row_bytes;
+    const float *in[ROWS];
+    float sum[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        in[r] = a.in + (size_t)min(first + r, count - 1) * a.width; /* rows past the end: the last, not stored */
+        sum[r] = 0;
+    }
+    for (uint32_t k = lane; k < a.width; k += ST_CUDA_WARP) {
+        float weight = W::at(weights, k);
+        for (int r = 0; r < ROWS; r++) sum[r] += weight * in[r][k];
+    }
+    float offset = a.bias.data ? a.bias.at(column) : 0;
+    for (int r = 0; r < ROWS; r++) {
+        float all = st_cuda_warp_sum(sum[r]);
+        if (lane == 0 && first + r < count) a.out[(size_t)(first + r) * a.columns + column] = all + offset;
+    }
+}
+
+template <class W> __global__ void __launch_bounds__(TILE_THREADS) batch(matmul_args a)
+{
+    __shared__ float weights[DEPTH][TILE + 1], inputs[DEPTH][TILE + 1];
+    uint32_t first_column = blockIdx.x * TILE, first_row = blockIdx.y * TILE, count = a.rows.count();
+    uint32_t x = threadIdx.x % (TILE / SIDE), y = threadIdx.x / (TILE / SIDE);
+    float sum[SIDE][SIDE] = {};
+    if (first_row >= count) return; /* the same for the whole block */
+    for (uint32_t start = 0; start < a.width; start += DEPTH) {
+        for (uint32_t i = threadIdx.x; i < DEPTH * TILE; i += TILE_THREADS) {
+            uint32_t k = i % DEPTH, at = i / DEPTH, column = first_column + at, row = first_row + at;
+            bool inside = start + k < a.width;
+            weights[k][at] = inside && column < a.columns ? W::at(a.weights + column * a.row_bytes, start + k) : 0.0f;
+            inputs[k][at] = inside && row < count ? a.in[(size_t)row * a.width + start + k] : 0.0f;
+        }
+        __syncthreads();
+        for (int k = 0; k < DEPTH; k++) {
+            float w[SIDE], v[SIDE];
+            for (int i = 0; i < SIDE; i++) {
+                w[i] = weights[k][x + i * (TILE / SIDE)];
+                v[i] = inputs[k][y + i * (TILE / SIDE)];
+            }
+            for (int r = 0; r < SIDE; r++)
+                for (int c = 0; c < SIDE; c++) sum[r][c] += w[c] * v[r];
+        }
+        __syncthreads();
+    }
+    for (int r = 0; r < SIDE; r++)
+        for (int c = 0; c < SIDE; c++) {
+            uint32_t row = first_row + y + r * (TILE / SIDE), column = first_column + x + c * (TILE / SIDE);
+            if (row < count && column < a.columns)
+                a.out[(size_t)row * a.columns + column] = sum[r][c] + (a.bias.data ? a.bias.at(column) : 0);
+        }
+}
+
+struct matmul {
+    const st_cuda_call *call;
+    matmul_args args;
+    template <class W> int run() const
+    {
+        uint32_t columns = st_cuda_blocks(args.columns, WARPS), threads = WARPS * ST_CUDA_WARP;
+        if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, columns, threads, 0, args);
+        if (call->rows <= FEW_MAX)
+            return st_cuda_start<few_rows<W, FEW>>(call->stream, dim3(columns, st_cuda_blocks(call->rows, FEW)), threads, 0, args);
+        dim3 tiles(st_cuda_blocks(args.columns, TILE), st_cuda_blocks(call->rows, TILE));
+        return st_cuda_start<batch<W>>(call->stream, tiles, TILE_THREADS, 0, args);
+    }
+};
+
+} // namespace
+
+extern "C" int st_cuda_matmul(const st_cuda_call *call)
+{
+    const st_bound_op *b = call->bound;
+    const st_bound_weight *w = &b->weight[0];
+    matmul_args args = {st_cuda_rows_of(call), (const unsigned char *)w->data, w->row_bytes, (uint32_t)w->ne[0], b->out.width,
+                        st_cuda_floats(b->in[0]), st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
+    return st_cuda_with_type(w->type, matmul{call, args});
+}

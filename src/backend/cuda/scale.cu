@@ -1,0 +1,23 @@
+#include "backend/cuda/common.cuh"
+
+namespace {
+
+struct scale {
+    const float *in;
+    float *out;
+    uint32_t width;
+    float factor;
+    __device__ void operator()(const st_cuda_rows &, uint32_t row, uint32_t i) const
+    {
+        size_t at = (size_t)row * width + i;
+        out[at] = in[at] * factor;
+    }
+};
+
+} // namespace
+
+extern "C" int st_cuda_scale(const st_cuda_call *call)
+{
+    const st_bound_op *b = call->bound;
+    return st_cuda_each(call, b->out.width, scale{st_cuda_floats(b->in[0]), st_cuda_floats(b->out), b->out.width, b->op->p.scale.factor});
+}

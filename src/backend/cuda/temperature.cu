@@ -1,0 +1,23 @@
+#include "backend/cuda/common.cuh"
+
+namespace {
+
+struct temper {
+    float *value;
+    uint32_t width, chunk;
+    float factor;
+    __device__ void operator()(const st_cuda_rows &rows, uint32_t row, uint32_t i) const
+    {
+        float chunks = floorf(__fdiv_rn((float)(rows.position(row) + 1), (float)chunk));
+        value[(size_t)row * width + i] *= logf(chunks + 1) * factor + 1;
+    }
+};
+
+} // namespace
+
+extern "C" int st_cuda_temperature(const st_cuda_call *call)
+{
+    const st_bound_op *b = call->bound;
+    return st_cuda_each(call, b->out.width,
+                        temper{st_cuda_floats(b->out), b->out.width, b->op->p.temperature.chunk, b->op->p.temperature.factor});
+}

@@ -1,0 +1,61 @@
+#include "backend/plugin.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+/* Relative to the program's own folder. */
+static const char *const places[] = {".", "../lib/strata"};
+
+enum { PLACES = sizeof places / sizeof *places };
+
+/* The folder of the running program, without a slash at its end. */
+static bool program_folder(char out[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 1);
+    if (length <= 0) return false;
+    out[length] = '\0';
+    char *slash = strrchr(out, '/');
+    if (!slash) return false;
+    *slash = '\0';
+    return true;
+}
+
+/* Where the library is; false if it is in none of the places. */
+static bool find(const char *name, const char *folder, char *path, size_t bytes)
+{
+    char program[PATH_MAX];
+    if (folder && snprintf(path, bytes, "%s/libstrata-%s.so", folder, name) < (int)bytes && access(path, R_OK) == 0)
+        return true;
+    if (!program_folder(program)) return false;
+    for (size_t i = 0; i < PLACES; i++)
+        if (snprintf(path, bytes, "%s/%s/libstrata-%s.so", program, places[i], name) < (int)bytes && access(path, R_OK) == 0)
+            return true;
+    return false;
+}
+
+strata_status st_plugin_load(const char *name, const char *folder, const st_backend **out, strata_error *error)
+{
+    char path[2 * PATH_MAX];
+    if (!find(name, folder, path, sizeof path))
+        return st_error_set(error, STRATA_DEVICE, "build or install it, or use placement.device cpu",
+                            "libstrata-%s.so not found beside the program or in ../lib/strata", name);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return st_error_set(error, STRATA_DEVICE, "use placement.device cpu", "libstrata-%s.so: %s", name, dlerror());
+    st_backend_plugin_fn plugin;
+    *(void **)(void *)&plugin = dlsym(library, ST_BACKEND_PLUGIN_SYMBOL); /* POSIX: an object pointer holds a function */
+    const st_backend *backend = plugin ? plugin() : NULL;
+    if (!backend || backend->version != ST_BACKEND_VERSION) {
+        uint32_t found = backend ? backend->version : 0;
+        dlclose(library);
+        return st_error_set(error, STRATA_DEVICE, "build both from the same source",
+                            "%s: expected a backend of version %d, found %u", path, ST_BACKEND_VERSION, found);
+    }
+    *out = backend;
+    return STRATA_OK;
+}

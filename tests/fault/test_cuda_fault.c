@@ -1,0 +1,281 @@
+/* The CUDA backend's host part on a fake of its table of functions (plugin/fake.h). The n-th call fails, for every n: a typed error, nothing leaked, and the next run works. After a sticky error the
+ * device is lost, and says so. The same for a model: in load, prompt, decoding and uploads of experts. */
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "base/alloc.h"
+#include "plugin/fake.h"
+#include "support/golden.h"
+
+/* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------- */
+
+enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096 };
+
+typedef struct rig {
+    st_device *device;
+    st_queue *queue;
+    st_event *event;
+    st_segment *segment;
+    void *block, *host;
+} rig;
+
+static void rig_close(rig *r)
+{
+    const st_backend *b = &st_cuda_backend;
+    if (!r->device) return;
+    if (r->segment) b->segment_free(r->segment);
+    if (r->host) b->host_free(r->device, r->host);
+    b->free(r->device, r->block);
+    b->event_free(r->event);
+    b->queue_free(r->queue);
+    b->close(r->device);
+}
+
+static strata_status prepare(rig *r, const st_step *step, strata_error *error)
+{
+    static const void *parts[EXPERTS];
+    static st_op op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = EXPERTS, .used = USED, .width = WIDTH, .fused = true}};
+    st_bound_op bound = {.op = &op, .in = {{r->block, WIDTH}, {r->block, USED}, {r->block, USED}}, .out = {r->block, WIDTH}};
+    for (int i = 0; i < 3; i += 2)
+        bound.weight[i] = (st_bound_weight){.data = r->block, .parts = parts, .info = st_type_find(ST_TYPE_F32),
+                                            .ne = {WIDTH, WIDTH, EXPERTS}, .row_bytes = WIDTH * sizeof(float)};
+    st_segment_source source = {.ops = &bound, .count = 1, .step = r->block, .host_step = step, .scratch = r->block,
+                                .shared_bytes = BYTES};
+    return st_cuda_backend.prepare(r->device, &source, &r->segment, error);
+}
+
+static strata_status run_all(rig *r, strata_error *error)
+{
+    const st_backend *b = &st_cuda_backend;
+    static const st_step step = {.count = 1, .batch_max = 1};
+    uint64_t counter = 0;
+    bool pinned;
+    double back;
+    strata_status status = st_cuda_open(st_cuda_fake(), &(st_device_options){0}, &r->device, error);
+    if (status == STRATA_OK) status = b->queue_new(r->device, ST_QUEUE_COMPUTE, &r->queue, error);
+    if (status == STRATA_OK) status = b->event_new(r->device, &r->event, error);
+    if (status == STRATA_OK) status = b->alloc(r->device, BYTES, &r->block, error);
+    if (status == STRATA_OK) status = b->host_alloc(r->device, BYTES, &r->host, &pinned, error);
+    if (status == STRATA_OK) memset(r->host, 7, BYTES);
+    if (status == STRATA_OK) status = b->copy(r->queue, ST_COPY_UP, r->block, r->host, BYTES, error);
+    if (status == STRATA_OK) status = b->zero(r->queue, r->block, sizeof(double), error);
+    if (status == STRATA_OK) status = prepare(r, &step, error);
+    if (status == STRATA_OK) status = b->launch(r->segment, r->queue, error);
+    if (status == STRATA_OK) status = b->signal(r->queue, &counter, 3, error);
+    if (status == STRATA_OK) status = b->wait(r->queue, &counter, 3, 1000, error);
+    if (status == STRATA_OK) status = b->copy(r->queue, ST_COPY_DOWN, &back, r->block, sizeof back, error);
+    if (status == STRATA_OK) status = b->event_record(r->event, r->queue, error);
+    if (status == STRATA_OK) status = b->event_wait_queue(r->event, r->queue, error);
+    if (status == STRATA_OK) status = b->event_wait_host(r->event, 1000000, error);
+    if (status == STRATA_OK) assert_true(back == 0 && fake.launched == 1);
+    return status;
+}
+
+static strata_status try(uint64_t fail_at, st_cuda_result with, bool sticky, strata_error *error)
+{
+    rig r = {0};
+    memset(&fake, 0, sizeof fake);
+    fake.fail_at = fail_at;
+    fake.with = with;
+    fake.sticky = sticky;
+    strata_status status = run_all(&r, error);
+    rig_close(&r);
+    assert_int_equal(fake.allocated, 0);
+    return status;
+}
+
+static void every_call_fails(void **state)
+{
+    (void)state;
+    static const struct { st_cuda_result with; bool sticky; strata_status status; } rows[] = {
+        {ST_CUDA_FAILED, false, STRATA_DEVICE}, {ST_CUDA_MEMORY, false, STRATA_MEMORY}, {ST_CUDA_LOST, true, STRATA_DEVICE_LOST}};
+    strata_error error;
+    assert_int_equal(try(0, ST_CUDA_OK, false, &error), STRATA_OK);
+    uint64_t calls = fake.calls;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t failed = 0;
+        for (uint64_t n = 1; n <= calls; n++) {
+            strata_status status = try(n, rows[i].with, rows[i].sticky, &error);
+            /* memory that cannot be pinned is ordinary memory; calls that free are not asked */
+            if (status == STRATA_OK) continue;
+            failed++;
+            if (n > 1 || rows[i].with == ST_CUDA_LOST) assert_int_equal(status, rows[i].status);
+            assert_non_null(strstr(error.message, n == 1 ? "GPU" : "fake GPU"));
+        }
+        assert_true(failed > 15);
+        assert_int_equal(try(0, ST_CUDA_OK, false, &error), STRATA_OK);
+    }
+}
+
+/* Once lost, every call says so at once, and reaches the GPU no more. */
+static void a_lost_device_stays_lost(void **state)
+{
+    (void)state;
+    const st_backend *b = &st_cuda_backend;
+    strata_error error;
+    rig r = {0};
+    memset(&fake, 0, sizeof fake);
+    assert_int_equal(run_all(&r, &error), STRATA_OK);
+    fake.fail_at = fake.calls + 2;
+    fake.with = ST_CUDA_LOST;
+    assert_int_equal(b->launch(r.segment, r.queue, &error), STRATA_DEVICE_LOST);
+    uint64_t calls = fake.calls;
+    assert_int_equal(b->launch(r.segment, r.queue, &error), STRATA_DEVICE_LOST);
+    assert_int_equal(b->event_wait_host(r.event, 0, &error), STRATA_DEVICE_LOST);
+    assert_non_null(strstr(error.message, "no longer usable"));
+    assert_int_equal(b->copy(r.queue, ST_COPY_UP, r.block, r.host, 1, &error), STRATA_DEVICE_LOST);
+    assert_false(b->event_done(r.event));
+    assert_int_equal(fake.calls, calls);
+    rig_close(&r);
+    assert_int_equal(fake.allocated, 0);
+}
+
+static void what_cannot_be(void **state)
+{
+    (void)state;
+    const st_backend *b = &st_cuda_backend;
+    strata_error error;
+    st_device *device = NULL;
+    memset(&fake, 0, sizeof fake);
+    assert_int_equal(st_cuda_open(st_cuda_fake(), &(st_device_options){.index = 3}, &device, &error), STRATA_DEVICE);
+    assert_non_null(strstr(error.message, "CUDA GPU 3 not found"));
+    rig r = {0};
+    assert_int_equal(run_all(&r, &error), STRATA_OK);
+    st_event *event = NULL;
+    uint64_t counter = 0;
+    assert_int_equal(b->event_new(r.device, &event, &error), STRATA_OK);
+    assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* no queue has recorded it */
+    assert_int_equal(b->wait(r.queue, &counter, 1, 10, &error), STRATA_OK);
+    assert_int_equal(b->event_record(event, r.queue, &error), STRATA_OK);
+    assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* the counter did not come */
+    assert_non_null(strstr(error.message, "counter"));
+    assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_OK);
+    b->event_free(event);
+    st_op op = {.kind = ST_OP_RMS_NORM};
+    st_bound_op bound = {.op = &op, .weight[0] = {.data = r.block, .type = ST_TYPE_Q4_K, .info = st_type_find(ST_TYPE_Q4_K)}};
+    st_step step = {0};
+    st_segment *segment = NULL;
+    st_segment_source source = {.ops = &bound, .count = 1, .step = r.block, .host_step = &step};
+    assert_int_equal(b->prepare(r.device, &source, &segment, &error), STRATA_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "rms_norm"));
+    source.host_step = NULL;
+    assert_int_equal(b->prepare(r.device, &source, &segment, &error), STRATA_USAGE);
+    rig_close(&r);
+    assert_int_equal(fake.allocated, 0);
+}
+
+/* --- a model on it: kernels are left out, so that its logits mean nothing, but every call is made --------------------- */
+
+static strata_status open_fake(const st_device_options *options, st_device **out, strata_error *error)
+{
+    return st_cuda_open(st_cuda_fake(), options, out, error);
+}
+
+static const st_backend *fake_backend(void)
+{
+    static st_backend backend;
+    backend = st_cuda_backend;
+    backend.open = open_fake;
+    return &backend;
+}
+
+/* A prompt of two batches, then tokens one by one. */
+static strata_status run_model(golden_run *r, strata_error *error)
+{
+    const float *logits;
+    uint32_t row = 0, position = 16;
+    strata_status status = st_run_tokens(r->run, r->g->tokens, 8, error);
+    if (status == STRATA_OK) status = st_run_tokens(r->run, r->g->tokens + 8, 8, error);
+    for (; position < 20 && status == STRATA_OK; position++) {
+        status = st_run_tokens(r->run, r->g->tokens + position, 1, error);
+        if (status == STRATA_OK) status = st_run_logits(r->run, &row, 1, &logits, error);
+    }
+    return status;
+}
+
+/* After an error the same sequence starts again, unless the device is lost: then that is what every call says. */
+static void check_next(golden_run *r, bool sticky, uint64_t nth)
+{
+    strata_error error;
+    uint32_t reached;
+    strata_status status = st_run_rewind(r->run, 0, &reached, &error);
+    if (status == STRATA_OK) status = run_model(r, &error);
+    strata_status expected = sticky ? STRATA_DEVICE_LOST : STRATA_OK;
+    if (status != expected) fail_msg("after call %u: status %d: %s", (unsigned)nth, (int)status, error.message);
+}
+
+/* Returns the status with which the n-th call ended; *calls is how many there were. */
+static strata_status try_model(const golden *g, const golden_options *options, uint64_t nth, st_cuda_result with, bool sticky,
+                               uint64_t *calls)
+{
+    golden_run r;
+    strata_error error = {0};
+    memset(&fake, 0, sizeof fake);
+    fake.fail_at = nth;
+    fake.with = with;
+    fake.sticky = sticky;
+    strata_status status = golden_run_try(&r, g, options, &error);
+    if (status == STRATA_OK) {
+        status = run_model(&r, &error);
+        *calls = fake.calls;
+        if (status != STRATA_OK) check_next(&r, sticky, nth);
+        golden_run_close(&r);
+    }
+    if (status != STRATA_OK) assert_true(error.status == status && error.message[0] != '\0');
+    if (fake.allocated != 0) fail_msg("call %u failed, and %d objects are left", (unsigned)nth, (int)fake.allocated);
+    return status;
+}
+
+static void a_model(const char *name, const st_plan_options *placed, uint64_t failures_min)
+{
+    static const struct { st_cuda_result with; bool sticky; strata_status status; } rows[] = {
+        {ST_CUDA_FAILED, false, STRATA_DEVICE}, {ST_CUDA_MEMORY, false, STRATA_MEMORY}, {ST_CUDA_LOST, true, STRATA_DEVICE_LOST}};
+    golden g;
+    assert_true(golden_open(&g, name));
+    golden_options options = {.kv_type = ST_TYPE_F32, .batch = 8, .threads = 1, .cpu = "ref", .placed = placed,
+                              .backend = fake_backend()};
+    uint64_t calls = 0, ignored;
+    assert_int_equal(try_model(&g, &options, 0, ST_CUDA_OK, false, &calls), STRATA_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t failed = 0;
+        for (uint64_t nth = 1; nth <= calls; nth += kit_is_slow() ? 7 : 1) {
+            strata_status status = try_model(&g, &options, nth, rows[i].with, rows[i].sticky, &ignored);
+            /* an upload that fails is none, memory that cannot be pinned is pageable, and some calls free */
+            if (status == STRATA_OK) continue;
+            failed++;
+            if (nth > 1 && status != rows[i].status) fail_msg("%s, call %u: status %d", name, (unsigned)nth, (int)status);
+        }
+        assert_true(failed * (kit_is_slow() ? 7 : 1) >= failures_min);
+    }
+    golden_close(&g);
+}
+
+static void a_model_all_on_the_gpu(void **state)
+{
+    (void)state;
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = ST_LAYERS_ALL;
+    a_model("qwen35", &placed, 200);
+}
+
+static void a_model_with_experts_in_slots(void **state)
+{
+    (void)state;
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = ST_LAYERS_ALL;
+    placed.moe = ST_MOE_CACHE;
+    placed.expert_slots = 3;
+    a_model("qwen3moe", &placed, 200);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_fails),
+        cmocka_unit_test(a_model_all_on_the_gpu),
+        cmocka_unit_test(a_model_with_experts_in_slots),
+        cmocka_unit_test(a_lost_device_stays_lost),
+        cmocka_unit_test(what_cannot_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,133 @@
+/* Open, run eight tokens, close, many times over, on the simulated GPU or the backend of support/mirror.h: the device has as
+ * many bytes fewer as planned while a model is open, and as many as before when it is closed. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "support/golden.h"
+#include "support/mirror.h"
+
+enum { TOKENS = 8, WARM_UP = 5, CYCLES = 50, GROWTH_MAX = 2 << 20 };
+
+/* The free bytes of a device that stays open, so that its context does, too; 0: the backend does not tell them. */
+static size_t free_bytes(void)
+{
+    st_device_info info;
+    if (!mirror_name() || mirror_backend() == st_backend_cpu()) return 0;
+    mirror_backend()->info(mirror_device(), &info);
+    return info.free_bytes;
+}
+
+/* Bytes of the process in RAM. */
+static size_t resident_bytes(void)
+{
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void expect_taken(size_t before, size_t bytes, const char *moment)
+{
+    size_t now = free_bytes();
+    if (before && before - now != bytes)
+        fail_msg("%s: expected %zu bytes of the device in use, found %zd", moment, bytes, (ssize_t)(before - now));
+}
+
+static void cycle(const golden *g, const st_plan_options *placed)
+{
+    golden_options options = {.kv_type = ST_TYPE_F32, .batch = TOKENS, .threads = 1, .cpu = "ref", .placed = placed};
+    size_t before = free_bytes();
+    golden_run r;
+    golden_run_open(&r, g, &options); /* compares with what the simulated device tells */
+    size_t block = r.plan->devices[ST_CARD].block_bytes;
+    expect_taken(before, block, "a model is open");
+    golden_feed(&r, 0, TOKENS, NULL);
+    expect_taken(before, block, "after eight tokens");
+    golden_run_close(&r);
+    expect_taken(before, 0, "closed again");
+}
+
+static void cycles(const char *name, st_moe_mode moe)
+{
+    golden g;
+    assert_true(golden_open(&g, name));
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = ST_LAYERS_ALL;
+    placed.moe = moe;
+    if (moe == ST_MOE_CACHE) placed.expert_slots = 3;
+    for (int i = 0; i < WARM_UP; i++) cycle(&g, &placed);
+    size_t start = resident_bytes(), bytes = free_bytes();
+    for (int i = 0; i < (mirror_name() ? CYCLES : WARM_UP); i++) cycle(&g, &placed);
+    size_t grown = resident_bytes() > start ? resident_bytes() - start : 0;
+    if (mirror_name()) { /* the sanitizers find leaks by themselves, and keep what is freed */
+        print_message("# %s: %zu bytes of the device lost, the process is %zu larger\n", name, bytes - free_bytes(), grown);
+        assert_true(grown <= GROWTH_MAX);
+    }
+    golden_close(&g);
+}
+
+/* What objects of the backend take of the device's memory: nothing, or the plan would have to count it. */
+static void objects(void **state)
+{
+    (void)state;
+    enum { QUEUES = 6, EVENTS = 128, PINNED = 64 << 20 };
+    if (!free_bytes()) skip();
+    const st_backend *b = mirror_backend();
+    st_device *device = mirror_device();
+    st_queue *queues[QUEUES];
+    st_event *events[EVENTS];
+    unsigned char *memory = st_alloc_aligned(PINNED, 4096);
+    void *host;
+    bool pinned = false;
+    assert_non_null(memory);
+    memset(memory, 1, PINNED);
+    size_t before = free_bytes();
+    for (int i = 0; i < QUEUES; i++) {
+        assert_int_equal(b->queue_new(device, ST_QUEUE_UP, &queues[i], NULL), STRATA_OK);
+        print_message("# %d queues: %zd bytes\n", i + 1, (ssize_t)(before - free_bytes()));
+    }
+    for (int i = 0; i < EVENTS; i++) assert_int_equal(b->event_new(device, &events[i], NULL), STRATA_OK);
+    print_message("# and %d events: %zd bytes\n", EVENTS, (ssize_t)(before - free_bytes()));
+    assert_int_equal(b->host_alloc(device, PINNED, &host, &pinned, NULL), STRATA_OK);
+    print_message("# and %d bytes pinned: %zd bytes\n", PINNED, (ssize_t)(before - free_bytes()));
+    if (b->host_pin) assert_int_equal(b->host_pin(device, memory, PINNED, &pinned, NULL), STRATA_OK);
+    print_message("# and as many pinned in place (%d): %zd bytes\n", pinned, (ssize_t)(before - free_bytes()));
+    size_t taken = before - free_bytes();
+    if (b->host_unpin) b->host_unpin(device, memory);
+    b->host_free(device, host);
+    for (int i = 0; i < EVENTS; i++) b->event_free(events[i]);
+    for (int i = 0; i < QUEUES; i++) b->queue_free(queues[i]);
+    print_message("# and freed: %zd bytes\n", (ssize_t)(before - free_bytes()));
+    st_free(memory);
+    assert_int_equal(taken, 0);
+}
+
+static void all_on_the_gpu(void **state)
+{
+    (void)state;
+    cycles("qwen35", ST_MOE_AUTO);
+}
+
+static void experts_in_slots(void **state)
+{
+    (void)state;
+    cycles("qwen3moe", ST_MOE_CACHE);
+}
+
+static int close_mirror(void **state)
+{
+    (void)state;
+    mirror_close();
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(objects), cmocka_unit_test(all_on_the_gpu),
+                                       cmocka_unit_test(experts_in_slots)};
+    return kit_run("cycles", tests, sizeof tests / sizeof *tests, NULL, close_mirror, argc, argv);
+}
