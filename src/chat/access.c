@@ -317,7 +317,7 @@ static bool loop_changed(jinja_machine *machine, const jinja_call *call, jinja_v
 }
 
 static const jinja_native loop_rows[] = {
-    {"cycle", "*", 0, loop_cycle},
-    {"changed", "*", 0, loop_changed},
+    {"cycle", "*", 0, loop_cycle, 0},
+    {"changed", "*", 0, loop_changed, 0},
 };
 const jinja_native_table st_jinja_loop_methods = {loop_rows, sizeof loop_rows / sizeof *loop_rows};

@@ -21,11 +21,6 @@ const jinja_native *st_jinja_find_filter(st_str name)
     return found;
 }
 
-const jinja_native *st_jinja_find_test(st_str name)
-{
-    return st_jinja_find(&st_jinja_tests, name);
-}
-
 /* The next name of a blank-separated list; empty at the end. */
 static st_str next_parameter(const char **parameters)
 {
@@ -86,7 +81,7 @@ static bool bind_keywords(jinja_machine *machine, const jinja_native *native, co
 bool st_jinja_call_native(jinja_machine *machine, const jinja_native *native, jinja_value self,
                           const jinja_arguments *arguments, jinja_value *out)
 {
-    jinja_call call = {.self = self};
+    jinja_call call = {.self = self, .mode = native->mode};
     signature sig;
     read_signature(native->parameters, &sig);
     if (arguments->count > sig.count && !sig.more) {
@@ -119,7 +114,7 @@ bool st_jinja_macro_new(jinja_machine *machine, const jinja_macro_definition *de
     return true;
 }
 
-static const jinja_keyword *find_keyword(const jinja_arguments *arguments, st_str name)
+const jinja_keyword *st_jinja_find_keyword(const jinja_arguments *arguments, st_str name)
 {
     for (size_t i = 0; i < arguments->keyword_count; i++) {
         if (st_str_equal(arguments->keywords[i].name, name)) return &arguments->keywords[i];
@@ -130,7 +125,7 @@ static const jinja_keyword *find_keyword(const jinja_arguments *arguments, st_st
 static bool bind_parameter(jinja_machine *machine, const jinja_macro_definition *definition, size_t i,
                            const jinja_arguments *arguments)
 {
-    const jinja_keyword *keyword = find_keyword(arguments, definition->parameter_names[i]);
+    const jinja_keyword *keyword = st_jinja_find_keyword(arguments, definition->parameter_names[i]);
     jinja_value value;
     if (i < arguments->count) {
         if (keyword) {
@@ -193,7 +188,7 @@ static bool bind_caller(jinja_machine *machine, const jinja_macro_definition *de
                         const jinja_arguments *arguments)
 {
     if (!definition->uses_caller) return true;
-    const jinja_keyword *keyword = find_keyword(arguments, ST_STR("caller"));
+    const jinja_keyword *keyword = st_jinja_find_keyword(arguments, ST_STR("caller"));
     jinja_value value;
     if (keyword) value = keyword->value;
     else if (!st_jinja_undefined_hint(machine, "no caller defined", &value)) return false;

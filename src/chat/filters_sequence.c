@@ -8,11 +8,6 @@ static jinja_value list_value(jinja_kind kind, jinja_list *list)
     return (jinja_value){.kind = kind, .list = list};
 }
 
-static bool is_given(jinja_value slot)
-{
-    return st_jinja_given(slot) && slot.kind != JINJA_NONE;
-}
-
 /* Lower-cases strings for comparisons that ignore case. */
 static bool fold_case(jinja_machine *machine, jinja_value *value)
 {
@@ -24,7 +19,7 @@ static bool key_of(jinja_machine *machine, jinja_value item, jinja_value attribu
                    jinja_value *out)
 {
     *out = item;
-    if (is_given(attribute) && !st_jinja_path(machine, item, attribute, out)) return false;
+    if (st_jinja_given_value(attribute) && !st_jinja_path(machine, item, attribute, out)) return false;
     return case_sensitive || fold_case(machine, out);
 }
 
@@ -93,11 +88,7 @@ static bool filter_reverse(jinja_machine *machine, const jinja_call *call, jinja
     jinja_list *list;
     if (call->self.kind == JINJA_STRING) return reverse_string(machine, call->self.string, out);
     if (!st_jinja_collect(machine, call->self, &list)) return false;
-    for (size_t i = 0; i < list->count / 2; i++) {
-        jinja_value item = list->items[i];
-        list->items[i] = list->items[list->count - 1 - i];
-        list->items[list->count - 1 - i] = item;
-    }
+    st_jinja_list_reverse(list);
     bool is_list = call->self.kind == JINJA_GENERATOR; /* Python cannot reverse a generator: Jinja makes a list of it */
     if (!is_list) list->type_name = "list_reverseiterator";
     *out = list_value(is_list ? JINJA_LIST : JINJA_GENERATOR, list);
@@ -188,8 +179,9 @@ static bool filter_dictsort(jinja_machine *machine, const jinja_call *call, jinj
     return sort_by(machine, pairs, st_jinja_integer(by_value), case_sensitive, reverse);
 }
 
-static bool extreme(jinja_machine *machine, const jinja_call *call, int wanted, jinja_value *out)
+static bool filter_extreme(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
+    int wanted = call->mode; /* how the result compares with the others: -1 or 1 */
     jinja_iterator iterator;
     jinja_value item, key, best_key = {0};
     bool case_sensitive = st_jinja_truth(call->slots[0]), any = false;
@@ -205,16 +197,6 @@ static bool extreme(jinja_machine *machine, const jinja_call *call, int wanted, 
     }
     if (machine->status != STRATA_OK) return false;
     return any || st_jinja_undefined_hint(machine, "no aggregated item, the sequence was empty", out);
-}
-
-static bool filter_min(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return extreme(machine, call, -1, out);
-}
-
-static bool filter_max(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return extreme(machine, call, 1, out);
 }
 
 static bool filter_sum(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -269,7 +251,7 @@ static bool fill_batch(jinja_machine *machine, const jinja_call *call, jinja_lis
         if ((int64_t)batch->count == size && !push_list(machine, batches, &batch)) return false;
         if (!st_jinja_list_push(machine, batch, item)) return false;
     }
-    while (batch && is_given(call->slots[1]) && (int64_t)batch->count < size) {
+    while (batch && st_jinja_given_value(call->slots[1]) && (int64_t)batch->count < size) {
         if (!st_jinja_charge(machine, 1) || !st_jinja_list_push(machine, batch, call->slots[1])) return false;
     }
     return machine->status == STRATA_OK;
@@ -292,7 +274,7 @@ static bool fill_slice(jinja_machine *machine, const jinja_call *call, jinja_lis
         for (size_t k = 0; k < count; k++) {
             if (!st_jinja_list_push(machine, column, items->items[next++])) return false;
         }
-        bool fill = is_given(call->slots[1]) && (uint64_t)i >= extra;
+        bool fill = st_jinja_given_value(call->slots[1]) && (uint64_t)i >= extra;
         if (fill && !st_jinja_list_push(machine, column, call->slots[1])) return false;
     }
     return true;
@@ -303,7 +285,7 @@ LAZY_FILTER(slice)
 static bool group_key(jinja_machine *machine, const jinja_call *call, jinja_value item, bool folded, jinja_value *out)
 {
     if (!st_jinja_path(machine, item, call->slots[0], out)) return false;
-    if (out->kind == JINJA_UNDEFINED && is_given(call->slots[1])) *out = call->slots[1];
+    if (out->kind == JINJA_UNDEFINED && st_jinja_given_value(call->slots[1])) *out = call->slots[1];
     return !folded || fold_case(machine, out);
 }
 
@@ -337,22 +319,14 @@ static bool filter_groupby(jinja_machine *machine, const jinja_call *call, jinja
 
 /* ---- map, select, reject ---- */
 
-static const jinja_keyword *find_keyword(const jinja_arguments *arguments, const char *name)
-{
-    for (size_t i = 0; i < arguments->keyword_count; i++) {
-        if (st_str_is(arguments->keywords[i].name, name)) return &arguments->keywords[i];
-    }
-    return NULL;
-}
-
 /* The filter or test that the argument at `index` names, and the arguments after it. */
 static bool named_row(jinja_machine *machine, const jinja_arguments *given, size_t index, bool is_test,
                       const jinja_native **native, jinja_arguments *rest)
 {
     const jinja_string *name;
     if (!st_jinja_want_string(machine, given->items[index], is_test ? "test" : "filter", &name)) return false;
-    *native = is_test ? st_jinja_find_test(st_jinja_view(name)) : st_jinja_find_filter(st_jinja_view(name));
     st_str text = st_jinja_view(name);
+    *native = is_test ? st_jinja_find(&st_jinja_tests, text) : st_jinja_find_filter(text);
     if (text.length > 100) text.length = 100;
     if (!*native) return st_jinja_fail(machine, "no %s named '%.*s'", is_test ? "test" : "filter", ST_STR_ARG(text));
     *rest = *given;
@@ -376,8 +350,8 @@ static bool fill_map(jinja_machine *machine, const jinja_call *call, jinja_list 
     jinja_arguments rest = {0};
     jinja_iterator iterator;
     jinja_value item;
-    const jinja_keyword *attribute = find_keyword(&call->rest, "attribute"),
-                        *fallback = find_keyword(&call->rest, "default");
+    const jinja_keyword *attribute = st_jinja_find_keyword(&call->rest, ST_STR("attribute")),
+                        *fallback = st_jinja_find_keyword(&call->rest, ST_STR("default"));
     if (!st_jinja_truth(call->self)) return true; /* no items, and Jinja does not check the arguments */
     if (call->rest.count == 0 && !attribute) return st_jinja_fail(machine, "map requires a filter argument");
     if (call->rest.count && !named_row(machine, &call->rest, 0, false, &native, &rest)) return false;
@@ -391,8 +365,11 @@ static bool fill_map(jinja_machine *machine, const jinja_call *call, jinja_list 
 
 LAZY_FILTER(map)
 
-static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attribute, bool wanted, jinja_list *list)
+enum { SELECT = 1, BY_ATTRIBUTE = 2 };
+
+static bool fill_choice(jinja_machine *machine, const jinja_call *call, jinja_list *list)
 {
+    bool by_attribute = call->mode & BY_ATTRIBUTE, wanted = call->mode & SELECT;
     const jinja_arguments *given = &call->rest;
     const jinja_native *native = NULL;
     jinja_arguments rest = {0};
@@ -412,38 +389,28 @@ static bool choose(jinja_machine *machine, const jinja_call *call, bool by_attri
     return machine->status == STRATA_OK;
 }
 
-#define CHOOSING_FILTER(name, by_attribute, wanted)                                                  \
-    static bool fill_##name(jinja_machine *machine, const jinja_call *call, jinja_list *list)          \
-    {                                                                                                  \
-        return choose(machine, call, by_attribute, wanted, list);                                      \
-    }                                                                                                  \
-    LAZY_FILTER(name)
-
-CHOOSING_FILTER(select, false, true)
-CHOOSING_FILTER(reject, false, false)
-CHOOSING_FILTER(selectattr, true, true)
-CHOOSING_FILTER(rejectattr, true, false)
+LAZY_FILTER(choice)
 
 static const jinja_native sequence_rows[] = {
-    {"list", "", 0, filter_list},
-    {"first", "", 0, filter_first},
-    {"last", "", 0, filter_last},
-    {"reverse", "", 0, filter_reverse},
-    {"join", "d attribute", 0, filter_join},
-    {"items", "", 0, filter_items},
-    {"sort", "reverse case_sensitive attribute", 0, filter_sort},
-    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort},
-    {"min", "case_sensitive attribute", 0, filter_min},
-    {"max", "case_sensitive attribute", 0, filter_max},
-    {"sum", "attribute start", 0, filter_sum},
-    {"unique", "case_sensitive attribute", 0, filter_unique},
-    {"batch", "linecount fill_with", 1, filter_batch},
-    {"slice", "slices fill_with", 1, filter_slice},
-    {"groupby", "attribute default case_sensitive", 1, filter_groupby},
-    {"map", "* **", 0, filter_map},
-    {"select", "* **", 0, filter_select},
-    {"reject", "* **", 0, filter_reject},
-    {"selectattr", "* **", 0, filter_selectattr},
-    {"rejectattr", "* **", 0, filter_rejectattr},
+    {"list", "", 0, filter_list, 0},
+    {"first", "", 0, filter_first, 0},
+    {"last", "", 0, filter_last, 0},
+    {"reverse", "", 0, filter_reverse, 0},
+    {"join", "d attribute", 0, filter_join, 0},
+    {"items", "", 0, filter_items, 0},
+    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0},
+    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0},
+    {"min", "case_sensitive attribute", 0, filter_extreme, -1},
+    {"max", "case_sensitive attribute", 0, filter_extreme, 1},
+    {"sum", "attribute start", 0, filter_sum, 0},
+    {"unique", "case_sensitive attribute", 0, filter_unique, 0},
+    {"batch", "linecount fill_with", 1, filter_batch, 0},
+    {"slice", "slices fill_with", 1, filter_slice, 0},
+    {"groupby", "attribute default case_sensitive", 1, filter_groupby, 0},
+    {"map", "* **", 0, filter_map, 0},
+    {"select", "* **", 0, filter_choice, SELECT},
+    {"reject", "* **", 0, filter_choice, 0},
+    {"selectattr", "* **", 0, filter_choice, SELECT | BY_ATTRIBUTE},
+    {"rejectattr", "* **", 0, filter_choice, BY_ATTRIBUTE},
 };
 const jinja_native_table st_jinja_sequence_filters = {sequence_rows, sizeof sequence_rows / sizeof *sequence_rows};

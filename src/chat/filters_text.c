@@ -4,17 +4,12 @@
 
 /* Filters of text. A value that is not a string is converted first, as in Jinja. */
 
-static bool self_text(jinja_machine *machine, const jinja_call *call, const jinja_string **out)
-{
-    return st_jinja_to_string(machine, call->self, out);
-}
-
 /* Applies a string method to the value as text. */
 static bool as_method(jinja_machine *machine, const jinja_call *call, const char *method,
                       const jinja_arguments *arguments, jinja_value *out)
 {
     const jinja_string *text;
-    return self_text(machine, call, &text) &&
+    return st_jinja_to_string(machine, call->self, &text) &&
            st_jinja_call_native(machine, st_jinja_find(&st_jinja_string_methods, st_str_from(method)),
                                 st_jinja_text(text), arguments, out);
 }
@@ -25,25 +20,10 @@ static bool filter_trim(jinja_machine *machine, const jinja_call *call, jinja_va
     return as_method(machine, call, "strip", &arguments, out);
 }
 
-static bool change_case(jinja_machine *machine, const jinja_call *call, jinja_case change, jinja_value *out)
+static bool filter_case(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
-    return self_text(machine, call, &text) && st_jinja_string_case(machine, text, change, out);
-}
-
-static bool filter_upper(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return change_case(machine, call, JINJA_UPPER, out);
-}
-
-static bool filter_lower(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return change_case(machine, call, JINJA_LOWER, out);
-}
-
-static bool filter_capitalize(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return change_case(machine, call, JINJA_CAPITALIZE, out);
+    return st_jinja_to_string(machine, call->self, &text) && st_jinja_string_case(machine, text, (jinja_case)call->mode, out);
 }
 
 static bool starts_word(uint32_t code)
@@ -57,7 +37,7 @@ static bool filter_title(jinja_machine *machine, const jinja_call *call, jinja_v
     const jinja_string *text;
     jinja_builder builder = {.machine = machine};
     bool at_start = true;
-    if (!self_text(machine, call, &text)) return false;
+    if (!st_jinja_to_string(machine, call->self, &text)) return false;
     for (size_t i = 0, length; i < text->length; i += length) {
         uint32_t code = st_jinja_string_code(text, i, &length);
         jinja_value piece, changed;
@@ -75,8 +55,8 @@ static bool filter_replace(jinja_machine *machine, const jinja_call *call, jinja
 {
     const jinja_string *text, *from, *to;
     int64_t limit = -1;
-    bool limited = st_jinja_given(call->slots[2]) && call->slots[2].kind != JINJA_NONE;
-    return self_text(machine, call, &text) && st_jinja_to_string(machine, call->slots[0], &from) &&
+    bool limited = st_jinja_given_value(call->slots[2]);
+    return st_jinja_to_string(machine, call->self, &text) && st_jinja_to_string(machine, call->slots[0], &from) &&
            st_jinja_to_string(machine, call->slots[1], &to) &&
            (!limited || st_jinja_integer_of(machine, call->slots[2], "replace", &limit)) &&
            st_jinja_string_replace(machine, text, from, to, limit, out);
@@ -85,7 +65,7 @@ static bool filter_replace(jinja_machine *machine, const jinja_call *call, jinja
 static bool filter_string(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
-    if (!self_text(machine, call, &text)) return false;
+    if (!st_jinja_to_string(machine, call->self, &text)) return false;
     *out = st_jinja_text(text);
     return true;
 }
@@ -103,14 +83,14 @@ static bool mark_safe(jinja_machine *machine, const jinja_string *text, jinja_va
 static bool filter_safe(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
-    return self_text(machine, call, &text) && mark_safe(machine, text, out);
+    return st_jinja_to_string(machine, call->self, &text) && mark_safe(machine, text, out);
 }
 
 static bool filter_force_escape(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
     jinja_value escaped;
-    return self_text(machine, call, &text) && st_jinja_string_escape(machine, text, &escaped) &&
+    return st_jinja_to_string(machine, call->self, &text) && st_jinja_string_escape(machine, text, &escaped) &&
            mark_safe(machine, escaped.string, out);
 }
 
@@ -165,7 +145,7 @@ static bool filter_format(jinja_machine *machine, const jinja_call *call, jinja_
     if (call->rest.count && call->rest.keyword_count) {
         return st_jinja_fail(machine, "format: positional and keyword arguments do not go together");
     }
-    return self_text(machine, call, &pattern) &&
+    return st_jinja_to_string(machine, call->self, &pattern) &&
            st_jinja_format_percent(machine, pattern, &call->rest, st_jinja_none(), out);
 }
 
@@ -181,7 +161,7 @@ static bool filter_wordcount(jinja_machine *machine, const jinja_call *call, jin
     const jinja_string *text;
     int64_t count = 0;
     bool inside = false;
-    if (!self_text(machine, call, &text) || !st_jinja_charge_bytes(machine, text->length)) return false;
+    if (!st_jinja_to_string(machine, call->self, &text) || !st_jinja_charge_bytes(machine, text->length)) return false;
     for (size_t i = 0, length; i < text->length; i += length) {
         uint32_t code = st_jinja_string_code(text, i, &length);
         bool is_word = code >= 0x80 ? !st_jinja_is_space(code)
@@ -207,10 +187,8 @@ static bool filter_truncate(jinja_machine *machine, const jinja_call *call, jinj
     if (!st_jinja_want_string(machine, call->self, "truncate", &text)) return false;
     if (st_jinja_given(call->slots[0]) && !st_jinja_integer_of(machine, call->slots[0], "truncate", &length))
         return false;
-    if (st_jinja_given(call->slots[3]) && call->slots[3].kind != JINJA_NONE &&
-        !st_jinja_integer_of(machine, call->slots[3], "truncate", &leeway)) {
+    if (st_jinja_given_value(call->slots[3]) && !st_jinja_integer_of(machine, call->slots[3], "truncate", &leeway))
         return false;
-    }
     if (!st_jinja_given(dots) && !st_jinja_string_new(machine, ST_STR("..."), false, &dots)) return false;
     if (!st_jinja_want_string(machine, dots, "truncate", &end)) return false;
     int64_t count = (int64_t)st_jinja_string_count(text), mark = (int64_t)st_jinja_string_count(end);
@@ -227,21 +205,21 @@ static bool filter_truncate(jinja_machine *machine, const jinja_call *call, jinj
 }
 
 static const jinja_native text_rows[] = {
-    {"trim", "chars", 0, filter_trim},
-    {"upper", "", 0, filter_upper},
-    {"lower", "", 0, filter_lower},
-    {"capitalize", "", 0, filter_capitalize},
-    {"title", "", 0, filter_title},
-    {"replace", "old new count", 2, filter_replace},
-    {"string", "", 0, filter_string},
-    {"safe", "", 0, filter_safe},
-    {"escape", "", 0, filter_escape},
-    {"e", "", 0, filter_escape},
-    {"forceescape", "", 0, filter_force_escape},
-    {"indent", "width first blank", 0, filter_indent},
-    {"format", "* **", 0, filter_format},
-    {"center", "width", 0, filter_center},
-    {"wordcount", "", 0, filter_wordcount},
-    {"truncate", "length killwords end leeway", 0, filter_truncate},
+    {"trim", "chars", 0, filter_trim, 0},
+    {"upper", "", 0, filter_case, JINJA_UPPER},
+    {"lower", "", 0, filter_case, JINJA_LOWER},
+    {"capitalize", "", 0, filter_case, JINJA_CAPITALIZE},
+    {"title", "", 0, filter_title, 0},
+    {"replace", "old new count", 2, filter_replace, 0},
+    {"string", "", 0, filter_string, 0},
+    {"safe", "", 0, filter_safe, 0},
+    {"escape", "", 0, filter_escape, 0},
+    {"e", "", 0, filter_escape, 0},
+    {"forceescape", "", 0, filter_force_escape, 0},
+    {"indent", "width first blank", 0, filter_indent, 0},
+    {"format", "* **", 0, filter_format, 0},
+    {"center", "width", 0, filter_center, 0},
+    {"wordcount", "", 0, filter_wordcount, 0},
+    {"truncate", "length killwords end leeway", 0, filter_truncate, 0},
 };
 const jinja_native_table st_jinja_text_filters = {text_rows, sizeof text_rows / sizeof *text_rows};

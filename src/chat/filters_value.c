@@ -171,7 +171,7 @@ static bool separator_of(jinja_machine *machine, jinja_value pair, size_t index,
 {
     bool given = pair.kind == JINJA_TUPLE || pair.kind == JINJA_LIST;
     if (given && pair.list->count == 2) return st_jinja_want_string(machine, pair.list->items[index], "tojson", out);
-    if (st_jinja_given(pair) && pair.kind != JINJA_NONE)
+    if (st_jinja_given_value(pair))
         return st_jinja_fail(machine, "tojson: separators must be a pair of strings");
     jinja_value text;
     if (!st_jinja_string_new(machine, st_str_from(fallback), false, &text)) return false;
@@ -184,7 +184,7 @@ static bool json_indent(jinja_machine *machine, jinja_value indent, const jinja_
     jinja_string blank = {.bytes = " ", .length = 1, .ascii = true};
     jinja_value text = indent;
     int64_t width;
-    if (!st_jinja_given(indent) || indent.kind == JINJA_NONE) return true;
+    if (!st_jinja_given_value(indent)) return true;
     if (indent.kind != JINJA_STRING) {
         if (!st_jinja_integer_of(machine, indent, "tojson", &width)) return false;
         if (!st_jinja_string_repeat(machine, &blank, width, &text)) return false;
@@ -204,15 +204,15 @@ static bool filter_tojson(jinja_machine *machine, const jinja_call *call, jinja_
 }
 
 static const jinja_native value_rows[] = {
-    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson},
-    {"default", "default_value boolean", 0, filter_default},
-    {"d", "default_value boolean", 0, filter_default},
-    {"length", "", 0, filter_length},
-    {"count", "", 0, filter_length},
-    {"attr", "name", 1, filter_attr},
-    {"int", "default base", 0, filter_int},
-    {"float", "default", 0, filter_float},
-    {"abs", "", 0, filter_abs},
-    {"round", "precision method", 0, filter_round},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson, 0},
+    {"default", "default_value boolean", 0, filter_default, 0},
+    {"d", "default_value boolean", 0, filter_default, 0},
+    {"length", "", 0, filter_length, 0},
+    {"count", "", 0, filter_length, 0},
+    {"attr", "name", 1, filter_attr, 0},
+    {"int", "default base", 0, filter_int, 0},
+    {"float", "default", 0, filter_float, 0},
+    {"abs", "", 0, filter_abs, 0},
+    {"round", "precision method", 0, filter_round, 0},
 };
 const jinja_native_table st_jinja_value_filters = {value_rows, sizeof value_rows / sizeof *value_rows};

@@ -49,7 +49,7 @@ static bool add_pairs(jinja_machine *machine, jinja_dict *dict, jinja_value pair
     return machine->status == STRATA_OK;
 }
 
-static bool make_dict(jinja_machine *machine, const jinja_call *call, jinja_kind kind, jinja_value *out)
+static bool global_dict(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     jinja_dict *dict = st_jinja_dict_new(machine, call->rest.keyword_count);
     if (!dict) return false;
@@ -59,18 +59,8 @@ static bool make_dict(jinja_machine *machine, const jinja_call *call, jinja_kind
         if (!st_jinja_string_new(machine, call->rest.keywords[i].name, false, &name)) return false;
         if (!st_jinja_dict_set(machine, dict, name, call->rest.keywords[i].value)) return false;
     }
-    *out = (jinja_value){.kind = kind, .dict = dict};
+    *out = (jinja_value){.kind = (jinja_kind)call->mode, .dict = dict};
     return true;
-}
-
-static bool global_dict(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return make_dict(machine, call, JINJA_DICT, out);
-}
-
-static bool global_namespace(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return make_dict(machine, call, JINJA_NAMESPACE, out);
 }
 
 static bool global_raise(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -104,7 +94,7 @@ static bool joiner_call(jinja_machine *machine, const jinja_call *call, jinja_va
 
 static bool global_joiner(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    static const jinja_native row = {"joiner", "", 0, joiner_call};
+    static const jinja_native row = {"joiner", "", 0, joiner_call, 0};
     jinja_bound *bound = st_jinja_alloc(machine, 1, sizeof *bound);
     jinja_dict *state = st_jinja_dict_new(machine, 2);
     jinja_value separator = call->slots[0], used, key;
@@ -120,11 +110,11 @@ static bool global_joiner(jinja_machine *machine, const jinja_call *call, jinja_
 }
 
 static const jinja_native global_rows[] = {
-    {"range", "start stop step", 1, global_range},
-    {"dict", "pairs **", 0, global_dict},
-    {"namespace", "pairs **", 0, global_namespace},
-    {"joiner", "sep", 0, global_joiner},
-    {"raise_exception", "message", 1, global_raise},
-    {"strftime_now", "format", 1, global_strftime},
+    {"range", "start stop step", 1, global_range, 0},
+    {"dict", "pairs **", 0, global_dict, JINJA_DICT},
+    {"namespace", "pairs **", 0, global_dict, JINJA_NAMESPACE},
+    {"joiner", "sep", 0, global_joiner, 0},
+    {"raise_exception", "message", 1, global_raise, 0},
+    {"strftime_now", "format", 1, global_strftime, 0},
 };
 const jinja_native_table st_jinja_globals = {global_rows, sizeof global_rows / sizeof *global_rows};

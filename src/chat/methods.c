@@ -21,41 +21,21 @@ static bool dict_get(jinja_machine *machine, const jinja_call *call, jinja_value
     return true;
 }
 
-static jinja_list *view_new(jinja_machine *machine, const jinja_dict *dict, const char *type_name, jinja_value *out)
+enum { KEYS = 1, VALUES = 2, ITEMS = KEYS | VALUES };
+
+static bool dict_view(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
+    static const char *const type_names[] = {[KEYS] = "dict_keys", [VALUES] = "dict_values", [ITEMS] = "dict_items"};
+    const jinja_dict *dict = call->self.dict;
     jinja_list *list = st_jinja_list_new(machine, dict->count);
-    if (!list || !st_jinja_charge(machine, dict->count)) return NULL;
-    list->type_name = type_name;
-    *out = (jinja_value){.kind = JINJA_VIEW, .list = list};
-    return list;
-}
-
-static bool dict_items(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    const jinja_dict *dict = call->self.dict;
-    jinja_list *list = view_new(machine, dict, "dict_items", out);
-    if (!list) return false;
+    if (!list || !st_jinja_charge(machine, dict->count)) return false;
     for (size_t i = 0; i < dict->count; i++, list->count++) {
-        if (!st_jinja_pair(machine, dict->entries[i].key, dict->entries[i].value, &list->items[i])) return false;
+        const jinja_entry *entry = &dict->entries[i];
+        list->items[i] = call->mode == KEYS ? entry->key : entry->value;
+        if (call->mode == ITEMS && !st_jinja_pair(machine, entry->key, entry->value, &list->items[i])) return false;
     }
-    return true;
-}
-
-static bool dict_keys(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    const jinja_dict *dict = call->self.dict;
-    jinja_list *list = view_new(machine, dict, "dict_keys", out);
-    if (!list) return false;
-    for (size_t i = 0; i < dict->count; i++) list->items[list->count++] = dict->entries[i].key;
-    return true;
-}
-
-static bool dict_values(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    const jinja_dict *dict = call->self.dict;
-    jinja_list *list = view_new(machine, dict, "dict_values", out);
-    if (!list) return false;
-    for (size_t i = 0; i < dict->count; i++) list->items[list->count++] = dict->entries[i].value;
+    list->type_name = type_names[call->mode];
+    *out = (jinja_value){.kind = JINJA_VIEW, .list = list};
     return true;
 }
 
@@ -97,30 +77,30 @@ static bool list_count(jinja_machine *machine, const jinja_call *call, jinja_val
 }
 
 static const jinja_native dict_rows[] = {
-    {"get", "key default", 1, dict_get},
-    {"items", "", 0, dict_items},
-    {"keys", "", 0, dict_keys},
-    {"values", "", 0, dict_values},
-    {"copy", "", 0, same_object},
-    {"clear", "", 0, NULL},
-    {"pop", "", 0, NULL},
-    {"popitem", "", 0, NULL},
-    {"setdefault", "", 0, NULL},
-    {"update", "", 0, NULL},
+    {"get", "key default", 1, dict_get, 0},
+    {"items", "", 0, dict_view, ITEMS},
+    {"keys", "", 0, dict_view, KEYS},
+    {"values", "", 0, dict_view, VALUES},
+    {"copy", "", 0, same_object, 0},
+    {"clear", "", 0, NULL, 0},
+    {"pop", "", 0, NULL, 0},
+    {"popitem", "", 0, NULL, 0},
+    {"setdefault", "", 0, NULL, 0},
+    {"update", "", 0, NULL, 0},
 };
 const jinja_native_table st_jinja_dict_methods = {dict_rows, sizeof dict_rows / sizeof *dict_rows};
 
 static const jinja_native list_rows[] = {
-    {"index", "value", 1, list_index},
-    {"count", "value", 1, list_count},
-    {"copy", "", 0, same_object},
-    {"append", "", 0, NULL},
-    {"clear", "", 0, NULL},
-    {"extend", "", 0, NULL},
-    {"insert", "", 0, NULL},
-    {"pop", "", 0, NULL},
-    {"remove", "", 0, NULL},
-    {"reverse", "", 0, NULL},
-    {"sort", "", 0, NULL},
+    {"index", "value", 1, list_index, 0},
+    {"count", "value", 1, list_count, 0},
+    {"copy", "", 0, same_object, 0},
+    {"append", "", 0, NULL, 0},
+    {"clear", "", 0, NULL, 0},
+    {"extend", "", 0, NULL, 0},
+    {"insert", "", 0, NULL, 0},
+    {"pop", "", 0, NULL, 0},
+    {"remove", "", 0, NULL, 0},
+    {"reverse", "", 0, NULL, 0},
+    {"sort", "", 0, NULL, 0},
 };
 const jinja_native_table st_jinja_list_methods = {list_rows, sizeof list_rows / sizeof *list_rows};

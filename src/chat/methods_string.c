@@ -2,56 +2,23 @@
 #include "chat/native.h"
 #include "chat/printf.h"
 
-/* Methods of strings that return strings or lists of strings. */
+/* Methods of strings that return strings or lists of strings. The mode of a row is the side of the string that the
+ * method works from, or the case that it changes to. */
+enum { LEFT = JINJA_STRIP_LEFT, RIGHT = JINJA_STRIP_RIGHT, BOTH = LEFT | RIGHT };
 
 /* ---- strip, case, replace ---- */
 
-static bool strip_sides(jinja_machine *machine, const jinja_call *call, unsigned sides, jinja_value *out)
-{
-    const jinja_string *characters = NULL;
-    bool given = st_jinja_given(call->slots[0]) && call->slots[0].kind != JINJA_NONE;
-    if (given && !st_jinja_want_string(machine, call->slots[0], "strip()", &characters)) return false;
-    return st_jinja_string_strip(machine, call->self.string, characters, sides, out);
-}
-
 static bool method_strip(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    return strip_sides(machine, call, JINJA_STRIP_LEFT | JINJA_STRIP_RIGHT, out);
+    const jinja_string *characters = NULL;
+    bool given = st_jinja_given_value(call->slots[0]);
+    if (given && !st_jinja_want_string(machine, call->slots[0], "strip()", &characters)) return false;
+    return st_jinja_string_strip(machine, call->self.string, characters, (unsigned)call->mode, out);
 }
 
-static bool method_lstrip(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool method_case(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    return strip_sides(machine, call, JINJA_STRIP_LEFT, out);
-}
-
-static bool method_rstrip(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return strip_sides(machine, call, JINJA_STRIP_RIGHT, out);
-}
-
-static bool method_upper(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return st_jinja_string_case(machine, call->self.string, JINJA_UPPER, out);
-}
-
-static bool method_lower(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return st_jinja_string_case(machine, call->self.string, JINJA_LOWER, out);
-}
-
-static bool method_title(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return st_jinja_string_case(machine, call->self.string, JINJA_TITLE, out);
-}
-
-static bool method_capitalize(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return st_jinja_string_case(machine, call->self.string, JINJA_CAPITALIZE, out);
-}
-
-static bool method_swapcase(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return st_jinja_string_case(machine, call->self.string, JINJA_SWAPCASE, out);
+    return st_jinja_string_case(machine, call->self.string, (jinja_case)call->mode, out);
 }
 
 static bool method_replace(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -64,21 +31,16 @@ static bool method_replace(jinja_machine *machine, const jinja_call *call, jinja
            st_jinja_string_replace(machine, call->self.string, from, to, limit, out);
 }
 
-static bool method_remove_prefix(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool method_remove(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    const jinja_string *self = call->self.string, *prefix;
-    if (!st_jinja_want_string(machine, call->slots[0], "removeprefix()", &prefix)) return false;
-    bool has = prefix->length <= self->length && memcmp(self->bytes, prefix->bytes, prefix->length) == 0;
-    return st_jinja_string_slice(machine, self, has ? prefix->length : 0, self->length, out);
-}
-
-static bool method_remove_suffix(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    const jinja_string *self = call->self.string, *suffix;
-    if (!st_jinja_want_string(machine, call->slots[0], "removesuffix()", &suffix)) return false;
-    bool has = suffix->length <= self->length &&
-               memcmp(self->bytes + self->length - suffix->length, suffix->bytes, suffix->length) == 0;
-    return st_jinja_string_slice(machine, self, 0, has ? self->length - suffix->length : self->length, out);
+    const jinja_string *self = call->self.string, *part;
+    bool suffix = call->mode == RIGHT;
+    if (!st_jinja_want_string(machine, call->slots[0], suffix ? "removesuffix()" : "removeprefix()", &part))
+        return false;
+    size_t from = suffix ? 0 : part->length, to = suffix ? self->length - part->length : self->length;
+    bool has = part->length <= self->length &&
+               memcmp(self->bytes + (suffix ? to : 0), part->bytes, part->length) == 0;
+    return st_jinja_string_slice(machine, self, has ? from : 0, has ? to : self->length, out);
 }
 
 /* ---- split ---- */
@@ -124,38 +86,19 @@ static bool split_at(jinja_machine *machine, const jinja_string *string, const j
     return push_slice(machine, list, string, position, string->length);
 }
 
-static void reverse_items(jinja_list *list)
-{
-    for (size_t i = 0; i < list->count / 2; i++) {
-        jinja_value item = list->items[i];
-        list->items[i] = list->items[list->count - 1 - i];
-        list->items[list->count - 1 - i] = item;
-    }
-}
-
-/* The last position of `part` before `end`; SIZE_MAX: none. */
-static size_t find_last(const jinja_string *string, const jinja_string *part, size_t end)
-{
-    if (part->length > end) return SIZE_MAX;
-    for (size_t i = end - part->length + 1; i-- > 0;) {
-        if (memcmp(string->bytes + i, part->bytes, part->length) == 0) return i;
-    }
-    return SIZE_MAX;
-}
-
 static bool split_at_right(jinja_machine *machine, const jinja_string *string, const jinja_string *separator,
                            int64_t limit, jinja_list *list)
 {
-    size_t end = string->length;
+    jinja_string before = *string; /* what is left to split */
     if (!st_jinja_charge_search(machine, string->length, separator->length)) return false;
     for (; limit != 0; limit--) {
-        size_t found = find_last(string, separator, end);
+        size_t found = st_jinja_string_find_last(&before, separator, 0);
         if (found == SIZE_MAX) break;
-        if (!push_slice(machine, list, string, found + separator->length, end)) return false;
-        end = found;
+        if (!push_slice(machine, list, string, found + separator->length, before.length)) return false;
+        before.length = found;
     }
-    if (!push_slice(machine, list, string, 0, end)) return false;
-    reverse_items(list);
+    if (!push_slice(machine, list, string, 0, before.length)) return false;
+    st_jinja_list_reverse(list);
     return true;
 }
 
@@ -186,22 +129,22 @@ static bool split_space_right(jinja_machine *machine, const jinja_string *string
             return false;
         }
     }
-    reverse_items(list);
+    st_jinja_list_reverse(list);
     return true;
 }
 
-static bool split(jinja_machine *machine, const jinja_call *call, bool right, jinja_value *out)
+static bool method_split(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *self = call->self.string, *separator = NULL;
     int64_t limit = -1;
     jinja_list *list = st_jinja_list_new(machine, 0);
-    bool given = st_jinja_given(call->slots[0]) && call->slots[0].kind != JINJA_NONE, ok;
+    bool given = st_jinja_given_value(call->slots[0]), ok;
     if (!list || !st_jinja_charge_bytes(machine, self->length)) return false;
     if (given && !st_jinja_want_string(machine, call->slots[0], "split()", &separator)) return false;
     if (given && separator->length == 0) return st_jinja_fail(machine, "empty separator");
     if (st_jinja_given(call->slots[1]) && !st_jinja_integer_of(machine, call->slots[1], "split()", &limit))
         return false;
-    if (right)
+    if (call->mode == RIGHT)
         ok = given ? split_at_right(machine, self, separator, limit, list)
                    : split_space_right(machine, self, limit, list);
     else ok = given ? split_at(machine, self, separator, limit, list) : split_space(machine, self, limit, list);
@@ -209,39 +152,20 @@ static bool split(jinja_machine *machine, const jinja_call *call, bool right, ji
     return ok;
 }
 
-static bool method_split(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool method_partition(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    return split(machine, call, false, out);
-}
-
-static bool method_rsplit(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return split(machine, call, true, out);
-}
-
-static bool partition(jinja_machine *machine, const jinja_call *call, bool right, jinja_value *out)
-{
+    bool right = call->mode == RIGHT;
     const jinja_string *self = call->self.string, *separator;
     jinja_list *list = st_jinja_list_new(machine, 3);
     if (!list || !st_jinja_want_string(machine, call->slots[0], "partition()", &separator)) return false;
     if (separator->length == 0) return st_jinja_fail(machine, "empty separator");
     if (!st_jinja_charge_search(machine, self->length, right ? separator->length : 1)) return false;
-    size_t found = right ? find_last(self, separator, self->length) : st_jinja_string_find(self, separator, 0);
+    size_t found = right ? st_jinja_string_find_last(self, separator, 0) : st_jinja_string_find(self, separator, 0);
     size_t from = found, to = found + separator->length;
     if (found == SIZE_MAX) from = to = right ? 0 : self->length;
     *out = (jinja_value){.kind = JINJA_TUPLE, .list = list};
     return push_slice(machine, list, self, 0, from) && push_slice(machine, list, self, from, to) &&
            push_slice(machine, list, self, to, self->length);
-}
-
-static bool method_partition(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return partition(machine, call, false, out);
-}
-
-static bool method_rpartition(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return partition(machine, call, true, out);
 }
 
 static bool is_line_break(uint32_t code)
@@ -288,7 +212,7 @@ static bool method_format(jinja_machine *machine, const jinja_call *call, jinja_
     return st_jinja_format_braces(machine, call->self.string, &call->rest, out);
 }
 
-static bool pad(jinja_machine *machine, const jinja_call *call, bool left, bool right, jinja_value *out)
+static bool method_pad(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *self = call->self.string, *fill = NULL;
     int64_t width;
@@ -299,34 +223,16 @@ static bool pad(jinja_machine *machine, const jinja_call *call, bool left, bool 
         return st_jinja_fail(machine, "the fill character must be one character");
     size_t count = st_jinja_string_count(self), room = width > 0 && (uint64_t)width > count ? (size_t)width - count : 0;
     /* Python's rounding for center: the odd blank goes left when the width is odd too */
-    size_t before = !left    ? 0
-                    : !right ? room
-                             : room / 2 + (room & (size_t)width & 1),
-           after = right ? room - before : 0;
+    size_t before = call->mode == LEFT ? room : call->mode == RIGHT ? 0 : room / 2 + (room & (size_t)width & 1);
     jinja_value pieces[2];
     jinja_string blank = {.bytes = " ", .length = 1, .ascii = true};
     if (!st_jinja_string_repeat(machine, fill ? fill : &blank, (int64_t)before, &pieces[0]) ||
-        !st_jinja_string_repeat(machine, fill ? fill : &blank, (int64_t)after, &pieces[1])) {
+        !st_jinja_string_repeat(machine, fill ? fill : &blank, (int64_t)(room - before), &pieces[1])) {
         return false;
     }
     jinja_builder builder = {.machine = machine};
     return st_jinja_add_string(&builder, pieces[0].string) && st_jinja_add_string(&builder, self) &&
            st_jinja_add_string(&builder, pieces[1].string) && st_jinja_builder_finish(&builder, out);
-}
-
-static bool method_center(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return pad(machine, call, true, true, out);
-}
-
-static bool method_ljust(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return pad(machine, call, false, true, out);
-}
-
-static bool method_rjust(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return pad(machine, call, true, false, out);
 }
 
 static bool method_zfill(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -345,28 +251,28 @@ static bool method_zfill(jinja_machine *machine, const jinja_call *call, jinja_v
 }
 
 static const jinja_native string_rows[] = {
-    {"strip", "chars", 0, method_strip},
-    {"lstrip", "chars", 0, method_lstrip},
-    {"rstrip", "chars", 0, method_rstrip},
-    {"split", "sep maxsplit", 0, method_split},
-    {"rsplit", "sep maxsplit", 0, method_rsplit},
-    {"splitlines", "keepends", 0, method_splitlines},
-    {"partition", "sep", 1, method_partition},
-    {"rpartition", "sep", 1, method_rpartition},
-    {"replace", "old new count", 2, method_replace},
-    {"removeprefix", "prefix", 1, method_remove_prefix},
-    {"removesuffix", "suffix", 1, method_remove_suffix},
-    {"upper", "", 0, method_upper},
-    {"lower", "", 0, method_lower},
-    {"casefold", "", 0, method_lower},
-    {"title", "", 0, method_title},
-    {"capitalize", "", 0, method_capitalize},
-    {"swapcase", "", 0, method_swapcase},
-    {"join", "iterable", 1, method_join},
-    {"format", "* **", 0, method_format},
-    {"center", "width fillchar", 1, method_center},
-    {"ljust", "width fillchar", 1, method_ljust},
-    {"rjust", "width fillchar", 1, method_rjust},
-    {"zfill", "width", 1, method_zfill},
+    {"strip", "chars", 0, method_strip, BOTH},
+    {"lstrip", "chars", 0, method_strip, LEFT},
+    {"rstrip", "chars", 0, method_strip, RIGHT},
+    {"split", "sep maxsplit", 0, method_split, LEFT},
+    {"rsplit", "sep maxsplit", 0, method_split, RIGHT},
+    {"splitlines", "keepends", 0, method_splitlines, 0},
+    {"partition", "sep", 1, method_partition, LEFT},
+    {"rpartition", "sep", 1, method_partition, RIGHT},
+    {"replace", "old new count", 2, method_replace, 0},
+    {"removeprefix", "prefix", 1, method_remove, LEFT},
+    {"removesuffix", "suffix", 1, method_remove, RIGHT},
+    {"upper", "", 0, method_case, JINJA_UPPER},
+    {"lower", "", 0, method_case, JINJA_LOWER},
+    {"casefold", "", 0, method_case, JINJA_LOWER},
+    {"title", "", 0, method_case, JINJA_TITLE},
+    {"capitalize", "", 0, method_case, JINJA_CAPITALIZE},
+    {"swapcase", "", 0, method_case, JINJA_SWAPCASE},
+    {"join", "iterable", 1, method_join, 0},
+    {"format", "* **", 0, method_format, 0},
+    {"center", "width fillchar", 1, method_pad, BOTH},
+    {"ljust", "width fillchar", 1, method_pad, RIGHT},
+    {"rjust", "width fillchar", 1, method_pad, LEFT},
+    {"zfill", "width", 1, method_zfill, 0},
 };
 const jinja_native_table st_jinja_string_methods = {string_rows, sizeof string_rows / sizeof *string_rows};

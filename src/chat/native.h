@@ -21,6 +21,7 @@ typedef struct jinja_arguments {
 /* One call: the value before the dot, the bar or `is`, and the arguments in parameter order. */
 typedef struct jinja_call {
     jinja_value self;
+    int mode;                       /* of the row */
     jinja_value slots[JINJA_SLOTS]; /* MISSING: not passed */
     jinja_arguments rest;           /* further arguments of a row with * and ** */
 } jinja_call;
@@ -32,6 +33,7 @@ typedef struct jinja_native {
     const char *parameters; /* blank-separated names; then * and ** for further positional and keyword arguments */
     size_t required;
     jinja_function run;
+    int mode; /* tells the rows apart that share `run`: a direction, a case, a set of kinds */
 } jinja_native;
 
 struct jinja_bound {
@@ -51,7 +53,6 @@ extern const jinja_native_table st_jinja_list_methods, st_jinja_loop_methods, st
 
 const jinja_native *st_jinja_find(const jinja_native_table *table, st_str name); /* NULL: no such row */
 const jinja_native *st_jinja_find_filter(st_str name);
-const jinja_native *st_jinja_find_test(st_str name);
 
 /* Binds the arguments to the row's parameters and calls it. */
 bool st_jinja_call_native(jinja_machine *machine, const jinja_native *native, jinja_value self,
@@ -68,10 +69,16 @@ bool st_jinja_path(jinja_machine *machine, jinja_value object, jinja_value path,
 bool st_jinja_binary(jinja_machine *machine, unsigned operator, jinja_value a, jinja_value b, jinja_value *out);
 bool st_jinja_slice(jinja_machine *machine, jinja_value object, const jinja_value bounds[3], jinja_value *out);
 
+const jinja_keyword *st_jinja_find_keyword(const jinja_arguments *arguments, st_str name); /* NULL: not passed */
+
 /* Arguments of natives. `name` is for the message. */
 static inline bool st_jinja_given(jinja_value slot)
 {
     return slot.kind != JINJA_MISSING;
+}
+static inline bool st_jinja_given_value(jinja_value slot) /* neither absent nor None */
+{
+    return slot.kind != JINJA_MISSING && slot.kind != JINJA_NONE;
 }
 bool st_jinja_want_string(jinja_machine *machine, jinja_value value, const char *name, const jinja_string **out);
 

@@ -394,7 +394,7 @@ static jinja_node *native_node(parser *p, jinja_node_type type, const char *what
     st_str name;
     jinja_node *node = binary(p, type, line, subject, NULL);
     if (!node || !parse_dotted_name(p, &name)) return NULL;
-    node->native = type == JINJA_NODE_FILTER ? st_jinja_find_filter(name) : st_jinja_find_test(name);
+    node->native = type == JINJA_NODE_FILTER ? st_jinja_find_filter(name) : st_jinja_find(&st_jinja_tests, name);
     if (!st_jinja_string_new(p->machine, name, false, &node->constant)) return NULL;
     if (!node->native) note_unknown(p, what, name, line);
     return node;

@@ -7,72 +7,49 @@ static bool answer(jinja_value *out, bool value)
     return true;
 }
 
-#define SIMPLE_TEST(name, condition)                                                            \
-    static bool name(jinja_machine *machine, const jinja_call *call, jinja_value *out)          \
-    {                                                                                           \
-        jinja_value self = call->self;                                                          \
-        (void)machine;                                                                          \
-        return answer(out, condition);                                                          \
-    }
+/* The kind of the value is in the row's set. */
+static bool test_kind(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    (void)machine;
+    return answer(out, call->mode >> call->self.kind & 1);
+}
 
-SIMPLE_TEST(test_defined, self.kind != JINJA_UNDEFINED)
-SIMPLE_TEST(test_undefined, self.kind == JINJA_UNDEFINED)
-SIMPLE_TEST(test_none, self.kind == JINJA_NONE)
-SIMPLE_TEST(test_string, self.kind == JINJA_STRING)
-SIMPLE_TEST(test_mapping, self.kind == JINJA_DICT)
-SIMPLE_TEST(test_number, st_jinja_is_number(self))
-SIMPLE_TEST(test_integer, self.kind == JINJA_INTEGER)
-SIMPLE_TEST(test_float, self.kind == JINJA_FLOAT)
-SIMPLE_TEST(test_boolean, self.kind == JINJA_BOOL)
-SIMPLE_TEST(test_true, self.kind == JINJA_BOOL && self.boolean)
-SIMPLE_TEST(test_false, self.kind == JINJA_BOOL && !self.boolean)
-SIMPLE_TEST(test_callable, self.kind == JINJA_UNDEFINED || self.kind == JINJA_MACRO || self.kind == JINJA_NATIVE ||
-                               self.kind == JINJA_LOOP)
-SIMPLE_TEST(test_escaped, self.kind == JINJA_STRING && self.string->safe)
-SIMPLE_TEST(test_iterable, self.kind == JINJA_UNDEFINED || self.kind == JINJA_STRING || st_jinja_is_list(self) ||
-                               self.kind == JINJA_RANGE || self.kind == JINJA_DICT || self.kind == JINJA_LOOP)
-SIMPLE_TEST(test_sequence, self.kind == JINJA_UNDEFINED || self.kind == JINJA_STRING || self.kind == JINJA_LIST ||
-                               self.kind == JINJA_TUPLE || self.kind == JINJA_RANGE || self.kind == JINJA_DICT)
+enum {
+    UNDEFINED = 1 << JINJA_UNDEFINED,
+    NUMBER = 1 << JINJA_BOOL | 1 << JINJA_INTEGER | 1 << JINJA_FLOAT,
+    CALLABLE = UNDEFINED | 1 << JINJA_MACRO | 1 << JINJA_NATIVE | 1 << JINJA_LOOP,
+    SEQUENCE = UNDEFINED | 1 << JINJA_STRING | 1 << JINJA_LIST | 1 << JINJA_TUPLE | 1 << JINJA_RANGE | 1 << JINJA_DICT,
+    ITERABLE = SEQUENCE | 1 << JINJA_GENERATOR | 1 << JINJA_VIEW | 1 << JINJA_LOOP,
+};
+
+static bool test_boolean(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    (void)machine;
+    return answer(out, call->self.kind == JINJA_BOOL && call->self.boolean == (bool)call->mode);
+}
+
+static bool test_escaped(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+{
+    (void)machine;
+    return answer(out, call->self.kind == JINJA_STRING && call->self.string->safe);
+}
 
 static bool test_equal(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     bool equal;
-    return st_jinja_equal(machine, call->self, call->slots[0], &equal) && answer(out, equal);
+    return st_jinja_equal(machine, call->self, call->slots[0], &equal) && answer(out, equal == (bool)call->mode);
 }
 
-static bool test_unequal(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    bool equal;
-    return st_jinja_equal(machine, call->self, call->slots[0], &equal) && answer(out, !equal);
-}
+enum { LESS = 1, EQUAL = 2, GREATER = 4 };
 
-static bool order_of(jinja_machine *machine, const jinja_call *call, const char *operator, int *order)
+/* The value compares with the argument in one of the row's ways; a NaN in none. */
+static bool test_order(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    return st_jinja_compare(machine, call->self, call->slots[0], operator, order);
-}
-
-static bool test_less(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
+    static const char *const operators[] = {
+        [LESS] = "<", [LESS | EQUAL] = "<=", [GREATER] = ">", [GREATER | EQUAL] = ">="};
     int order;
-    return order_of(machine, call, "<", &order) && answer(out, order == -1);
-}
-
-static bool test_less_equal(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    int order;
-    return order_of(machine, call, "<=", &order) && answer(out, order == -1 || order == 0);
-}
-
-static bool test_greater(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    int order;
-    return order_of(machine, call, ">", &order) && answer(out, order == 1);
-}
-
-static bool test_greater_equal(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    int order;
-    return order_of(machine, call, ">=", &order) && answer(out, order == 1 || order == 0);
+    return st_jinja_compare(machine, call->self, call->slots[0], operators[call->mode], &order) &&
+           answer(out, order <= 1 && call->mode >> (order + 1) & 1);
 }
 
 static bool test_in(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -101,14 +78,9 @@ static bool remainder_is(jinja_machine *machine, jinja_value value, int64_t divi
            st_jinja_equal(machine, rest, st_jinja_integer(expected), &equal) && answer(out, equal);
 }
 
-static bool test_odd(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool test_parity(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    return remainder_is(machine, call->self, 2, 1, out);
-}
-
-static bool test_even(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return remainder_is(machine, call->self, 2, 0, out);
+    return remainder_is(machine, call->self, 2, call->mode, out);
 }
 
 static bool test_divisible(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -118,23 +90,14 @@ static bool test_divisible(jinja_machine *machine, const jinja_call *call, jinja
            remainder_is(machine, call->self, divisor, 0, out);
 }
 
-static bool has_case(jinja_machine *machine, const jinja_call *call, const char *method, jinja_value *out)
+static bool test_case(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     static const jinja_arguments none = {0};
+    st_str method = call->mode == JINJA_UPPER ? ST_STR("isupper") : ST_STR("islower");
     const jinja_string *text;
     return st_jinja_to_string(machine, call->self, &text) &&
-           st_jinja_call_native(machine, st_jinja_find(&st_jinja_string_queries, st_str_from(method)),
-                                st_jinja_text(text), &none, out);
-}
-
-static bool test_lower(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return has_case(machine, call, "islower", out);
-}
-
-static bool test_upper(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    return has_case(machine, call, "isupper", out);
+           st_jinja_call_native(machine, st_jinja_find(&st_jinja_string_queries, method), st_jinja_text(text), &none,
+                                out);
 }
 
 static bool test_filter(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -148,48 +111,48 @@ static bool test_test(jinja_machine *machine, const jinja_call *call, jinja_valu
 {
     const jinja_string *name;
     return st_jinja_want_string(machine, call->self, "test", &name) &&
-           answer(out, st_jinja_find_test(st_jinja_view(name)) != NULL);
+           answer(out, st_jinja_find(&st_jinja_tests, st_jinja_view(name)) != NULL);
 }
 
 static const jinja_native test_rows[] = {
-    {"defined", "", 0, test_defined},
-    {"undefined", "", 0, test_undefined},
-    {"none", "", 0, test_none},
-    {"string", "", 0, test_string},
-    {"mapping", "", 0, test_mapping},
-    {"iterable", "", 0, test_iterable},
-    {"sequence", "", 0, test_sequence},
-    {"number", "", 0, test_number},
-    {"integer", "", 0, test_integer},
-    {"float", "", 0, test_float},
-    {"boolean", "", 0, test_boolean},
-    {"true", "", 0, test_true},
-    {"false", "", 0, test_false},
-    {"callable", "", 0, test_callable},
-    {"escaped", "", 0, test_escaped},
-    {"sameas", "other", 1, test_same},
-    {"odd", "", 0, test_odd},
-    {"even", "", 0, test_even},
-    {"divisibleby", "num", 1, test_divisible},
-    {"lower", "", 0, test_lower},
-    {"upper", "", 0, test_upper},
-    {"in", "seq", 1, test_in},
-    {"filter", "", 0, test_filter},
-    {"test", "", 0, test_test},
-    {"==", "other", 1, test_equal},
-    {"eq", "other", 1, test_equal},
-    {"equalto", "other", 1, test_equal},
-    {"!=", "other", 1, test_unequal},
-    {"ne", "other", 1, test_unequal},
-    {"<", "other", 1, test_less},
-    {"lt", "other", 1, test_less},
-    {"lessthan", "other", 1, test_less},
-    {"<=", "other", 1, test_less_equal},
-    {"le", "other", 1, test_less_equal},
-    {">", "other", 1, test_greater},
-    {"gt", "other", 1, test_greater},
-    {"greaterthan", "other", 1, test_greater},
-    {">=", "other", 1, test_greater_equal},
-    {"ge", "other", 1, test_greater_equal},
+    {"defined", "", 0, test_kind, ~UNDEFINED},
+    {"undefined", "", 0, test_kind, UNDEFINED},
+    {"none", "", 0, test_kind, 1 << JINJA_NONE},
+    {"string", "", 0, test_kind, 1 << JINJA_STRING},
+    {"mapping", "", 0, test_kind, 1 << JINJA_DICT},
+    {"iterable", "", 0, test_kind, ITERABLE},
+    {"sequence", "", 0, test_kind, SEQUENCE},
+    {"number", "", 0, test_kind, NUMBER},
+    {"integer", "", 0, test_kind, 1 << JINJA_INTEGER},
+    {"float", "", 0, test_kind, 1 << JINJA_FLOAT},
+    {"boolean", "", 0, test_kind, 1 << JINJA_BOOL},
+    {"true", "", 0, test_boolean, true},
+    {"false", "", 0, test_boolean, false},
+    {"callable", "", 0, test_kind, CALLABLE},
+    {"escaped", "", 0, test_escaped, 0},
+    {"sameas", "other", 1, test_same, 0},
+    {"odd", "", 0, test_parity, 1},
+    {"even", "", 0, test_parity, 0},
+    {"divisibleby", "num", 1, test_divisible, 0},
+    {"lower", "", 0, test_case, JINJA_LOWER},
+    {"upper", "", 0, test_case, JINJA_UPPER},
+    {"in", "seq", 1, test_in, 0},
+    {"filter", "", 0, test_filter, 0},
+    {"test", "", 0, test_test, 0},
+    {"==", "other", 1, test_equal, true},
+    {"eq", "other", 1, test_equal, true},
+    {"equalto", "other", 1, test_equal, true},
+    {"!=", "other", 1, test_equal, false},
+    {"ne", "other", 1, test_equal, false},
+    {"<", "other", 1, test_order, LESS},
+    {"lt", "other", 1, test_order, LESS},
+    {"lessthan", "other", 1, test_order, LESS},
+    {"<=", "other", 1, test_order, LESS | EQUAL},
+    {"le", "other", 1, test_order, LESS | EQUAL},
+    {">", "other", 1, test_order, GREATER},
+    {"gt", "other", 1, test_order, GREATER},
+    {"greaterthan", "other", 1, test_order, GREATER},
+    {">=", "other", 1, test_order, GREATER | EQUAL},
+    {"ge", "other", 1, test_order, GREATER | EQUAL},
 };
 const jinja_native_table st_jinja_tests = {test_rows, sizeof test_rows / sizeof *test_rows};

@@ -94,15 +94,6 @@ bool st_jinja_add_string(jinja_builder *builder, const jinja_string *string)
     return st_jinja_add_slice(builder, string, 0, string->length);
 }
 
-bool st_jinja_add_fill(jinja_builder *builder, size_t count, char c)
-{
-    if (!builder_grow(builder, count)) return false;
-    for (size_t i = 0; i < count; i++) {
-        if (!add(builder, &c, NULL, 1, false)) return false;
-    }
-    return true;
-}
-
 bool st_jinja_add_code(jinja_builder *builder, uint32_t code, bool foreign)
 {
     char bytes[4];
@@ -136,14 +127,6 @@ bool st_jinja_string_new(jinja_machine *machine, st_str text, bool foreign, jinj
     jinja_string content = {.bytes = text.data ? text.data : "", .length = text.length, .foreign = foreign,
                             .ascii = !has_other(text.data, text.length)};
     return string_alloc(machine, content, out) != NULL;
-}
-
-bool st_jinja_string_copy(jinja_machine *machine, st_str text, bool foreign, jinja_value *out)
-{
-    char *bytes = st_jinja_alloc(machine, text.length, 1);
-    if (!bytes) return false;
-    if (text.length) memcpy(bytes, text.data, text.length);
-    return st_jinja_string_new(machine, (st_str){bytes, text.length}, foreign, out);
 }
 
 bool st_jinja_string_slice(jinja_machine *machine, const jinja_string *string, size_t from, size_t to, jinja_value *out)
@@ -262,6 +245,15 @@ size_t st_jinja_string_find(const jinja_string *string, const jinja_string *part
     if (part->length == 0) return from;
     const char *found = memmem(string->bytes + from, string->length - from, part->bytes, part->length);
     return found ? (size_t)(found - string->bytes) : SIZE_MAX;
+}
+
+size_t st_jinja_string_find_last(const jinja_string *string, const jinja_string *part, size_t from)
+{
+    if (from > string->length || part->length > string->length - from) return SIZE_MAX;
+    for (size_t i = string->length - part->length + 1; i-- > from;) {
+        if (memcmp(string->bytes + i, part->bytes, part->length) == 0) return i;
+    }
+    return SIZE_MAX;
 }
 
 bool st_jinja_is_space(uint32_t code)

@@ -21,7 +21,6 @@ bool st_jinja_add_bytes(jinja_builder *builder, const char *bytes, size_t length
 bool st_jinja_add_literal(jinja_builder *builder, const char *text); /* the template's own */
 bool st_jinja_add_slice(jinja_builder *builder, const jinja_string *string, size_t from, size_t to);
 bool st_jinja_add_string(jinja_builder *builder, const jinja_string *string);
-bool st_jinja_add_fill(jinja_builder *builder, size_t count, char c);
 bool st_jinja_add_code(jinja_builder *builder, uint32_t code, bool foreign);
 bool st_jinja_builder_finish(jinja_builder *builder, jinja_value *out);
 
@@ -37,7 +36,6 @@ static inline st_str st_jinja_view(const jinja_string *string)
 
 /* Does not copy: the bytes must outlive the value. */
 bool st_jinja_string_new(jinja_machine *machine, st_str text, bool foreign, jinja_value *out);
-bool st_jinja_string_copy(jinja_machine *machine, st_str text, bool foreign, jinja_value *out);
 bool st_jinja_string_slice(jinja_machine *machine, const jinja_string *string, size_t from, size_t to,
                            jinja_value *out);
 bool st_jinja_string_concat(jinja_machine *machine, const jinja_string *a, const jinja_string *b, jinja_value *out);
@@ -46,7 +44,9 @@ bool st_jinja_string_repeat(jinja_machine *machine, const jinja_string *string, 
 size_t st_jinja_string_count(const jinja_string *string);                 /* characters */
 size_t st_jinja_string_step(const jinja_string *string, size_t position); /* bytes of the character there */
 size_t st_jinja_string_offset(const jinja_string *string, size_t characters);
-size_t st_jinja_string_find(const jinja_string *string, const jinja_string *part, size_t from); /* SIZE_MAX: absent */
+/* The first or last match of `part` at or after `from`; SIZE_MAX: absent. */
+size_t st_jinja_string_find(const jinja_string *string, const jinja_string *part, size_t from);
+size_t st_jinja_string_find_last(const jinja_string *string, const jinja_string *part, size_t from);
 uint32_t st_jinja_string_code(const jinja_string *string, size_t position, size_t *length);
 
 bool st_jinja_is_space(uint32_t code); /* as Python's str.isspace */

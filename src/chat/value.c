@@ -155,6 +155,15 @@ bool st_jinja_list_push(jinja_machine *machine, jinja_list *list, jinja_value va
     return true;
 }
 
+void st_jinja_list_reverse(jinja_list *list)
+{
+    for (size_t i = 0; i < list->count / 2; i++) {
+        jinja_value item = list->items[i];
+        list->items[i] = list->items[list->count - 1 - i];
+        list->items[list->count - 1 - i] = item;
+    }
+}
+
 bool st_jinja_pair(jinja_machine *machine, jinja_value first, jinja_value second, jinja_value *out)
 {
     jinja_list *list = st_jinja_list_new(machine, 2);

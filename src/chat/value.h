@@ -192,6 +192,7 @@ bool st_jinja_undefined_hint(jinja_machine *machine, const char *hint, jinja_val
 bool st_jinja_fail_undefined(jinja_machine *machine, const jinja_undefined *undefined); /* names what is missing */
 
 jinja_list *st_jinja_list_new(jinja_machine *machine, size_t capacity);
+void st_jinja_list_reverse(jinja_list *list);
 bool st_jinja_list_push(jinja_machine *machine, jinja_list *list, jinja_value value);
 bool st_jinja_pair(jinja_machine *machine, jinja_value first, jinja_value second, jinja_value *out); /* a tuple */
 
