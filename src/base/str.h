@@ -20,6 +20,12 @@ static inline st_str st_str_from(const char *text)
     return (st_str){text, strlen(text)};
 }
 
+/* The first `length` bytes at most, for messages that quote a file or a template. */
+static inline st_str st_str_head(st_str text, size_t length)
+{
+    return (st_str){text.data, text.length < length ? text.length : length};
+}
+
 static inline bool st_str_equal(st_str a, st_str b)
 {
     return a.length == b.length && (a.length == 0 || memcmp(a.data, b.data, a.length) == 0);

@@ -130,9 +130,8 @@ bool st_jinja_item(jinja_machine *machine, jinja_value object, jinja_value key, 
         jinja_value *found;
         if (!st_jinja_dict_find(machine, object.dict, key, &found)) return false;
         if (found) *out = *found;
-    } else if (key.kind == JINJA_INTEGER || key.kind == JINJA_BOOL) {
-        int64_t index = key.kind == JINJA_BOOL ? (int64_t)key.boolean : key.integer;
-        if (!index_item(machine, object, index, out)) return false;
+    } else if (st_jinja_is_integer(key) && !index_item(machine, object, st_jinja_whole(key), out)) {
+        return false;
     }
     if (out->kind == JINJA_MISSING && key.kind == JINJA_STRING && !python_attribute(machine, object, key, out))
         return false;

@@ -65,12 +65,16 @@ typedef struct jinja_call_arguments {
     const jinja_node *double_star; /* **expression or NULL */
 } jinja_call_arguments;
 
+typedef struct jinja_parameter {
+    st_str name;
+    uint32_t symbol;
+    const jinja_node *fallback; /* NULL: no default */
+} jinja_parameter;
+
 typedef struct jinja_macro_definition {
     st_str name;
     uint32_t symbol;
-    uint32_t *parameters;         /* [parameter_count] symbols */
-    st_str *parameter_names;      /* [parameter_count] */
-    const jinja_node **defaults;  /* [parameter_count], NULL: none */
+    jinja_parameter *parameters; /* [parameter_count] */
     size_t parameter_count;
     bool uses_caller, uses_varargs, uses_kwargs;
     jinja_body body;

@@ -56,8 +56,7 @@ static bool bind_keywords(jinja_machine *machine, const jinja_native *native, co
         const jinja_keyword *keyword = &arguments->keywords[i];
         size_t slot = 0;
         while (slot < sig->count && !st_str_equal(sig->names[slot], keyword->name)) slot++;
-        st_str name = keyword->name;
-        if (name.length > 60) name.length = 60;
+        st_str name = st_str_head(keyword->name, 60);
         if (slot < sig->count && call->slots[slot].kind != JINJA_MISSING) {
             return st_jinja_fail(machine, "%s() got multiple values for argument '%.*s'", native->name,
                                  ST_STR_ARG(name));
@@ -122,25 +121,23 @@ const jinja_keyword *st_jinja_find_keyword(const jinja_arguments *arguments, st_
     return NULL;
 }
 
-static bool bind_parameter(jinja_machine *machine, const jinja_macro_definition *definition, size_t i,
+static bool bind_parameter(jinja_machine *machine, const jinja_parameter *parameter, size_t i,
                            const jinja_arguments *arguments)
 {
-    const jinja_keyword *keyword = st_jinja_find_keyword(arguments, definition->parameter_names[i]);
+    const jinja_keyword *keyword = st_jinja_find_keyword(arguments, parameter->name);
     jinja_value value;
-    if (i < arguments->count) {
-        if (keyword) {
-            return st_jinja_fail(machine, "macro got multiple values for argument '%.*s'",
-                                 ST_STR_ARG(definition->parameter_names[i]));
-        }
+    if (keyword && i < arguments->count) {
+        return st_jinja_fail(machine, "macro got multiple values for argument '%.*s'", ST_STR_ARG(parameter->name));
+    } else if (i < arguments->count) {
         value = arguments->items[i];
     } else if (keyword) {
         value = keyword->value;
-    } else if (definition->defaults[i]) {
-        if (!st_jinja_eval(machine, definition->defaults[i], &value)) return false;
-    } else if (!st_jinja_undefined_name(machine, definition->parameter_names[i], &value)) {
+    } else if (parameter->fallback) {
+        if (!st_jinja_eval(machine, parameter->fallback, &value)) return false;
+    } else if (!st_jinja_undefined_name(machine, parameter->name, &value)) {
         return false;
     }
-    return st_jinja_scope_set(machine, definition->parameters[i], value);
+    return st_jinja_scope_set(machine, parameter->symbol, value);
 }
 
 static bool bind_varargs(jinja_machine *machine, const jinja_macro_definition *definition,
@@ -161,7 +158,7 @@ static bool bind_varargs(jinja_machine *machine, const jinja_macro_definition *d
 static bool is_parameter(const jinja_macro_definition *definition, st_str name)
 {
     for (size_t i = 0; i < definition->parameter_count; i++) {
-        if (st_str_equal(definition->parameter_names[i], name)) return true;
+        if (st_str_equal(definition->parameters[i].name, name)) return true;
     }
     return definition->uses_caller && st_str_is(name, "caller");
 }
@@ -175,8 +172,7 @@ static bool bind_kwargs(jinja_machine *machine, const jinja_macro_definition *de
         const jinja_keyword *keyword = &arguments->keywords[i];
         if (is_parameter(definition, keyword->name)) continue;
         jinja_value name;
-        st_str shown = keyword->name;
-        if (shown.length > 60) shown.length = 60;
+        st_str shown = st_str_head(keyword->name, 60);
         if (!dict) return st_jinja_fail(machine, "macro takes no keyword argument '%.*s'", ST_STR_ARG(shown));
         if (!st_jinja_string_new(machine, keyword->name, false, &name)) return false;
         if (!st_jinja_dict_set(machine, dict, name, keyword->value)) return false;
@@ -199,7 +195,7 @@ static bool run_macro(jinja_machine *machine, const jinja_macro_definition *defi
                       const jinja_arguments *arguments, jinja_value *out)
 {
     for (size_t i = 0; i < definition->parameter_count; i++) {
-        if (!bind_parameter(machine, definition, i, arguments)) return false;
+        if (!bind_parameter(machine, &definition->parameters[i], i, arguments)) return false;
     }
     return bind_caller(machine, definition, arguments) && bind_varargs(machine, definition, arguments) &&
            bind_kwargs(machine, definition, arguments) && st_jinja_capture(machine, &definition->body, out);
@@ -270,8 +266,7 @@ static bool finish_call(jinja_machine *machine, const jinja_node *node, jinja_va
     machine->line = node->line;
     if (node->type == JINJA_NODE_CALL) return st_jinja_call(machine, subject, arguments, out);
     if (node->native) return st_jinja_call_native(machine, node->native, subject, arguments, out);
-    st_str name = st_jinja_view(node->constant.string);
-    if (name.length > 100) name.length = 100;
+    st_str name = st_str_head(st_jinja_view(node->constant.string), 100);
     return st_jinja_fail(machine, "no %s named '%.*s'", node->type == JINJA_NODE_FILTER ? "filter" : "test",
                          ST_STR_ARG(name));
 }

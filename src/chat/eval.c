@@ -4,7 +4,6 @@
 #include "chat/lexer.h"
 
 #define OP1(c) JINJA_OPERATOR(c, 0)
-#define OP2(c, d) JINJA_OPERATOR(c, d)
 
 typedef bool (*eval_function)(jinja_machine *machine, const jinja_node *node, jinja_value *out);
 
@@ -142,24 +141,6 @@ static bool eval_logic(jinja_machine *machine, const jinja_node *node, jinja_val
     return decided || st_jinja_eval(machine, node->b, out);
 }
 
-static bool compare_pair(jinja_machine *machine, unsigned operator, jinja_value a, jinja_value b, bool *out)
-{
-    int order;
-    bool ok = true, negated = operator == OP2('!', '=') || operator == OP1('n');
-    switch (operator) {
-    case OP2('=', '='):
-    case OP2('!', '='): ok = st_jinja_equal(machine, a, b, out); break;
-    case OP1('i'):
-    case OP1('n'): ok = st_jinja_contains(machine, b, a, out); break;
-    case OP1('<'): ok = st_jinja_compare(machine, a, b, "<", &order), *out = order == -1; break;
-    case OP2('<', '='): ok = st_jinja_compare(machine, a, b, "<=", &order), *out = order == -1 || order == 0; break;
-    case OP1('>'): ok = st_jinja_compare(machine, a, b, ">", &order), *out = order == 1; break;
-    default: ok = st_jinja_compare(machine, a, b, ">=", &order), *out = order == 1 || order == 0; break;
-    }
-    if (ok && negated) *out = !*out;
-    return ok;
-}
-
 static bool eval_compare(jinja_machine *machine, const jinja_node *node, jinja_value *out)
 {
     jinja_value left, right;
@@ -168,7 +149,7 @@ static bool eval_compare(jinja_machine *machine, const jinja_node *node, jinja_v
         bool holds = false;
         if (!st_jinja_eval(machine, node->items.items[i], &right)) return false;
         machine->line = node->line;
-        if (!compare_pair(machine, node->operators[i], left, right, &holds)) return false;
+        if (!st_jinja_relation(machine, node->operators[i], left, right, &holds)) return false;
         *out = st_jinja_bool(holds);
         if (!holds) return true;
     }

@@ -29,14 +29,10 @@ bool st_jinja_scope_set(jinja_machine *machine, uint32_t symbol, jinja_value val
         scope->bindings[i].value = value;
         return true;
     }
-    if (scope->count == scope->capacity) {
-        size_t capacity = scope->capacity ? scope->capacity * 2 : 4;
-        jinja_binding *bindings = st_jinja_alloc(machine, capacity, sizeof *bindings);
-        if (!bindings) return false;
-        if (scope->count) memcpy(bindings, scope->bindings, scope->count * sizeof *bindings);
-        scope->bindings = bindings;
-        scope->capacity = capacity;
-    }
+    jinja_binding *bindings =
+        st_jinja_grown(machine, scope->bindings, scope->count, sizeof *bindings, &scope->capacity);
+    if (!bindings) return false;
+    scope->bindings = bindings;
     scope->bindings[scope->count++] = (jinja_binding){symbol, value};
     return true;
 }

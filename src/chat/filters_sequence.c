@@ -327,7 +327,7 @@ static bool named_row(jinja_machine *machine, const jinja_arguments *given, size
     if (!st_jinja_want_string(machine, given->items[index], is_test ? "test" : "filter", &name)) return false;
     st_str text = st_jinja_view(name);
     *native = is_test ? st_jinja_find(&st_jinja_tests, text) : st_jinja_find_filter(text);
-    if (text.length > 100) text.length = 100;
+    text = st_str_head(text, 100);
     if (!*native) return st_jinja_fail(machine, "no %s named '%.*s'", is_test ? "test" : "filter", ST_STR_ARG(text));
     *rest = *given;
     rest->items += index + 1;

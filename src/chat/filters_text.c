@@ -23,7 +23,8 @@ static bool filter_trim(jinja_machine *machine, const jinja_call *call, jinja_va
 static bool filter_case(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
-    return st_jinja_to_string(machine, call->self, &text) && st_jinja_string_case(machine, text, (jinja_case)call->mode, out);
+    return st_jinja_to_string(machine, call->self, &text) &&
+           st_jinja_string_case(machine, text, (jinja_case)call->mode, out);
 }
 
 static bool starts_word(uint32_t code)
@@ -70,20 +71,10 @@ static bool filter_string(jinja_machine *machine, const jinja_call *call, jinja_
     return true;
 }
 
-static bool mark_safe(jinja_machine *machine, const jinja_string *text, jinja_value *out)
-{
-    jinja_string *safe = st_jinja_alloc(machine, 1, sizeof *safe);
-    if (!safe) return false;
-    *safe = *text;
-    safe->safe = true;
-    *out = st_jinja_text(safe);
-    return true;
-}
-
 static bool filter_safe(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
     const jinja_string *text;
-    return st_jinja_to_string(machine, call->self, &text) && mark_safe(machine, text, out);
+    return st_jinja_to_string(machine, call->self, &text) && st_jinja_string_safe(machine, text, out);
 }
 
 static bool filter_force_escape(jinja_machine *machine, const jinja_call *call, jinja_value *out)
@@ -91,7 +82,7 @@ static bool filter_force_escape(jinja_machine *machine, const jinja_call *call, 
     const jinja_string *text;
     jinja_value escaped;
     return st_jinja_to_string(machine, call->self, &text) && st_jinja_string_escape(machine, text, &escaped) &&
-           mark_safe(machine, escaped.string, out);
+           st_jinja_string_safe(machine, escaped.string, out);
 }
 
 static bool filter_escape(jinja_machine *machine, const jinja_call *call, jinja_value *out)

@@ -84,8 +84,7 @@ static bool filter_int(jinja_machine *machine, const jinja_call *call, jinja_val
     if (st_jinja_given(call->slots[1]) && !st_jinja_integer_of(machine, call->slots[1], "int", &base)) return false;
     if (base < 2 || base > 36) return st_jinja_fail(machine, "int: the base must be between 2 and 36");
     *out = st_jinja_given(call->slots[0]) ? call->slots[0] : st_jinja_integer(0);
-    if (self.kind == JINJA_BOOL) *out = st_jinja_integer(self.boolean);
-    else if (self.kind == JINJA_INTEGER) *out = self;
+    if (st_jinja_is_integer(self)) *out = st_jinja_integer(st_jinja_whole(self));
     else if (self.kind == JINJA_FLOAT) real_to_integer(self.real, out);
     else if (self.kind == JINJA_STRING) {
         st_str text = st_jinja_view(self.string);
@@ -153,8 +152,7 @@ static bool filter_round(jinja_machine *machine, const jinja_call *call, jinja_v
     double scale = pow(10.0, (double)precision), real = st_jinja_real_of(self);
     if (st_str_is(name, "common")) {
         bool whole = self.kind != JINJA_FLOAT && precision >= 0;
-        *out = whole ? st_jinja_integer(self.kind == JINJA_BOOL ? (int64_t)self.boolean : self.integer)
-                     : st_jinja_float(round_common(real, precision));
+        *out = whole ? st_jinja_integer(st_jinja_whole(self)) : st_jinja_float(round_common(real, precision));
         if (!whole && self.kind != JINJA_FLOAT) real_to_integer(out->real, out);
         return true;
     }

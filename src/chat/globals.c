@@ -68,8 +68,7 @@ static bool global_raise(jinja_machine *machine, const jinja_call *call, jinja_v
     const jinja_string *message;
     (void)out;
     if (!st_jinja_to_string(machine, call->slots[0], &message)) return false;
-    st_str text = st_jinja_view(message);
-    if (text.length > 600) text.length = 600;
+    st_str text = st_str_head(st_jinja_view(message), 600);
     return st_jinja_fail(machine, "%.*s", ST_STR_ARG(text));
 }
 

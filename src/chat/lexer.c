@@ -17,14 +17,9 @@ typedef struct lexer {
 static bool push(lexer *l, jinja_token token)
 {
     jinja_tokens *tokens = l->tokens;
-    if (tokens->count == tokens->capacity) {
-        size_t capacity = tokens->capacity ? tokens->capacity * 2 : 256;
-        jinja_token *items = st_jinja_alloc(l->machine, capacity, sizeof *items);
-        if (!items) return false;
-        if (tokens->count) memcpy(items, tokens->items, tokens->count * sizeof *items);
-        tokens->items = items;
-        tokens->capacity = capacity;
-    }
+    jinja_token *items = st_jinja_grown(l->machine, tokens->items, tokens->count, sizeof *items, &tokens->capacity);
+    if (!items) return false;
+    tokens->items = items;
     token.line = l->machine->line;
     tokens->items[tokens->count++] = token;
     return true;

@@ -20,6 +20,8 @@ typedef enum jinja_token_type {
 
 /* An operator as a number: its one or two characters. */
 #define JINJA_OPERATOR(first, second) ((unsigned)(first) | (unsigned)(second) << 8)
+#define JINJA_IN JINJA_OPERATOR('i', 0)
+#define JINJA_NOT_IN JINJA_OPERATOR('n', 0)
 
 typedef struct jinja_token {
     jinja_token_type type;

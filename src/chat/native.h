@@ -67,6 +67,8 @@ bool st_jinja_item(jinja_machine *machine, jinja_value object, jinja_value key, 
 bool st_jinja_path(jinja_machine *machine, jinja_value object, jinja_value path, jinja_value *out);
 
 bool st_jinja_binary(jinja_machine *machine, unsigned operator, jinja_value a, jinja_value b, jinja_value *out);
+/* == != < <= > >=, JINJA_IN and JINJA_NOT_IN. */
+bool st_jinja_relation(jinja_machine *machine, unsigned operator, jinja_value a, jinja_value b, bool *out);
 bool st_jinja_slice(jinja_machine *machine, jinja_value object, const jinja_value bounds[3], jinja_value *out);
 
 const jinja_keyword *st_jinja_find_keyword(const jinja_arguments *arguments, st_str name); /* NULL: not passed */

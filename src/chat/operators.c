@@ -9,21 +9,10 @@
 #define OP1(c) JINJA_OPERATOR(c, 0)
 #define OP2(c, d) JINJA_OPERATOR(c, d)
 
-
 static bool fail_operands(jinja_machine *machine, const char *operator, jinja_value a, jinja_value b)
 {
     return st_jinja_fail(machine, "unsupported operand type(s) for %s: '%s' and '%s'", operator, st_jinja_type_name(a),
                          st_jinja_type_name(b));
-}
-
-static int64_t integer_of(jinja_value value)
-{
-    return value.kind == JINJA_BOOL ? (int64_t)value.boolean : value.integer;
-}
-
-static bool is_integer(jinja_value value)
-{
-    return value.kind == JINJA_BOOL || value.kind == JINJA_INTEGER;
 }
 
 static bool fail_overflow(jinja_machine *machine)
@@ -130,13 +119,8 @@ static bool add_safe(jinja_machine *machine, jinja_value a, jinja_value b, jinja
     if (!a.string->safe && !st_jinja_string_escape(machine, a.string, &a)) return false;
     if (!b.string->safe && !st_jinja_string_escape(machine, b.string, &b)) return false;
     jinja_value joined;
-    if (!st_jinja_string_concat(machine, a.string, b.string, &joined)) return false;
-    jinja_string *safe = st_jinja_alloc(machine, 1, sizeof *safe);
-    if (!safe) return false;
-    *safe = *joined.string;
-    safe->safe = true;
-    *out = st_jinja_text(safe);
-    return true;
+    return st_jinja_string_concat(machine, a.string, b.string, &joined) &&
+           st_jinja_string_safe(machine, joined.string, out);
 }
 
 static bool add_sequences(jinja_machine *machine, jinja_value a, jinja_value b, jinja_value *out)
@@ -181,13 +165,32 @@ bool st_jinja_binary(jinja_machine *machine, unsigned operator, jinja_value a, j
         return st_jinja_format_percent(machine, a.string, &arguments, b, out);
     }
     if (b.kind == JINJA_UNDEFINED) return st_jinja_fail_undefined(machine, b.undefined);
-    if (is_integer(a) && is_integer(b)) return integers(machine, operator, integer_of(a), integer_of(b), out);
+    bool a_whole = st_jinja_is_integer(a), b_whole = st_jinja_is_integer(b);
+    if (a_whole && b_whole) return integers(machine, operator, st_jinja_whole(a), st_jinja_whole(b), out);
     if (st_jinja_is_number(a) && st_jinja_is_number(b)) {
         return reals(machine, operator, st_jinja_real_of(a), st_jinja_real_of(b), out);
     }
     if (operator == OP1('+')) return add_sequences(machine, a, b, out);
-    if (operator == OP1('*') && is_sequence(a) && is_integer(b)) return repeat(machine, a, integer_of(b), out);
-    if (operator == OP1('*') && is_sequence(b) && is_integer(a)) return repeat(machine, b, integer_of(a), out);
+    if (operator == OP1('*') && is_sequence(a) && b_whole) return repeat(machine, a, st_jinja_whole(b), out);
+    if (operator == OP1('*') && is_sequence(b) && a_whole) return repeat(machine, b, st_jinja_whole(a), out);
     char name[3] = {(char)(operator & 0xFF), (char)(operator >> 8), '\0'};
     return fail_operands(machine, name, a, b);
+}
+
+bool st_jinja_relation(jinja_machine *machine, unsigned operator, jinja_value a, jinja_value b, bool *out)
+{
+    char name[3] = {(char)(operator & 0xFF), (char)(operator >> 8), '\0'};
+    bool ok, negated = operator == OP2('!', '=') || operator == JINJA_NOT_IN;
+    int order = 0;
+    switch (operator) {
+    case OP2('=', '='):
+    case OP2('!', '='): ok = st_jinja_equal(machine, a, b, out); break;
+    case JINJA_IN:
+    case JINJA_NOT_IN: ok = st_jinja_contains(machine, b, a, out); break;
+    default:
+        ok = st_jinja_compare(machine, a, b, name, &order);
+        *out = order == (name[0] == '<' ? -1 : 1) || (name[1] == '=' && order == 0);
+    }
+    if (ok && negated) *out = !*out;
+    return ok;
 }

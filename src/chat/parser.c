@@ -60,8 +60,7 @@ bool st_parser_fail_token(parser *p, const char *expected)
     };
     const jinja_token *token = st_parser_current(p);
     p->machine->line = token->line;
-    st_str text = token->text;
-    if (text.length > 60) text.length = 60;
+    st_str text = st_str_head(token->text, 60);
     if (token->type >= JINJA_TOKEN_NAME && token->type <= JINJA_TOKEN_OPERATOR) {
         return st_jinja_fail(p->machine, "expected %s, found '%.*s'", expected, ST_STR_ARG(text));
     }
@@ -92,14 +91,10 @@ bool st_parser_symbol(parser *p, st_str name, uint32_t *symbol)
         *symbol = *known;
         return true;
     }
-    if (program->symbol_count == p->symbol_capacity) {
-        size_t capacity = p->symbol_capacity ? p->symbol_capacity * 2 : 64;
-        jinja_symbol *symbols = st_jinja_alloc(p->machine, capacity, sizeof *symbols);
-        if (!symbols) return false;
-        if (program->symbol_count) memcpy(symbols, program->symbols, program->symbol_count * sizeof *symbols);
-        program->symbols = symbols;
-        p->symbol_capacity = capacity;
-    }
+    jinja_symbol *symbols =
+        st_jinja_grown(p->machine, program->symbols, program->symbol_count, sizeof *symbols, &p->symbol_capacity);
+    if (!symbols) return false;
+    program->symbols = symbols;
     *symbol = (uint32_t)program->symbol_count;
     if (st_map_add(&program->symbol_ids, name, *symbol) != ST_MAP_ADDED) {
         p->machine->status = st_error_memory(p->machine->error, sizeof(st_map_entry), "chat template");
@@ -121,15 +116,20 @@ jinja_node *st_parser_node(parser *p, jinja_node_type type, uint32_t line)
 
 bool st_parser_push(parser *p, parser_items *items, const jinja_node *node)
 {
-    if (items->count == items->capacity) {
-        size_t capacity = items->capacity ? items->capacity * 2 : 4;
-        const jinja_node **grown = st_jinja_alloc(p->machine, capacity, sizeof *grown);
-        if (!grown) return false;
-        for (size_t i = 0; i < items->count; i++) grown[i] = items->items[i];
-        items->items = grown;
-        items->capacity = capacity;
-    }
+    const jinja_node **grown = st_jinja_grown(p->machine, items->items, items->count, sizeof *grown, &items->capacity);
+    if (!grown) return false;
+    items->items = grown;
     items->items[items->count++] = node;
+    return true;
+}
+
+bool st_parser_sequence(parser *p, jinja_node_type type, uint32_t line, const parser_items *items,
+                        const jinja_node **out)
+{
+    jinja_node *node = st_parser_node(p, type, line);
+    if (!node) return false;
+    node->items = (jinja_body){items->items, items->count};
+    *out = node;
     return true;
 }
 
@@ -147,8 +147,7 @@ static bool check_unknown(parser *p, size_t known)
     size_t last = sizeof p->unknown / sizeof *p->unknown - 1;
     const parser_unknown *unknown = &p->unknown[known < last ? known : last];
     p->machine->line = unknown->line;
-    st_str name = unknown->name;
-    if (name.length > 100) name.length = 100;
+    st_str name = st_str_head(unknown->name, 100);
     return st_jinja_fail(p->machine, "no %s named '%.*s'", unknown->what, ST_STR_ARG(name));
 }
 
@@ -248,17 +247,15 @@ static bool parse_target_part(parser *p, bool with_namespace, const jinja_node *
 {
     if (st_parser_skip_operator(p, OP1('('))) {
         parser_items items = {0};
-        jinja_node *node = st_parser_node(p, JINJA_NODE_TUPLE, p->machine->line);
-        if (!node || !st_parser_enter(p)) return false;
+        uint32_t line = p->machine->line;
+        if (!st_parser_enter(p)) return false;
         while (!st_parser_at_operator(p, OP1(')'))) {
             const jinja_node *part = NULL;
             if (items.count && !st_parser_expect_operator(p, OP1(','))) return false;
             if (!parse_target_part(p, with_namespace, &part) || !st_parser_push(p, &items, part)) return false;
         }
         st_parser_leave(p);
-        node->items = (jinja_body){items.items, items.count};
-        *out = node;
-        return st_parser_expect_operator(p, OP1(')'));
+        return st_parser_sequence(p, JINJA_NODE_TUPLE, line, &items, out) && st_parser_expect_operator(p, OP1(')'));
     }
     const jinja_token *token = st_parser_current(p);
     jinja_node *node = st_parser_node(p, JINJA_NODE_NAME, token->line);
@@ -280,17 +277,15 @@ static bool parse_target(parser *p, bool with_namespace, const char *end, const 
 {
     if (!parse_target_part(p, with_namespace, out)) return false;
     if (!st_parser_at_operator(p, OP1(','))) return true;
-    jinja_node *node = st_parser_node(p, JINJA_NODE_TUPLE, p->machine->line);
+    uint32_t line = p->machine->line;
     parser_items items = {0};
-    if (!node || !st_parser_push(p, &items, *out)) return false;
+    if (!st_parser_push(p, &items, *out)) return false;
     while (st_parser_skip_operator(p, OP1(','))) {
         const jinja_node *part;
         if ((end && st_parser_at_name(p, end)) || st_parser_at_operator(p, OP1('='))) break;
         if (!parse_target_part(p, with_namespace, &part) || !st_parser_push(p, &items, part)) return false;
     }
-    node->items = (jinja_body){items.items, items.count};
-    *out = node;
-    return true;
+    return st_parser_sequence(p, JINJA_NODE_TUPLE, line, &items, out);
 }
 
 static bool parse_for(parser *p, jinja_node *node)
@@ -329,39 +324,20 @@ static bool parse_set(parser *p, jinja_node *node)
     return parse_scope(p, "endset", &node->body);
 }
 
-static bool grow_parameters(parser *p, jinja_macro_definition *macro, size_t capacity)
-{
-    uint32_t *parameters = st_jinja_alloc(p->machine, capacity, sizeof *parameters);
-    st_str *names = st_jinja_alloc(p->machine, capacity, sizeof *names);
-    const jinja_node **defaults = st_jinja_alloc(p->machine, capacity, sizeof *defaults);
-    if (!parameters || !names || !defaults) return false;
-    for (size_t i = 0; i < macro->parameter_count; i++) {
-        parameters[i] = macro->parameters[i];
-        names[i] = macro->parameter_names[i];
-        defaults[i] = macro->defaults[i];
-    }
-    macro->parameters = parameters;
-    macro->parameter_names = names;
-    macro->defaults = defaults;
-    return true;
-}
-
 static bool parse_parameters(parser *p, jinja_macro_definition *macro)
 {
     size_t capacity = 0;
     if (!st_parser_expect_operator(p, OP1('('))) return false;
     while (!st_parser_at_operator(p, OP1(')'))) {
         if (macro->parameter_count && !st_parser_expect_operator(p, OP1(','))) return false;
-        if (macro->parameter_count == capacity) {
-            capacity = capacity ? capacity * 2 : 4;
-            if (!grow_parameters(p, macro, capacity)) return false;
-        }
         size_t i = macro->parameter_count;
-        if (!st_parser_expect_name(p, &macro->parameter_names[i])) return false;
-        if (!st_parser_symbol(p, macro->parameter_names[i], &macro->parameters[i])) return false;
+        jinja_parameter *all = st_jinja_grown(p->machine, macro->parameters, i, sizeof *all, &capacity);
+        if (!all) return false;
+        macro->parameters = all;
+        if (!st_parser_expect_name(p, &all[i].name) || !st_parser_symbol(p, all[i].name, &all[i].symbol)) return false;
         if (st_parser_skip_operator(p, OP1('='))) {
-            if (!st_parser_expression(p, &macro->defaults[i])) return false;
-        } else if (i > 0 && macro->defaults[i - 1]) {
+            if (!st_parser_expression(p, &all[i].fallback)) return false;
+        } else if (i > 0 && all[i - 1].fallback) {
             return st_jinja_fail(p->machine, "a parameter without a default must come before those with one");
         }
         macro->parameter_count++;
@@ -497,7 +473,7 @@ static bool parse_statement(parser *p, const jinja_node **out)
         return true;
     }
     p->machine->line = line;
-    if (name.length > 60) name.length = 60;
+    name = st_str_head(name, 60);
     return st_jinja_fail(p->machine, "unknown tag '%.*s'", ST_STR_ARG(name));
 }
 

@@ -47,20 +47,20 @@ bool st_parser_symbol(parser *p, st_str name, uint32_t *symbol);
 jinja_node *st_parser_node(parser *p, jinja_node_type type, uint32_t line);
 bool st_parser_literal(parser *p, const jinja_string *string); /* records a literal of the template */
 
-/* A body under construction: nodes are collected, then copied to an array of their exact number. */
+/* A body under construction. */
 typedef struct parser_items {
     const jinja_node **items; /* [capacity] */
     size_t count;
     size_t capacity;
 } parser_items;
 bool st_parser_push(parser *p, parser_items *items, const jinja_node *node);
+/* A node with the collected items. */
+bool st_parser_sequence(parser *p, jinja_node_type type, uint32_t line, const parser_items *items,
+                        const jinja_node **out);
 
 bool st_parser_expression(parser *p, const jinja_node **out);
-bool st_parser_expression_plain(parser *p, const jinja_node **out); /* without `x if y` */
 /* Comma-separated expressions make a tuple; `end` is a name that ends it, or NULL. */
 bool st_parser_tuple(parser *p, bool with_condition, const char *end, bool parenthesised, const jinja_node **out);
-bool st_parser_primary(parser *p, const jinja_node **out);
-bool st_parser_postfix(parser *p, const jinja_node *node, const jinja_node **out);
 /* `|name(…)|name(…)`; `at_start` when the first has no bar. */
 bool st_parser_filters(parser *p, const jinja_node *node, bool at_start, const jinja_node **out);
 

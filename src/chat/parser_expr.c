@@ -8,7 +8,7 @@
 #define OP1(c) JINJA_OPERATOR(c, 0)
 #define OP2(c, d) JINJA_OPERATOR(c, d)
 
-static bool parse_unary(parser *p, bool with_filters, const jinja_node **out);
+static bool parse_plain(parser *p, const jinja_node **out); /* without `x if y` */
 
 static jinja_node *binary(parser *p, jinja_node_type type, uint32_t line, const jinja_node *a, const jinja_node *b)
 {
@@ -105,44 +105,27 @@ static bool parse_name(parser *p, const jinja_node **out)
     return true;
 }
 
-static bool parse_list(parser *p, const jinja_node **out)
+/* [item, ...] or {key: value, ...}, with a comma at the end allowed. */
+static bool parse_display(parser *p, jinja_node_type type, unsigned closing, const jinja_node **out)
 {
-    jinja_node *node = st_parser_node(p, JINJA_NODE_LIST, st_parser_current(p)->line);
+    uint32_t line = st_parser_current(p)->line;
     parser_items items = {0};
-    if (!node) return false;
+    const jinja_node *item;
     st_parser_advance(p);
-    while (!st_parser_at_operator(p, OP1(']'))) {
-        const jinja_node *item;
+    while (!st_parser_at_operator(p, closing)) {
         if (items.count && !st_parser_expect_operator(p, OP1(','))) return false;
-        if (st_parser_at_operator(p, OP1(']'))) break;
+        if (st_parser_at_operator(p, closing)) break;
         if (!st_parser_expression(p, &item) || !st_parser_push(p, &items, item)) return false;
-    }
-    node->items = (jinja_body){items.items, items.count};
-    *out = node;
-    return st_parser_expect_operator(p, OP1(']'));
-}
-
-static bool parse_dict(parser *p, const jinja_node **out)
-{
-    jinja_node *node = st_parser_node(p, JINJA_NODE_DICT, st_parser_current(p)->line);
-    parser_items items = {0};
-    if (!node) return false;
-    st_parser_advance(p);
-    while (!st_parser_at_operator(p, OP1('}'))) {
-        const jinja_node *key, *value;
-        if (items.count && !st_parser_expect_operator(p, OP1(','))) return false;
-        if (st_parser_at_operator(p, OP1('}'))) break;
-        if (!st_parser_expression(p, &key) || !st_parser_expect_operator(p, OP1(':')) ||
-            !st_parser_expression(p, &value) || !st_parser_push(p, &items, key) || !st_parser_push(p, &items, value)) {
+        if (type == JINJA_NODE_LIST) continue;
+        if (!st_parser_expect_operator(p, OP1(':')) || !st_parser_expression(p, &item) ||
+            !st_parser_push(p, &items, item)) {
             return false;
         }
     }
-    node->items = (jinja_body){items.items, items.count};
-    *out = node;
-    return st_parser_expect_operator(p, OP1('}'));
+    return st_parser_sequence(p, type, line, &items, out) && st_parser_expect_operator(p, closing);
 }
 
-bool st_parser_primary(parser *p, const jinja_node **out)
+static bool parse_primary(parser *p, const jinja_node **out)
 {
     const jinja_token *token = st_parser_current(p);
     if (token->type == JINJA_TOKEN_NAME) return parse_name(p, out);
@@ -150,8 +133,8 @@ bool st_parser_primary(parser *p, const jinja_node **out)
         st_parser_advance(p);
         return st_parser_tuple(p, true, NULL, true, out) && st_parser_expect_operator(p, OP1(')'));
     }
-    if (st_parser_at_operator(p, OP1('['))) return parse_list(p, out);
-    if (st_parser_at_operator(p, OP1('{'))) return parse_dict(p, out);
+    if (st_parser_at_operator(p, OP1('['))) return parse_display(p, JINJA_NODE_LIST, OP1(']'), out);
+    if (st_parser_at_operator(p, OP1('{'))) return parse_display(p, JINJA_NODE_DICT, OP1('}'), out);
     if (token->type != JINJA_TOKEN_STRING && token->type != JINJA_TOKEN_INTEGER && token->type != JINJA_TOKEN_FLOAT) {
         return st_parser_fail_token(p, "an expression");
     }
@@ -178,7 +161,7 @@ bool st_parser_tuple(parser *p, bool with_condition, const char *end, bool paren
     for (;;) {
         const jinja_node *item = NULL;
         if (at_tuple_end(p, end)) break;
-        if (!(with_condition ? st_parser_expression : st_parser_expression_plain)(p, &item)) return false;
+        if (!(with_condition ? st_parser_expression : parse_plain)(p, &item)) return false;
         if (!st_parser_push(p, &items, item)) return false;
         if (!st_parser_skip_operator(p, OP1(','))) break;
         is_tuple = true;
@@ -188,27 +171,18 @@ bool st_parser_tuple(parser *p, bool with_condition, const char *end, bool paren
         return true;
     }
     if (!is_tuple && !parenthesised) return st_parser_fail_token(p, "an expression");
-    jinja_node *node = st_parser_node(p, JINJA_NODE_TUPLE, line);
-    if (!node) return false;
-    node->items = (jinja_body){items.items, items.count};
-    *out = node;
-    return true;
+    return st_parser_sequence(p, JINJA_NODE_TUPLE, line, &items, out);
 }
 
 /* ---- postfix operators ---- */
 
 static bool add_keyword(parser *p, jinja_call_arguments *arguments, size_t *capacity, jinja_call_keyword keyword)
 {
-    if (arguments->keyword_count == *capacity) {
-        *capacity = *capacity ? *capacity * 2 : 4;
-        jinja_call_keyword *keywords = st_jinja_alloc(p->machine, *capacity, sizeof *keywords);
-        if (!keywords) return false;
-        if (arguments->keyword_count) {
-            memcpy(keywords, arguments->keywords, arguments->keyword_count * sizeof *keywords);
-        }
-        arguments->keywords = keywords;
-    }
-    arguments->keywords[arguments->keyword_count++] = keyword;
+    jinja_call_keyword *keywords =
+        st_jinja_grown(p->machine, arguments->keywords, arguments->keyword_count, sizeof *keywords, capacity);
+    if (!keywords) return false;
+    arguments->keywords = keywords;
+    keywords[arguments->keyword_count++] = keyword;
     return true;
 }
 
@@ -278,15 +252,11 @@ static bool parse_subscript_part(parser *p, const jinja_node **out)
         *out = bounds[0];
         return bounds[0] || st_parser_fail_token(p, "an index");
     }
-    jinja_node *node = st_parser_node(p, JINJA_NODE_SLICE, line);
-    if (!node) return false;
     parser_items items = {0};
     for (size_t i = 0; i < 3; i++) {
         if (!st_parser_push(p, &items, bounds[i])) return false;
     }
-    node->items = (jinja_body){items.items, items.count};
-    *out = node;
-    return true;
+    return st_parser_sequence(p, JINJA_NODE_SLICE, line, &items, out);
 }
 
 static bool parse_subscript(parser *p, const jinja_node *object, const jinja_node **out)
@@ -310,15 +280,12 @@ static bool parse_subscript(parser *p, const jinja_node *object, const jinja_nod
     }
     const jinja_node *key = parts.count == 1 ? parts.items[0] : NULL;
     if (!key) { /* several indices are a tuple, and so are none */
-        jinja_node *tuple = st_parser_node(p, JINJA_NODE_TUPLE, line);
-        if (!tuple) return false;
-        tuple->items = (jinja_body){parts.items, parts.count};
+        if (!st_parser_sequence(p, JINJA_NODE_TUPLE, line, &parts, &key)) return false;
         for (size_t i = 0; i < parts.count; i++) {
             if (parts.items[i]->type == JINJA_NODE_SLICE && !parts.items[i]->a) {
                 return st_jinja_fail(p->machine, "a slice among several indices is not supported");
             }
         }
-        key = tuple;
     }
     *out = binary(p, JINJA_NODE_ITEM, line, object, key);
     return *out != NULL;
@@ -352,7 +319,7 @@ static bool parse_call(parser *p, const jinja_node *callee, const jinja_node **o
     return parse_arguments(p, &node->arguments);
 }
 
-bool st_parser_postfix(parser *p, const jinja_node *node, const jinja_node **out)
+static bool parse_postfix(parser *p, const jinja_node *node, const jinja_node **out)
 {
     size_t depth = p->depth;
     for (*out = node;;) {
@@ -444,7 +411,7 @@ static bool parse_test(parser *p, const jinja_node *subject, const jinja_node **
         jinja_call_arguments *arguments = st_jinja_alloc(p->machine, 1, sizeof *arguments);
         parser_items items = {0};
         const jinja_node *argument;
-        if (!arguments || !st_parser_primary(p, &argument) || !st_parser_postfix(p, argument, &argument) ||
+        if (!arguments || !parse_primary(p, &argument) || !parse_postfix(p, argument, &argument) ||
             !st_parser_push(p, &items, argument)) {
             return false;
         }
@@ -482,10 +449,10 @@ static bool parse_unary(parser *p, bool with_filters, const jinja_node **out)
         if (!parse_unary(p, false, out)) return false;
         *out = binary(p, minus ? JINJA_NODE_NEGATIVE : JINJA_NODE_POSITIVE, line, *out, NULL);
         if (!*out) return false;
-    } else if (!st_parser_primary(p, out)) {
+    } else if (!parse_primary(p, out)) {
         return false;
     }
-    if (!st_parser_postfix(p, *out, out)) return false;
+    if (!parse_postfix(p, *out, out)) return false;
     if (with_filters && !parse_filter_chain(p, *out, out)) return false;
     st_parser_leave(p);
     return true;
@@ -542,11 +509,7 @@ static bool parse_concat(parser *p, const jinja_node **out)
     while (st_parser_skip_operator(p, OP1('~'))) {
         if (!parse_product(p, out) || !st_parser_push(p, &items, *out)) return false;
     }
-    jinja_node *node = st_parser_node(p, JINJA_NODE_CONCAT, line);
-    if (!node) return false;
-    node->items = (jinja_body){items.items, items.count};
-    *out = node;
-    return true;
+    return st_parser_sequence(p, JINJA_NODE_CONCAT, line, &items, out);
 }
 
 static bool parse_sum(parser *p, const jinja_node **out)
@@ -555,7 +518,7 @@ static bool parse_sum(parser *p, const jinja_node **out)
     return parse_rank(p, parse_concat, operators, out);
 }
 
-/* The next comparison operator; 0 if there is none. `in` is OP1('i'), `not in` OP1('n'). */
+/* The next comparison operator; 0 if there is none. */
 static unsigned skip_comparison(parser *p)
 {
     static const unsigned operators[] = {OP2('=', '='), OP2('!', '='), OP1('<'),
@@ -563,12 +526,12 @@ static unsigned skip_comparison(parser *p)
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
         if (st_parser_skip_operator(p, operators[i])) return operators[i];
     }
-    if (st_parser_skip_name(p, "in")) return OP1('i');
+    if (st_parser_skip_name(p, "in")) return JINJA_IN;
     const jinja_token *token = st_parser_current(p);
     if (st_parser_at_name(p, "not") && token[1].type == JINJA_TOKEN_NAME && st_str_is(token[1].text, "in")) {
         st_parser_advance(p);
         st_parser_advance(p);
-        return OP1('n');
+        return JINJA_NOT_IN;
     }
     return 0;
 }
@@ -584,14 +547,10 @@ static bool parse_comparison(parser *p, const jinja_node **out)
     if (!node) return false;
     size_t capacity = 0;
     for (; operator; operator = skip_comparison(p)) {
-        if (items.count == capacity) {
-            unsigned *grown = st_jinja_alloc(p->machine, capacity ? capacity * 2 : 2, sizeof *grown);
-            if (!grown) return false;
-            if (capacity) memcpy(grown, node->operators, capacity * sizeof *grown);
-            node->operators = grown;
-            capacity = capacity ? capacity * 2 : 2;
-        }
-        node->operators[items.count] = operator;
+        unsigned *operators = st_jinja_grown(p->machine, node->operators, items.count, sizeof *operators, &capacity);
+        if (!operators) return false;
+        node->operators = operators;
+        operators[items.count] = operator;
         if (!parse_sum(p, out) || !st_parser_push(p, &items, *out)) return false;
     }
     node->items = (jinja_body){items.items, items.count};
@@ -631,7 +590,7 @@ static bool parse_and(parser *p, const jinja_node **out)
     return parse_logic(p, parse_not, "and", JINJA_NODE_AND, out);
 }
 
-bool st_parser_expression_plain(parser *p, const jinja_node **out)
+static bool parse_plain(parser *p, const jinja_node **out)
 {
     return parse_logic(p, parse_and, "or", JINJA_NODE_OR, out);
 }
@@ -639,13 +598,13 @@ bool st_parser_expression_plain(parser *p, const jinja_node **out)
 bool st_parser_expression(parser *p, const jinja_node **out)
 {
     size_t unknown = p->unknown_count, depth = p->depth;
-    if (!st_parser_enter(p) || !st_parser_expression_plain(p, out)) return false;
+    if (!st_parser_enter(p) || !parse_plain(p, out)) return false;
     while (st_parser_at_name(p, "if")) {
         jinja_node *node = st_parser_node(p, JINJA_NODE_CONDITION, st_parser_current(p)->line);
         if (!node || !st_parser_enter(p)) return false;
         st_parser_advance(p);
         node->b = *out;
-        if (!st_parser_expression_plain(p, &node->a)) return false;
+        if (!parse_plain(p, &node->a)) return false;
         if (st_parser_skip_name(p, "else") && !st_parser_expression(p, &node->c)) return false;
         p->unknown_count = unknown;
         *out = node;

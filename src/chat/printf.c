@@ -17,26 +17,22 @@ typedef struct spec {
     char letter;              /* 0: none */
 } spec;
 
+static bool add_fill(jinja_builder *builder, uint32_t fill, size_t count)
+{
+    while (count-- > 0) {
+        if (!st_jinja_add_code(builder, fill, false)) return false;
+    }
+    return true;
+}
+
+/* `=` fills between the sign and the digits. */
 static bool add_padded(jinja_builder *builder, const spec *s, char align, const jinja_string *text, size_t sign_length)
 {
     size_t count = st_jinja_string_count(text), width = s->width > 0 ? (size_t)s->width : 0;
-    size_t room = width > count ? width - count : 0;
-    size_t before = align == '>' ? room : align == '^' ? room / 2 : 0, after = align == '<' ? room : room - before;
-    if (align == '=') after = 0;
-    for (size_t i = 0; i < before; i++) {
-        if (!st_jinja_add_code(builder, s->fill, false)) return false;
-    }
-    if (align == '=') {
-        if (!st_jinja_add_slice(builder, text, 0, sign_length)) return false;
-        for (size_t i = 0; i < room; i++) {
-            if (!st_jinja_add_code(builder, s->fill, false)) return false;
-        }
-    }
-    if (!st_jinja_add_slice(builder, text, align == '=' ? sign_length : 0, text->length)) return false;
-    for (size_t i = 0; align != '=' && i < after; i++) {
-        if (!st_jinja_add_code(builder, s->fill, false)) return false;
-    }
-    return true;
+    size_t room = width > count ? width - count : 0, sign = align == '=' ? sign_length : 0;
+    size_t after = align == '<' ? room : align == '^' ? room - room / 2 : 0;
+    return st_jinja_add_slice(builder, text, 0, sign) && add_fill(builder, s->fill, room - after) &&
+           st_jinja_add_slice(builder, text, sign, text->length) && add_fill(builder, s->fill, after);
 }
 
 static bool add_text(jinja_builder *builder, const spec *s, const jinja_string *text, char align)
@@ -117,7 +113,7 @@ static bool add_number(jinja_builder *builder, const spec *s, jinja_value value,
     size_t used = sign ? 1 : 0;
     text[0] = sign;
     if (as_real) write_real(s, st_jinja_real_of(value), text + used);
-    else write_integer(s, value.kind == JINJA_BOOL ? (int64_t)value.boolean : value.integer, text + used);
+    else write_integer(s, st_jinja_whole(value), text + used);
     if (s->grouped) group_digits(text + used);
     jinja_string string = {.bytes = text, .length = strlen(text), .ascii = true};
     return add_padded(builder, s, s->align ? s->align : '>', &string, used);
@@ -170,11 +166,10 @@ static bool percent_name(percent *p, jinja_value *out)
     st_str name = {start, (size_t)(end - start)};
     p->position += name.length + 2;
     p->by_name = true;
-    for (size_t i = 0; i < p->arguments->keyword_count; i++) {
-        if (st_str_equal(p->arguments->keywords[i].name, name)) {
-            *out = p->arguments->keywords[i].value;
-            return true;
-        }
+    const jinja_keyword *keyword = st_jinja_find_keyword(p->arguments, name);
+    if (keyword) {
+        *out = keyword->value;
+        return true;
     }
     if (p->whole.kind != JINJA_DICT) return st_jinja_fail(machine, "format requires a mapping");
     jinja_value *found = st_jinja_dict_get(p->whole.dict, name);
@@ -318,12 +313,12 @@ static bool field_start(braces *b, jinja_value *out)
         *out = b->arguments->items[index];
         return true;
     }
-    for (size_t i = 0; i < b->arguments->keyword_count; i++) {
-        if (!st_str_equal(b->arguments->keywords[i].name, name)) continue;
-        *out = b->arguments->keywords[i].value;
+    const jinja_keyword *keyword = st_jinja_find_keyword(b->arguments, name);
+    if (keyword) {
+        *out = keyword->value;
         return true;
     }
-    if (name.length > 60) name.length = 60;
+    name = st_str_head(name, 60);
     return st_jinja_fail(machine, "format: there is no argument '%.*s'", ST_STR_ARG(name));
 }
 

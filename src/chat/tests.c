@@ -1,4 +1,5 @@
 #include "chat/format.h"
+#include "chat/lexer.h"
 #include "chat/native.h"
 
 static bool answer(jinja_value *out, bool value)
@@ -34,28 +35,10 @@ static bool test_escaped(jinja_machine *machine, const jinja_call *call, jinja_v
     return answer(out, call->self.kind == JINJA_STRING && call->self.string->safe);
 }
 
-static bool test_equal(jinja_machine *machine, const jinja_call *call, jinja_value *out)
+static bool test_relation(jinja_machine *machine, const jinja_call *call, jinja_value *out)
 {
-    bool equal;
-    return st_jinja_equal(machine, call->self, call->slots[0], &equal) && answer(out, equal == (bool)call->mode);
-}
-
-enum { LESS = 1, EQUAL = 2, GREATER = 4 };
-
-/* The value compares with the argument in one of the row's ways; a NaN in none. */
-static bool test_order(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    static const char *const operators[] = {
-        [LESS] = "<", [LESS | EQUAL] = "<=", [GREATER] = ">", [GREATER | EQUAL] = ">="};
-    int order;
-    return st_jinja_compare(machine, call->self, call->slots[0], operators[call->mode], &order) &&
-           answer(out, order <= 1 && call->mode >> (order + 1) & 1);
-}
-
-static bool test_in(jinja_machine *machine, const jinja_call *call, jinja_value *out)
-{
-    bool found;
-    return st_jinja_contains(machine, call->slots[0], call->self, &found) && answer(out, found);
+    bool holds;
+    return st_jinja_relation(machine, (unsigned)call->mode, call->self, call->slots[0], &holds) && answer(out, holds);
 }
 
 /* The same object, not an equal one. */
@@ -136,23 +119,23 @@ static const jinja_native test_rows[] = {
     {"divisibleby", "num", 1, test_divisible, 0},
     {"lower", "", 0, test_case, JINJA_LOWER},
     {"upper", "", 0, test_case, JINJA_UPPER},
-    {"in", "seq", 1, test_in, 0},
+    {"in", "seq", 1, test_relation, JINJA_IN},
     {"filter", "", 0, test_filter, 0},
     {"test", "", 0, test_test, 0},
-    {"==", "other", 1, test_equal, true},
-    {"eq", "other", 1, test_equal, true},
-    {"equalto", "other", 1, test_equal, true},
-    {"!=", "other", 1, test_equal, false},
-    {"ne", "other", 1, test_equal, false},
-    {"<", "other", 1, test_order, LESS},
-    {"lt", "other", 1, test_order, LESS},
-    {"lessthan", "other", 1, test_order, LESS},
-    {"<=", "other", 1, test_order, LESS | EQUAL},
-    {"le", "other", 1, test_order, LESS | EQUAL},
-    {">", "other", 1, test_order, GREATER},
-    {"gt", "other", 1, test_order, GREATER},
-    {"greaterthan", "other", 1, test_order, GREATER},
-    {">=", "other", 1, test_order, GREATER | EQUAL},
-    {"ge", "other", 1, test_order, GREATER | EQUAL},
+    {"==", "other", 1, test_relation, JINJA_OPERATOR('=', '=')},
+    {"eq", "other", 1, test_relation, JINJA_OPERATOR('=', '=')},
+    {"equalto", "other", 1, test_relation, JINJA_OPERATOR('=', '=')},
+    {"!=", "other", 1, test_relation, JINJA_OPERATOR('!', '=')},
+    {"ne", "other", 1, test_relation, JINJA_OPERATOR('!', '=')},
+    {"<", "other", 1, test_relation, JINJA_OPERATOR('<', 0)},
+    {"lt", "other", 1, test_relation, JINJA_OPERATOR('<', 0)},
+    {"lessthan", "other", 1, test_relation, JINJA_OPERATOR('<', 0)},
+    {"<=", "other", 1, test_relation, JINJA_OPERATOR('<', '=')},
+    {"le", "other", 1, test_relation, JINJA_OPERATOR('<', '=')},
+    {">", "other", 1, test_relation, JINJA_OPERATOR('>', 0)},
+    {"gt", "other", 1, test_relation, JINJA_OPERATOR('>', 0)},
+    {"greaterthan", "other", 1, test_relation, JINJA_OPERATOR('>', 0)},
+    {">=", "other", 1, test_relation, JINJA_OPERATOR('>', '=')},
+    {"ge", "other", 1, test_relation, JINJA_OPERATOR('>', '=')},
 };
 const jinja_native_table st_jinja_tests = {test_rows, sizeof test_rows / sizeof *test_rows};

@@ -100,33 +100,29 @@ bool st_jinja_add_code(jinja_builder *builder, uint32_t code, bool foreign)
     return st_jinja_add_bytes(builder, bytes, st_utf8_encode(code, bytes), foreign);
 }
 
-bool st_jinja_builder_finish(jinja_builder *builder, jinja_value *out)
+static bool string_alloc(jinja_machine *machine, jinja_string content, jinja_value *out)
 {
-    if (builder->machine->status != STRATA_OK) return false;
-    jinja_string *string = st_jinja_alloc(builder->machine, 1, sizeof *string);
+    jinja_string *string = st_jinja_alloc(machine, 1, sizeof *string);
     if (!string) return false;
-    *string = (jinja_string){.bytes = builder->bytes ? builder->bytes : "", .marks = builder->marks,
-                             .length = builder->length, .foreign = builder->foreign, .ascii = !builder->other};
+    *string = content;
     *out = st_jinja_text(string);
     return true;
 }
 
-/* ---- making strings ---- */
-
-static jinja_string *string_alloc(jinja_machine *machine, jinja_string content, jinja_value *out)
+bool st_jinja_builder_finish(jinja_builder *builder, jinja_value *out)
 {
-    jinja_string *string = st_jinja_alloc(machine, 1, sizeof *string);
-    if (!string) return NULL;
-    *string = content;
-    *out = st_jinja_text(string);
-    return string;
+    jinja_string content = {.bytes = builder->bytes ? builder->bytes : "", .marks = builder->marks,
+                            .length = builder->length, .foreign = builder->foreign, .ascii = !builder->other};
+    return string_alloc(builder->machine, content, out);
 }
+
+/* ---- making strings ---- */
 
 bool st_jinja_string_new(jinja_machine *machine, st_str text, bool foreign, jinja_value *out)
 {
     jinja_string content = {.bytes = text.data ? text.data : "", .length = text.length, .foreign = foreign,
                             .ascii = !has_other(text.data, text.length)};
-    return string_alloc(machine, content, out) != NULL;
+    return string_alloc(machine, content, out);
 }
 
 bool st_jinja_string_slice(jinja_machine *machine, const jinja_string *string, size_t from, size_t to, jinja_value *out)
@@ -141,7 +137,7 @@ bool st_jinja_string_slice(jinja_machine *machine, const jinja_string *string, s
     content.length = to - from;
     content.tail = NULL;
     if (!content.ascii) content.ascii = !has_other(content.bytes, content.length);
-    return string_alloc(machine, content, out) != NULL;
+    return string_alloc(machine, content, out);
 }
 
 static void copy_marks(unsigned char *to, const jinja_string *string)
@@ -188,7 +184,14 @@ bool st_jinja_string_concat(jinja_machine *machine, const jinja_string *a, const
     tail->used = total;
     jinja_string content = {.bytes = tail->bytes, .marks = tail->marks, .length = total, .tail = tail,
                             .foreign = a->foreign, .ascii = a->ascii && b->ascii};
-    return string_alloc(machine, content, out) != NULL;
+    return string_alloc(machine, content, out);
+}
+
+bool st_jinja_string_safe(jinja_machine *machine, const jinja_string *string, jinja_value *out)
+{
+    jinja_string content = *string;
+    content.safe = true;
+    return string_alloc(machine, content, out);
 }
 
 bool st_jinja_string_repeat(jinja_machine *machine, const jinja_string *string, int64_t count, jinja_value *out)

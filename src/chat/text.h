@@ -39,6 +39,7 @@ bool st_jinja_string_new(jinja_machine *machine, st_str text, bool foreign, jinj
 bool st_jinja_string_slice(jinja_machine *machine, const jinja_string *string, size_t from, size_t to,
                            jinja_value *out);
 bool st_jinja_string_concat(jinja_machine *machine, const jinja_string *a, const jinja_string *b, jinja_value *out);
+bool st_jinja_string_safe(jinja_machine *machine, const jinja_string *string, jinja_value *out); /* a safe copy */
 bool st_jinja_string_repeat(jinja_machine *machine, const jinja_string *string, int64_t count, jinja_value *out);
 
 size_t st_jinja_string_count(const jinja_string *string);                 /* characters */

@@ -18,24 +18,23 @@ static bool add_number(jinja_builder *builder, long long value, int width, char 
     return st_jinja_add_literal(builder, text);
 }
 
+static int days_of(int year)
+{
+    return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0 ? 366 : 365;
+}
+
 /* ISO 8601: week 1 holds the first Thursday of the year. */
 static int iso_week(const struct tm *t, int *year)
 {
-    int weekday = (t->tm_wday + 6) % 7, week = (t->tm_yday - weekday + 10) / 7;
+    int monday = t->tm_yday - (t->tm_wday + 6) % 7, week = (monday + 10) / 7;
     *year = t->tm_year + 1900;
     if (week < 1) {
         *year -= 1;
-        bool leap = (*year % 4 == 0 && *year % 100 != 0) || *year % 400 == 0;
-        int yday = t->tm_yday + (leap ? 366 : 365);
-        return (yday - weekday + 10) / 7;
+        return (monday + days_of(*year) + 10) / 7;
     }
-    bool leap = (*year % 4 == 0 && *year % 100 != 0) || *year % 400 == 0;
-    int days = leap ? 366 : 365;
-    if (week == 53 && t->tm_yday - weekday + 3 >= days) {
-        *year += 1;
-        return 1;
-    }
-    return week;
+    if (week < 53 || monday + 3 < days_of(*year)) return week;
+    *year += 1;
+    return 1;
 }
 
 typedef struct number_row {

@@ -49,6 +49,17 @@ void *st_jinja_alloc(jinja_machine *machine, size_t count, size_t size)
     return pointer;
 }
 
+void *st_jinja_grown(jinja_machine *machine, void *items, size_t count, size_t size, size_t *capacity)
+{
+    if (count < *capacity) return items;
+    size_t grown = *capacity ? *capacity * 2 : 4;
+    void *copy = st_jinja_alloc(machine, grown, size);
+    if (!copy) return NULL;
+    if (count) memcpy(copy, items, count * size);
+    *capacity = grown;
+    return copy;
+}
+
 bool st_jinja_charge(jinja_machine *machine, size_t steps)
 {
     if (machine->status != STRATA_OK) return false;
@@ -118,8 +129,7 @@ bool st_jinja_fail_undefined(jinja_machine *machine, const jinja_undefined *unde
     if (undefined->hint) return st_jinja_fail(machine, "%s", undefined->hint);
     const char *owner = st_jinja_type_name((jinja_value){.kind = undefined->owner});
     if (undefined->key.kind != JINJA_STRING) return st_jinja_fail(machine, "'%s object' has no such element", owner);
-    st_str name = {undefined->key.string->bytes, undefined->key.string->length};
-    if (name.length > 200) name.length = 200;
+    st_str name = st_str_head(st_jinja_view(undefined->key.string), 200);
     if (undefined->unsafe) {
         return st_jinja_fail(machine,
                              "access to attribute '%.*s' of '%s' object is unsafe: templates may not change values",
@@ -143,14 +153,9 @@ jinja_list *st_jinja_list_new(jinja_machine *machine, size_t capacity)
 
 bool st_jinja_list_push(jinja_machine *machine, jinja_list *list, jinja_value value)
 {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 4;
-        jinja_value *items = st_jinja_alloc(machine, capacity, sizeof *items);
-        if (!items) return false;
-        if (list->count) memcpy(items, list->items, list->count * sizeof *items);
-        list->items = items;
-        list->capacity = capacity;
-    }
+    jinja_value *items = st_jinja_grown(machine, list->items, list->count, sizeof *items, &list->capacity);
+    if (!items) return false;
+    list->items = items;
     list->items[list->count++] = value;
     return true;
 }
@@ -182,9 +187,7 @@ static uint64_t hash_number(jinja_value value)
 {
     double real = st_jinja_real_of(value);
     if (value.kind != JINJA_FLOAT || (real == floor(real) && fabs(real) < 9e15)) {
-        int64_t whole = value.kind == JINJA_FLOAT    ? (int64_t)real
-                        : value.kind == JINJA_BOOL ? (int64_t)value.boolean
-                                                     : value.integer;
+        int64_t whole = value.kind == JINJA_FLOAT ? (int64_t)real : st_jinja_whole(value);
         return st_hash_bytes(&whole, sizeof whole);
     }
     return st_hash_bytes(&real, sizeof real);
@@ -241,14 +244,9 @@ static void index_place(jinja_dict *dict, size_t entry)
 
 static bool dict_grow(jinja_machine *machine, jinja_dict *dict)
 {
-    if (dict->count == dict->capacity) {
-        size_t capacity = dict->capacity ? dict->capacity * 2 : 4;
-        jinja_entry *entries = st_jinja_alloc(machine, capacity, sizeof *entries);
-        if (!entries) return false;
-        if (dict->count) memcpy(entries, dict->entries, dict->count * sizeof *entries);
-        dict->entries = entries;
-        dict->capacity = capacity;
-    }
+    jinja_entry *entries = st_jinja_grown(machine, dict->entries, dict->count, sizeof *entries, &dict->capacity);
+    if (!entries) return false;
+    dict->entries = entries;
     if (dict->count < DICT_INDEX_FROM || (dict->count + 1) * 2 <= dict->index_capacity) return true;
     size_t capacity = 32;
     while (capacity < (dict->count + 1) * 4) capacity *= 2;
@@ -316,8 +314,7 @@ bool st_jinja_dict_set(jinja_machine *machine, jinja_dict *dict, jinja_value key
 
 static bool entry_is(const jinja_entry *entry, st_str key)
 {
-    if (entry->key.kind != JINJA_STRING) return false;
-    return st_str_equal((st_str){entry->key.string->bytes, entry->key.string->length}, key);
+    return entry->key.kind == JINJA_STRING && st_str_equal(st_jinja_view(entry->key.string), key);
 }
 
 jinja_value *st_jinja_dict_get(const jinja_dict *dict, st_str key)
@@ -374,25 +371,22 @@ bool st_jinja_truth(jinja_value value)
 
 double st_jinja_real_of(jinja_value number)
 {
-    if (number.kind == JINJA_FLOAT) return number.real;
-    return number.kind == JINJA_BOOL ? (double)number.boolean : (double)number.integer;
+    return number.kind == JINJA_FLOAT ? number.real : (double)st_jinja_whole(number);
 }
 
 bool st_jinja_integer_of(jinja_machine *machine, jinja_value value, const char *what, int64_t *out)
 {
     if (value.kind == JINJA_UNDEFINED) return st_jinja_fail_undefined(machine, value.undefined);
-    if (value.kind != JINJA_BOOL && value.kind != JINJA_INTEGER) {
+    if (!st_jinja_is_integer(value))
         return st_jinja_fail(machine, "%s: expected an integer, found '%s'", what, st_jinja_type_name(value));
-    }
-    *out = value.kind == JINJA_BOOL ? (int64_t)value.boolean : value.integer;
+    *out = st_jinja_whole(value);
     return true;
 }
 
 static int compare_numbers(jinja_value a, jinja_value b)
 {
     if (a.kind != JINJA_FLOAT && b.kind != JINJA_FLOAT) {
-        int64_t x = a.kind == JINJA_BOOL ? (int64_t)a.boolean : a.integer;
-        int64_t y = b.kind == JINJA_BOOL ? (int64_t)b.boolean : b.integer;
+        int64_t x = st_jinja_whole(a), y = st_jinja_whole(b);
         return x < y ? -1 : x > y;
     }
     double x = st_jinja_real_of(a), y = st_jinja_real_of(b);
@@ -428,8 +422,7 @@ static bool equal_same_kind(jinja_machine *machine, jinja_value a, jinja_value b
     case JINJA_UNDEFINED:
     case JINJA_NONE: *out = true; return true;
     case JINJA_STRING:
-        *out = a.string->length == b.string->length &&
-               (a.string->length == 0 || memcmp(a.string->bytes, b.string->bytes, a.string->length) == 0);
+        *out = st_str_equal(st_jinja_view(a.string), st_jinja_view(b.string));
         return !*out || st_jinja_charge_bytes(machine, a.string->length);
     case JINJA_LIST:
     case JINJA_TUPLE: return equal_lists(machine, a.list, b.list, out);

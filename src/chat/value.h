@@ -141,6 +141,8 @@ bool st_jinja_fail(jinja_machine *machine, const char *format, ...) __attribute_
 /* A limit was reached: STRATA_LIMIT. Returns false. */
 bool st_jinja_fail_limit(jinja_machine *machine, const char *limit, size_t value);
 void *st_jinja_alloc(jinja_machine *machine, size_t count, size_t size); /* zeroed; NULL: failed */
+/* Makes room for one more item: returns `items`, or a copy with twice the capacity; NULL: failed. */
+void *st_jinja_grown(jinja_machine *machine, void *items, size_t count, size_t size, size_t *capacity);
 bool st_jinja_charge(jinja_machine *machine, size_t steps);
 bool st_jinja_charge_bytes(jinja_machine *machine, size_t bytes); /* for work that grows with the length of a text */
 bool st_jinja_charge_search(jinja_machine *machine, size_t bytes, size_t part); /* … with a product of lengths */
@@ -183,6 +185,16 @@ static inline bool st_jinja_is_list(jinja_value value)
 static inline bool st_jinja_is_number(jinja_value value)
 {
     return value.kind >= JINJA_BOOL && value.kind <= JINJA_FLOAT;
+}
+
+static inline bool st_jinja_is_integer(jinja_value value)
+{
+    return value.kind == JINJA_BOOL || value.kind == JINJA_INTEGER;
+}
+
+static inline int64_t st_jinja_whole(jinja_value integer) /* BOOL or INTEGER */
+{
+    return integer.kind == JINJA_BOOL ? (int64_t)integer.boolean : integer.integer;
 }
 
 bool st_jinja_undefined_name(jinja_machine *machine, st_str name, jinja_value *out);
