@@ -29,15 +29,6 @@ static strata_status fail_memory(st_buf *out, size_t length, strata_error *error
     return st_error_memory(error, length, "the text of tokens");
 }
 
-strata_status st_tokenizer_token_bytes(const st_tokenizer *tokenizer, strata_token id, st_buf *out,
-                                       strata_error *error)
-{
-    strata_status status = check_id(tokenizer, id, error);
-    if (status != STRATA_OK) return status;
-    size_t before = out->length;
-    return append_bytes(tokenizer, (uint32_t)id, out) ? STRATA_OK : fail_memory(out, before, error);
-}
-
 /* Repairs the UTF-8 that was appended since `start`. Writes the repaired text behind it first; the buffer grows only if
  * it has no room for the worst case. */
 static bool repair_from(st_buf *out, size_t start)

@@ -30,6 +30,7 @@ typedef struct st_kind {
     bool uses_pre;          /* a pre-tokeniser cuts the text into pieces */
     bool uses_scores;       /* merges by scores; otherwise by the list of merges */
     bool byte_tokens;       /* has tokens <0xNN> */
+    bool cuts_at_newlines;  /* a run of newlines is a piece of its own */
     bool adds_bos;          /* default of tokenizer.ggml.add_bos_token */
     bool adds_space;        /* default of tokenizer.ggml.add_space_prefix */
     /* Encodes a text without special tokens (valid UTF-8, not empty). */

@@ -5,11 +5,6 @@
 #include "base/utf8.h"
 #include "tokenizer/internal.h"
 
-static strata_status no_memory(size_t bytes, strata_error *error)
-{
-    return st_error_memory(error, bytes, "the text");
-}
-
 /* ---- GPT-2's byte-pair encoding: pieces of a pre-tokeniser, merged from single bytes ---------------------------- */
 
 static strata_status bpe_piece(void *encoder, st_str piece, strata_error *error)
@@ -26,21 +21,24 @@ static strata_status bpe_encode_text(st_encoder *encoder, st_str text, strata_er
     if (status != STRATA_OK) return status;
     if (tokenizer->pre_row->nfc && !st_nfc_is_trivial(text)) {
         encoder->text.length = 0;
-        if (!st_nfc_append(&encoder->text, text)) return no_memory(text.length, error);
+        if (!st_nfc_append(&encoder->text, text)) return st_error_memory(error, text.length, "the text");
         text = (st_str){encoder->text.data, encoder->text.length};
     }
     return st_pre_split(pre, encoder->walk, text, bpe_piece, encoder, error);
 }
 
+/* Adds the token of the byte at `position`, or the unknown token; nothing where the vocabulary has neither. */
+static void add_byte(st_encoder *encoder, st_str piece, size_t position)
+{
+    uint32_t id = encoder->tokenizer->byte_ids[(unsigned char)piece.data[position]];
+    if (id == ST_VOCAB_NONE) id = encoder->tokenizer->unknown_id;
+    if (id != ST_VOCAB_NONE) st_symbols_add(&encoder->symbols, id, position);
+}
+
 static bool bpe_start_piece(st_encoder *encoder, st_str piece)
 {
-    const st_tokenizer *tokenizer = encoder->tokenizer;
     if (!st_symbols_reserve(&encoder->symbols, piece.length)) return false;
-    for (size_t i = 0; i < piece.length; i++) {
-        uint32_t id = tokenizer->byte_ids[(unsigned char)piece.data[i]];
-        if (id == ST_VOCAB_NONE) id = tokenizer->unknown_id;
-        if (id != ST_VOCAB_NONE) st_symbols_add(&encoder->symbols, id, i);
-    }
+    for (size_t i = 0; i < piece.length; i++) add_byte(encoder, piece, i);
     return true;
 }
 
@@ -100,22 +98,21 @@ static bool marks_append_plain(st_buf *out, st_str text)
 
 /* Whether a piece may begin at `position` > 0. No token spans this position, so cutting here does not change the
  * merges. */
-static bool may_cut(const st_tokenizer *tokenizer, st_str text, size_t position, bool at_newlines)
+static bool may_cut(const st_tokenizer *tokenizer, st_str text, size_t position)
 {
     unsigned char before = (unsigned char)text.data[position - 1];
-    if (at_newlines && (before == '\n') != (text.data[position] == '\n')) return true;
+    if (tokenizer->kind->cuts_at_newlines && (before == '\n') != (text.data[position] == '\n')) return true;
     return tokenizer->cut_after[before] && text.length - position >= ST_SPACE_MARK_LENGTH &&
            memcmp(text.data + position, ST_SPACE_MARK, ST_SPACE_MARK_LENGTH) == 0;
 }
 
-static strata_status marks_encode_text(st_encoder *encoder, st_str text, bool mark_first, bool at_newlines,
-                                       strata_error *error)
+static strata_status marks_encode_text(st_encoder *encoder, st_str text, strata_error *error)
 {
-    if (!put_marks(&encoder->text, text, mark_first)) return no_memory(text.length, error);
+    if (!put_marks(&encoder->text, text, encoder->tokenizer->adds_space)) return st_error_memory(error, text.length, "the text");
     text = (st_str){encoder->text.data, encoder->text.length};
     size_t start = 0;
     for (size_t i = 1; i <= text.length; i++) {
-        if (i < text.length && !may_cut(encoder->tokenizer, text, i, at_newlines)) continue;
+        if (i < text.length && !may_cut(encoder->tokenizer, text, i)) continue;
         strata_status status = st_merge_piece(encoder, (st_str){text.data + start, i - start}, error);
         if (status != STRATA_OK) return status;
         start = i;
@@ -123,37 +120,20 @@ static strata_status marks_encode_text(st_encoder *encoder, st_str text, bool ma
     return STRATA_OK;
 }
 
-static strata_status gemma_encode_text(st_encoder *encoder, st_str text, strata_error *error)
-{
-    return marks_encode_text(encoder, text, encoder->tokenizer->adds_space, true, error);
-}
-
 /* A character without a token becomes the tokens of its bytes. */
 static bool gemma_start_piece(st_encoder *encoder, st_str piece)
 {
-    const st_tokenizer *tokenizer = encoder->tokenizer;
     if (!st_symbols_reserve(&encoder->symbols, piece.length)) return false;
     size_t length;
     for (size_t i = 0; i < piece.length; i += length) {
         uint32_t code;
         length = st_utf8_decode(piece.data + i, piece.length - i, &code);
-        uint32_t id = st_vocab_find_plain(&tokenizer->vocab, (st_str){piece.data + i, length});
-        if (id != ST_VOCAB_NONE) {
-            st_symbols_add(&encoder->symbols, id, i);
-            continue;
-        }
-        for (size_t j = 0; j < length; j++) {
-            id = tokenizer->byte_ids[(unsigned char)piece.data[i + j]];
-            if (id == ST_VOCAB_NONE) id = tokenizer->unknown_id;
-            if (id != ST_VOCAB_NONE) st_symbols_add(&encoder->symbols, id, i + j);
-        }
+        uint32_t id = st_vocab_find_plain(&encoder->tokenizer->vocab, (st_str){piece.data + i, length});
+        if (id != ST_VOCAB_NONE) st_symbols_add(&encoder->symbols, id, i);
+        else
+            for (size_t j = 0; j < length; j++) add_byte(encoder, piece, i + j);
     }
     return true;
-}
-
-static strata_status spm_encode_text(st_encoder *encoder, st_str text, strata_error *error)
-{
-    return marks_encode_text(encoder, text, encoder->tokenizer->adds_space, false, error);
 }
 
 static bool spm_start_piece(st_encoder *encoder, st_str piece)
@@ -194,9 +174,10 @@ static const st_kind kinds[] = {
      .append_plain = bpe_append_plain},
     {.model = "gemma4",
      .name = "gemma4",
+     .cuts_at_newlines = true,
      .byte_tokens = true,
      .adds_bos = true,
-     .encode_text = gemma_encode_text,
+     .encode_text = marks_encode_text,
      .start_piece = gemma_start_piece,
      .find_pair = merge_by_list,
      .append_plain = marks_append_plain},
@@ -206,7 +187,7 @@ static const st_kind kinds[] = {
      .byte_tokens = true,
      .adds_bos = true,
      .adds_space = true,
-     .encode_text = spm_encode_text,
+     .encode_text = marks_encode_text,
      .start_piece = spm_start_piece,
      .find_pair = merge_by_score,
      .append_plain = marks_append_plain},

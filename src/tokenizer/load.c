@@ -53,9 +53,8 @@ static strata_status choose_kind(st_tokenizer *tokenizer, strata_error *error)
     if (tokenizer->kind) return STRATA_OK;
     char known[128];
     st_kind_list(known, sizeof known);
-    if (model.length > 64) model.length = 64;
     return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s: key %s: expected one of %s, found '%.*s'", path,
-                        KEY_MODEL, known, ST_STR_ARG(model));
+                        KEY_MODEL, known, ST_STR_ARG(st_str_head(model, 64)));
 }
 
 static strata_status choose_pre(st_tokenizer *tokenizer, const char *pre_tokenizer, strata_error *error)

@@ -55,11 +55,6 @@ typedef struct st_encode_options {
 strata_status st_tokenizer_encode(const st_tokenizer *tokenizer, st_str text, const st_encode_options *options,
                                   st_tokens *out, strata_error *error);
 
-/* Appends the bytes of a token, which may be a part of a code point. Control tokens have their text. An id out of range
- * is STRATA_INPUT. */
-strata_status st_tokenizer_token_bytes(const st_tokenizer *tokenizer, strata_token id, st_buf *out,
-                                       strata_error *error);
-
 /* Appends the text of the ids as valid UTF-8, without the space that SentencePiece adds at the start. */
 strata_status st_tokenizer_decode(const st_tokenizer *tokenizer, const strata_token *ids, size_t count, st_buf *out,
                                   strata_error *error);

@@ -305,8 +305,7 @@ static void test_decode_pieces(void **state)
     assert_int_equal(out.length, 0);
     assert_int_equal(st_tokenizer_decode_push(made.tokenizer, &pieces, a9, &out, &error), STRATA_OK);
     assert_int_equal(out.length, 2);
-    assert_int_equal(st_tokenizer_token_bytes(made.tokenizer, c3, &out, &error), STRATA_OK);
-    assert_memory_equal(out.data, "é\xC3", 3);
+    assert_memory_equal(out.data, "é", 2);
     st_buf_free(&out);
     end();
 }
@@ -351,7 +350,6 @@ static void test_ids_out_of_range(void **state)
         st_buf_append(&out, "before", 6);
         const strata_token two[] = {0, wrong[i]};
         assert_int_equal(st_tokenizer_decode(made.tokenizer, two, 2, &out, &error), STRATA_INPUT);
-        assert_int_equal(st_tokenizer_token_bytes(made.tokenizer, wrong[i], &out, &error), STRATA_INPUT);
         assert_int_equal(st_tokenizer_decode_push(made.tokenizer, &pieces, wrong[i], &out, &error), STRATA_INPUT);
         assert_int_equal(out.length, 6); /* a failure writes nothing */
         assert_int_equal(pieces.pending_length, 1);
