@@ -70,7 +70,6 @@ const st_gguf_key *st_gguf_file_key(const st_gguf_file *file, st_str name); /* N
 
 /* The size of a value type; 0 for strings and arrays. */
 size_t st_gguf_type_bytes(st_gguf_type type);
-bool st_gguf_type_is_integer(st_gguf_type type);
 bool st_gguf_type_is_float(st_gguf_type type);
 
 /* Loads the integer at `data` into *value, sign-extended to 64 bits; false when it is negative. */

@@ -36,7 +36,7 @@ size_t st_gguf_type_bytes(st_gguf_type type)
     return type_rows[type].bytes;
 }
 
-bool st_gguf_type_is_integer(st_gguf_type type)
+static bool is_integer(st_gguf_type type)
 {
     return type_rows[type].kind == 'i' || type_rows[type].kind == 's';
 }
@@ -111,7 +111,7 @@ strata_status st_gguf_get_u64(const st_gguf *gguf, const char *name, uint64_t *o
     const st_gguf_key *key = look_up(gguf, name, found);
     if (!key) return STRATA_OK;
     uint64_t value;
-    if (!st_gguf_type_is_integer(key->type)) return fail_kind(gguf, key, "an integer", error);
+    if (!is_integer(key->type)) return fail_kind(gguf, key, "an integer", error);
     if (!st_gguf_load_integer(key->type, key->data, &value)) {
         st_gguf_place place = {.file = &gguf->files[0], .kind = "key", .name = key->name};
         return st_gguf_fail(&place, STRATA_FORMAT, NULL, error, "expected an integer of 0 or more, found %" PRId64,
@@ -153,7 +153,7 @@ strata_status st_gguf_get_array(const st_gguf *gguf, const char *name, st_gguf_t
 {
     const st_gguf_key *key = st_gguf_key_find(gguf, name);
     if (key) {
-        bool right = item_type == ST_GGUF_I64   ? st_gguf_type_is_integer(key->item_type)
+        bool right = item_type == ST_GGUF_I64   ? is_integer(key->item_type)
                      : item_type == ST_GGUF_F64 ? st_gguf_type_is_float(key->item_type)
                                                 : key->item_type == item_type;
         const char *expected = item_type == ST_GGUF_I64   ? "an array of integers"

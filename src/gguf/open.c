@@ -103,6 +103,15 @@ static strata_status map_part(st_gguf *gguf, const st_gguf_split_name *name, uin
     return status;
 }
 
+/* The last step of every open: hands over a file that was read, or frees it. */
+static strata_status finish_open(st_gguf *gguf, strata_status status, st_gguf **out, strata_error *error)
+{
+    if (status == STRATA_OK) status = st_gguf_split_check_all(gguf, error);
+    if (status == STRATA_OK) *out = gguf;
+    else st_gguf_close(gguf);
+    return status;
+}
+
 static strata_status open_split(const char *path, const st_gguf_split_name *name, st_gguf **out, strata_error *error)
 {
     if (name->index >= name->count || name->count > ST_GGUF_FILES_MAX)
@@ -115,13 +124,7 @@ static strata_status open_split(const char *path, const st_gguf_split_name *name
         status = map_part(gguf, name, i, error);
         if (i > 0 && status == STRATA_OK) free_keys(&gguf->files[i]); /* the model's keys are the first file's */
     }
-    if (status == STRATA_OK) status = st_gguf_split_check_all(gguf, error);
-    if (status != STRATA_OK) {
-        st_gguf_close(gguf);
-        return status;
-    }
-    *out = gguf;
-    return STRATA_OK;
+    return finish_open(gguf, status, out, error);
 }
 
 strata_status st_gguf_open(const char *path, st_gguf **out, strata_error *error)
@@ -132,13 +135,7 @@ strata_status st_gguf_open(const char *path, st_gguf **out, strata_error *error)
     st_gguf *gguf = NULL;
     strata_status status = gguf_new(path, 1, &gguf, error);
     if (status == STRATA_OK) status = map_file(gguf, &gguf->files[0], path, error);
-    if (status == STRATA_OK) status = st_gguf_split_check_all(gguf, error);
-    if (status != STRATA_OK) {
-        st_gguf_close(gguf);
-        return status;
-    }
-    *out = gguf;
-    return STRATA_OK;
+    return finish_open(gguf, status, out, error);
 }
 
 strata_status st_gguf_open_memory(const char *name, const void *bytes, size_t size, st_gguf **out,
@@ -152,11 +149,5 @@ strata_status st_gguf_open_memory(const char *name, const void *bytes, size_t si
     file->data = bytes;
     file->size = size;
     status = file->path ? read_file(gguf, file, error) : st_error_memory(error, PATH_SHOWN_MAX, name);
-    if (status == STRATA_OK) status = st_gguf_split_check_all(gguf, error);
-    if (status != STRATA_OK) {
-        st_gguf_close(gguf);
-        return status;
-    }
-    *out = gguf;
-    return STRATA_OK;
+    return finish_open(gguf, status, out, error);
 }
