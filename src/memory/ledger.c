@@ -14,7 +14,6 @@ typedef struct page {
     uint64_t capacity_bytes;
     st_ledger_line lines[ST_OWNER_COUNT];
     uint64_t late_bytes[ST_OWNER_COUNT]; /* committed after the lock */
-    uint64_t over_bytes[ST_OWNER_COUNT]; /* released but never committed */
     const st_backend *backend;           /* that allocated the block; NULL: none yet */
     st_device *handle;
     void *block;
@@ -106,17 +105,6 @@ void st_ledger_commit(st_ledger *ledger, uint32_t device, st_owner owner, uint64
     if (ledger->locked) add(&p->late_bytes[owner], bytes);
 }
 
-void st_ledger_release(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes)
-{
-    page *p = &ledger->pages[device];
-    uint64_t *committed = &p->lines[owner].committed;
-    if (bytes > *committed) {
-        add(&p->over_bytes[owner], bytes - *committed);
-        bytes = *committed;
-    }
-    *committed -= bytes;
-}
-
 void st_ledger_lock(st_ledger *ledger)
 {
     ledger->locked = true;
@@ -191,10 +179,6 @@ static strata_status check_line(const page *p, st_owner owner, strata_error *err
         return st_error_set(error, STRATA_MEMORY, MISTAKE,
                             "%s: %s: expected nothing to be taken after loading, found %llu bytes", p->name,
                             st_owner_name(owner), (unsigned long long)p->late_bytes[owner]);
-    if (p->over_bytes[owner])
-        return st_error_set(error, STRATA_MEMORY, MISTAKE,
-                            "%s: %s: %llu bytes were given back that nobody had taken", p->name, st_owner_name(owner),
-                            (unsigned long long)p->over_bytes[owner]);
     if (owner != ST_OWNER_RUNTIME && line->reserved != line->committed)
         return st_error_set(error, STRATA_MEMORY, MISTAKE,
                             "%s: %s: expected the planned %llu bytes, found %llu allocated", p->name,

@@ -1,4 +1,4 @@
-/* The ledger: device × owner, to the byte. The plan reserves a range, its owner commits it and may release it; after
+/* The ledger: device × owner, to the byte. The plan reserves a range and its owner commits it; after
  * loading the ledger is locked, and a commit is an error. A device that can tell its free bytes exactly is asked before
  * and after, so that the plan is compared with the device and not with itself. Owns the numbers and the one allocation
  * per device; knows no model and decides nothing. */
@@ -33,7 +33,6 @@ unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device);
 
 /* Adds what an owner has: a range of the block, or mapped memory. */
 void st_ledger_commit(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
-void st_ledger_release(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 
 /* After it a commit is an error, which st_ledger_check reports. */
 void st_ledger_lock(st_ledger *ledger);

@@ -68,7 +68,7 @@ static void differences_are_told_with_both_numbers(void **state)
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
     st_ledger_commit(ledger, HOST, ST_OWNER_STAGING, 7); /* not in the plan */
     expect_failure(ledger, (const char *const[]){"host", "staging", "planned 0", "found 7", NULL});
-    st_ledger_release(ledger, HOST, ST_OWNER_STAGING, 7);
+    st_ledger_reserve(ledger, HOST, ST_OWNER_STAGING, 7);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
     /* A driver's own is measured, not compared. */
     st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 500);
@@ -86,25 +86,17 @@ static void what_comes_after_the_lock_is_told(void **state)
     st_ledger_lock(ledger);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
     /* Even though the sums are right again afterwards. */
-    st_ledger_release(ledger, CARD, ST_OWNER_SCRATCH, 10);
+    st_ledger_reserve(ledger, CARD, ST_OWNER_SCRATCH, 10);
     st_ledger_commit(ledger, CARD, ST_OWNER_SCRATCH, 10);
-    assert_int_equal(st_ledger_at(ledger, CARD, ST_OWNER_SCRATCH).committed, 30);
+    assert_int_equal(st_ledger_at(ledger, CARD, ST_OWNER_SCRATCH).committed, 40);
     expect_failure(ledger, (const char *const[]){"card", "scratch", "after", "10 bytes", NULL});
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
-static void more_given_back_than_taken_is_told(void **state)
+static void sums_that_overflow_are_told(void **state)
 {
     (void)state;
     st_ledger *ledger = new_ledger(NULL, NULL);
-    st_ledger_commit(ledger, HOST, ST_OWNER_KV, 100);
-    st_ledger_release(ledger, HOST, ST_OWNER_KV, 103);
-    assert_int_equal(st_ledger_at(ledger, HOST, ST_OWNER_KV).committed, 0);
-    expect_failure(ledger, (const char *const[]){"host", "kv", "3 bytes", NULL});
-    assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
-
-    /* A sum that does not fit is no plan's. */
-    ledger = new_ledger(NULL, NULL);
     st_ledger_reserve(ledger, HOST, ST_OWNER_KV, 4);
     st_ledger_commit(ledger, HOST, ST_OWNER_KV, UINT64_MAX);
     st_ledger_commit(ledger, HOST, ST_OWNER_KV, 5);
@@ -237,7 +229,7 @@ int main(void)
         cmocka_unit_test(sums_are_exact),
         cmocka_unit_test(differences_are_told_with_both_numbers),
         cmocka_unit_test(what_comes_after_the_lock_is_told),
-        cmocka_unit_test(more_given_back_than_taken_is_told),
+        cmocka_unit_test(sums_that_overflow_are_told),
         cmocka_unit_test(one_block_per_device),
         cmocka_unit_test(the_device_is_asked),
         cmocka_unit_test(moments_are_traced),
