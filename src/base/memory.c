@@ -73,15 +73,22 @@ static bool list_has(const char *list, const char *item)
     return length == 0;
 }
 
+/* The place of the process in a hierarchy. */
+typedef struct cgroup_place {
+    char path[PATH_BYTES_MAX];
+    char top[PATH_BYTES_MAX];       /* the group that the mount point shows */
+    char folder[2 * PATH_BYTES_MAX]; /* the mount point */
+} cgroup_place;
+
 /* The process's path in the hierarchy, of the line "ID:CONTROLLERS:PATH". */
-static bool parse_path(const char *line, const cgroup_version *v, char out[PATH_BYTES_MAX])
+static bool parse_path(const char *line, const cgroup_version *v, cgroup_place *out)
 {
     const char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
     if (!path) return false;
     bool unnamed = path == controllers + 1;
     if (*v->controller ? !list_has(controllers + 1, v->controller) : !unnamed) return false;
-    snprintf(out, PATH_BYTES_MAX, "%.*s", (int)strcspn(path + 1, "\n"), path + 1);
-    return out[0] == '/';
+    snprintf(out->path, sizeof out->path, "%.*s", (int)strcspn(path + 1, "\n"), path + 1);
+    return out->path[0] == '/';
 }
 
 /* mountinfo writes blanks and backslashes as \ooo. */
@@ -96,35 +103,27 @@ static void unescape(char *path)
     *to = '\0';
 }
 
-/* A line of mountinfo, if it is the mount of the hierarchy: `top` is the group that the mount point shows. */
-static bool parse_mount(const char *line, const cgroup_version *v, char top[PATH_BYTES_MAX], char point[PATH_BYTES_MAX])
+/* A line of mountinfo, if it is the mount of the hierarchy. */
+static bool parse_mount(const char *line, const cgroup_version *v, cgroup_place *out)
 {
     char type[32], options[1024];
     const char *dash = strstr(line, " - ");
     if (!dash || sscanf(dash, " - %31s %*s %1023s", type, options) != 2) return false;
     if (strcmp(type, v->file_system) != 0 || !list_has(options, v->controller)) return false;
-    if (sscanf(line, "%*s %*s %*s %4095s %4095s", top, point) != 2) return false;
-    unescape(top);
-    unescape(point);
+    if (sscanf(line, "%*s %*s %*s %4095s %4095s", out->top, out->folder) != 2) return false;
+    unescape(out->top);
+    unescape(out->folder);
     return true;
 }
 
-static bool find_path(const char *root, const cgroup_version *v, char path[PATH_BYTES_MAX])
+/* Parses the lines of a file in /proc/self up to the first that `parse` accepts. */
+static bool find_line(const char *root, const char *name, const cgroup_version *v, cgroup_place *place,
+                      bool (*parse)(const char *line, const cgroup_version *v, cgroup_place *out))
 {
     char line[LINE_BYTES_MAX];
     bool found = false;
-    FILE *file = open_text(root, "/proc/self", "cgroup");
-    while (file && !found && fgets(line, sizeof line, file)) found = parse_path(line, v, path);
-    if (file) fclose(file);
-    return found;
-}
-
-static bool find_mount(const char *root, const cgroup_version *v, char top[PATH_BYTES_MAX], char point[PATH_BYTES_MAX])
-{
-    char line[LINE_BYTES_MAX];
-    bool found = false;
-    FILE *file = open_text(root, "/proc/self", "mountinfo");
-    while (file && !found && fgets(line, sizeof line, file)) found = parse_mount(line, v, top, point);
+    FILE *file = open_text(root, "/proc/self", name);
+    while (file && !found && fgets(line, sizeof line, file)) found = parse(line, v, place);
     if (file) fclose(file);
     return found;
 }
@@ -145,13 +144,15 @@ static void apply_group(const char *root, const char *folder, const cgroup_versi
 
 static void apply_version(const char *root, const cgroup_version *v, st_memory *memory)
 {
-    char path[PATH_BYTES_MAX], top[PATH_BYTES_MAX], folder[2 * PATH_BYTES_MAX];
-    if (!find_path(root, v, path) || !find_mount(root, v, top, folder)) return;
+    cgroup_place place;
+    if (!find_line(root, "cgroup", v, &place, parse_path)) return;
+    if (!find_line(root, "mountinfo", v, &place, parse_mount)) return;
+    char *path = place.path, *folder = place.folder;
     /* A container without its own cgroup namespace sees its group as the mount, under its path on the host. A path
      * outside the namespace ("/..") has no folder: only the mount can be seen. */
-    size_t skip = strcmp(top, "/") == 0 ? 0 : strlen(top), base = strlen(folder);
-    bool below = strncmp(path, top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0') && !strstr(path, "/..");
-    snprintf(folder + base, sizeof folder - base, "%s", below ? path + skip : "");
+    size_t skip = strcmp(place.top, "/") == 0 ? 0 : strlen(place.top), base = strlen(folder);
+    bool below = strncmp(path, place.top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0') && !strstr(path, "/..");
+    snprintf(folder + base, sizeof place.folder - base, "%s", below ? path + skip : "");
     size_t length = strlen(folder);
     while (length > base && folder[length - 1] == '/') folder[--length] = '\0';
     for (;;) {
