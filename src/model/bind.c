@@ -19,16 +19,6 @@ typedef struct layer_view {
     bool fused_experts;         /* the file has ffn_gate_up_exps */
 } layer_view;
 
-static presence required_if(bool condition)
-{
-    return condition ? REQUIRED_TENSOR : ABSENT;
-}
-
-static presence optional_if(bool condition)
-{
-    return condition ? OPTIONAL_TENSOR : ABSENT;
-}
-
 static bool is_attention(const layer_view *v)
 {
     return v->layer->kind == ST_LAYER_ATTENTION;
@@ -54,151 +44,56 @@ static bool is_nextn(const layer_view *v)
     return v->index >= v->desc->layer_count;
 }
 
-static presence when_MODEL_REQUIRED(const layer_view *v)
+static presence bias_presence(const layer_view *v)
 {
-    (void)v;
-    return REQUIRED_TENSOR;
-}
-
-static presence when_MODEL_OPTIONAL(const layer_view *v)
-{
-    (void)v;
-    return OPTIONAL_TENSOR;
-}
-
-static presence when_MODEL_PER_LAYER(const layer_view *v)
-{
-    return required_if(v->desc->per_layer_width > 0);
-}
-
-static presence when_REQUIRED(const layer_view *v)
-{
-    (void)v;
-    return REQUIRED_TENSOR;
-}
-
-static presence when_OPTIONAL(const layer_view *v)
-{
-    (void)v;
-    return OPTIONAL_TENSOR;
-}
-
-static presence when_ATTENTION(const layer_view *v)
-{
-    return required_if(is_attention(v));
-}
-
-static presence when_ATTENTION_OPTIONAL(const layer_view *v)
-{
-    return optional_if(is_attention(v));
-}
-
-static presence bias_if(const layer_view *v, bool condition)
-{
-    return v->desc->arch->bias == ST_BIAS_REQUIRED ? required_if(condition) : optional_if(condition);
-}
-
-static presence when_ATTENTION_BIAS(const layer_view *v)
-{
-    return bias_if(v, is_attention(v));
-}
-
-static presence when_OWN_KV(const layer_view *v)
-{
-    return required_if(has_own_kv(v));
-}
-
-static presence when_OWN_KV_BIAS(const layer_view *v)
-{
-    return bias_if(v, has_own_kv(v));
+    return v->desc->arch->bias == ST_BIAS_REQUIRED ? REQUIRED_TENSOR : OPTIONAL_TENSOR;
 }
 
 /* The keys can serve as values where both have the same length. */
-static presence when_OWN_VALUE(const layer_view *v)
+static presence value_presence(const layer_view *v)
 {
-    bool key_will_do = v->desc->arch->value_may_be_key && v->layer->attention.value_length == v->layer->attention.key_length;
-    return key_will_do ? optional_if(has_own_kv(v)) : required_if(has_own_kv(v));
+    const st_attention_desc *a = &v->layer->attention;
+    return v->desc->arch->value_may_be_key && a->value_length == a->key_length ? OPTIONAL_TENSOR : REQUIRED_TENSOR;
 }
 
-static presence when_QK_NORM(const layer_view *v)
-{
-    return required_if(is_attention(v) && has_qk_norm_weights(v));
-}
+/* The rules of roles.def: the presence where the condition holds; the tensor is absent where it does not. */
+#define RULE(name, presence_then, condition)              \
+    static presence when_##name(const layer_view *v)      \
+    {                                                     \
+        (void)v;                                          \
+        return (condition) ? (presence_then) : ABSENT;    \
+    }
 
-static presence when_OWN_K_NORM(const layer_view *v)
-{
-    return required_if(has_own_kv(v) && has_qk_norm_weights(v));
-}
+RULE(MODEL_REQUIRED, REQUIRED_TENSOR, true)
+RULE(MODEL_OPTIONAL, OPTIONAL_TENSOR, true)
+RULE(MODEL_PER_LAYER, REQUIRED_TENSOR, v->desc->per_layer_width > 0)
+RULE(REQUIRED, REQUIRED_TENSOR, true)
+RULE(OPTIONAL, OPTIONAL_TENSOR, true)
+RULE(ATTENTION, REQUIRED_TENSOR, is_attention(v))
+RULE(ATTENTION_OPTIONAL, OPTIONAL_TENSOR, is_attention(v))
+RULE(ATTENTION_BIAS, bias_presence(v), is_attention(v))
+RULE(OWN_KV, REQUIRED_TENSOR, has_own_kv(v))
+RULE(OWN_KV_BIAS, bias_presence(v), has_own_kv(v))
+RULE(OWN_VALUE, value_presence(v), has_own_kv(v))
+RULE(QK_NORM, REQUIRED_TENSOR, is_attention(v) && has_qk_norm_weights(v))
+RULE(OWN_K_NORM, REQUIRED_TENSOR, has_own_kv(v) && has_qk_norm_weights(v))
+RULE(DELTANET, REQUIRED_TENSOR, v->layer->kind == ST_LAYER_DELTANET)
+RULE(POST_NORMS, REQUIRED_TENSOR, v->desc->arch->post_norms)
+RULE(POST_ATTENTION_NORM, REQUIRED_TENSOR, v->desc->arch->post_norms || v->desc->arch->ffn_norm_is_post_attention)
+RULE(FFN_NORM, REQUIRED_TENSOR, !v->desc->arch->ffn_norm_is_post_attention)
+RULE(DENSE, REQUIRED_TENSOR, v->layer->ffn.dense_width > 0)
+RULE(EXPERTS, REQUIRED_TENSOR, has_experts(v))
+RULE(EXPERTS_OPTIONAL, OPTIONAL_TENSOR, has_experts(v))
+RULE(EXPERTS_UNFUSED, REQUIRED_TENSOR, has_experts(v) && !v->fused_experts)
+RULE(EXPERTS_BESIDE, REQUIRED_TENSOR, has_experts(v) && v->desc->arch->dense_beside_experts)
+RULE(SHARED, REQUIRED_TENSOR, v->layer->ffn.shared_width > 0)
+RULE(SHARED_GATE, REQUIRED_TENSOR,
+     v->layer->ffn.shared_width > 0 && v->desc->arch->shared_expert == ST_SHARED_GATED)
+RULE(PER_LAYER, REQUIRED_TENSOR, v->desc->per_layer_width > 0)
+RULE(NEXTN, REQUIRED_TENSOR, is_nextn(v))
+RULE(NEXTN_OPTIONAL, OPTIONAL_TENSOR, is_nextn(v))
 
-static presence when_DELTANET(const layer_view *v)
-{
-    return required_if(v->layer->kind == ST_LAYER_DELTANET);
-}
-
-static presence when_POST_NORMS(const layer_view *v)
-{
-    return required_if(v->desc->arch->post_norms);
-}
-
-static presence when_POST_ATTENTION_NORM(const layer_view *v)
-{
-    return required_if(v->desc->arch->post_norms || v->desc->arch->ffn_norm_is_post_attention);
-}
-
-static presence when_FFN_NORM(const layer_view *v)
-{
-    return required_if(!v->desc->arch->ffn_norm_is_post_attention);
-}
-
-static presence when_DENSE(const layer_view *v)
-{
-    return required_if(v->layer->ffn.dense_width > 0);
-}
-
-static presence when_EXPERTS(const layer_view *v)
-{
-    return required_if(has_experts(v));
-}
-
-static presence when_EXPERTS_OPTIONAL(const layer_view *v)
-{
-    return optional_if(has_experts(v));
-}
-
-static presence when_EXPERTS_UNFUSED(const layer_view *v)
-{
-    return required_if(has_experts(v) && !v->fused_experts);
-}
-
-static presence when_EXPERTS_BESIDE(const layer_view *v)
-{
-    return required_if(has_experts(v) && v->desc->arch->dense_beside_experts);
-}
-
-static presence when_SHARED(const layer_view *v)
-{
-    return required_if(v->layer->ffn.shared_width > 0);
-}
-
-static presence when_SHARED_GATE(const layer_view *v)
-{
-    return required_if(v->layer->ffn.shared_width > 0 && v->desc->arch->shared_expert == ST_SHARED_GATED);
-}
-
-static presence when_PER_LAYER(const layer_view *v)
-{
-    return required_if(v->desc->per_layer_width > 0);
-}
-
-static presence when_NEXTN(const layer_view *v)
-{
-    return required_if(is_nextn(v));
-}
-
-static presence when_NEXTN_OPTIONAL(const layer_view *v)
-{
-    return optional_if(is_nextn(v));
-}
+#undef RULE
 
 /* --- dimensions ----------------------------------------------------------------------------------------------------------- */
 
