@@ -216,7 +216,8 @@ static bool call_macro(jinja_machine *machine, const jinja_macro *macro, const j
     return ok;
 }
 
-bool st_jinja_call(jinja_machine *machine, jinja_value callee, const jinja_arguments *arguments, jinja_value *out)
+/* Calls a macro, a native or a recursive loop. */
+static bool call_value(jinja_machine *machine, jinja_value callee, const jinja_arguments *arguments, jinja_value *out)
 {
     switch (callee.kind) {
     case JINJA_NATIVE: return st_jinja_call_native(machine, callee.native->native, callee.native->self, arguments, out);
@@ -264,7 +265,7 @@ static bool finish_call(jinja_machine *machine, const jinja_node *node, jinja_va
                         const jinja_arguments *arguments, jinja_value *out)
 {
     machine->line = node->line;
-    if (node->type == JINJA_NODE_CALL) return st_jinja_call(machine, subject, arguments, out);
+    if (node->type == JINJA_NODE_CALL) return call_value(machine, subject, arguments, out);
     if (node->native) return st_jinja_call_native(machine, node->native, subject, arguments, out);
     st_str name = st_str_head(st_jinja_view(node->constant.string), 100);
     return st_jinja_fail(machine, "no %s named '%.*s'", node->type == JINJA_NODE_FILTER ? "filter" : "test",

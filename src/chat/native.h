@@ -57,8 +57,6 @@ const jinja_native *st_jinja_find_filter(st_str name);
 /* Binds the arguments to the row's parameters and calls it. */
 bool st_jinja_call_native(jinja_machine *machine, const jinja_native *native, jinja_value self,
                           const jinja_arguments *arguments, jinja_value *out);
-/* Calls a macro, a native or a recursive loop. */
-bool st_jinja_call(jinja_machine *machine, jinja_value callee, const jinja_arguments *arguments, jinja_value *out);
 
 /* value.name and value[key], within the sandbox. */
 bool st_jinja_attribute(jinja_machine *machine, jinja_value object, jinja_value name, jinja_value *out);

@@ -53,7 +53,8 @@ static uint64_t next_random(uint64_t s[4])
     return result;
 }
 
-void st_random_seed(st_random *random, uint64_t seed)
+/* Starts a stream; STRATA_SEED_RANDOM takes the seed from the system. */
+static void start_stream(st_random *random, uint64_t seed)
 {
     if (seed == STRATA_SEED_RANDOM && getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
         seed = (uint64_t)time(NULL);
@@ -117,7 +118,7 @@ strata_status st_sampler_new(const strata_sampling *sampling, size_t vocab, st_s
         return st_error_memory(error, vocab * (sizeof(st_rank_member) + 3 * sizeof(uint32_t)), "the sampler");
     }
     for (size_t i = 0; i < sampling->bias_count; i++) sampler->biases[i] = sampling->biases[i];
-    st_random_seed(&sampler->random, sampling->seed);
+    start_stream(&sampler->random, sampling->seed);
     *out = sampler;
     return STRATA_OK;
 }

@@ -12,9 +12,6 @@ typedef struct st_random {
     uint64_t state[4];
 } st_random;
 
-/* Starts a stream; STRATA_SEED_RANDOM takes the seed from the system. */
-void st_random_seed(st_random *random, uint64_t seed);
-
 /* An error names the parameter that is out of range. The sampler copies what it needs, and starts a random stream from
  * the seed. At most 2^24 tokens. */
 strata_status st_sampler_new(const strata_sampling *sampling, size_t vocab, st_sampler **out, strata_error *error);
