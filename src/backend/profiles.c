@@ -1,7 +1,6 @@
 #include "backend/profiles.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -112,12 +111,10 @@ bool st_profile_find(st_str name, st_profile *out)
 static strata_status refuse_name(st_str name, strata_error *error)
 {
     char known[256] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < st_profile_row_count() && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", row_name(i));
+    for (size_t i = 0; i < st_profile_row_count(); i++) st_error_list(known, sizeof known, row_name(i));
     return st_error_set(error, STRATA_USAGE, "give a name, a card and a host as CARD+HOST, or a JSON file (docs/json.md)",
                         "placement.profile: expected one of %s, found %.*s", known,
-                        (int)(name.length < 64 ? name.length : 64), name.data);
+                        ST_STR_ARG(st_str_head(name, 64)));
 }
 
 static strata_status take_name(st_str name, st_profile_set *set, strata_error *error)

@@ -92,3 +92,9 @@ void st_error_prefix(strata_error *error, const char *prefix)
                                                (int)(sizeof message - used - 1), message);
     make_printable(error->message);
 }
+
+void st_error_list(char *list, size_t size, const char *name)
+{
+    size_t used = strlen(list);
+    snprintf(list + used, size - used, "%s%s", used ? ", " : "", name);
+}

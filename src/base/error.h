@@ -14,6 +14,9 @@ strata_status st_error_set(strata_error *error, strata_status status, const char
 /* The same for a failed allocation of `bytes` for `what`. Allocates nothing. */
 strata_status st_error_memory(strata_error *error, size_t bytes, const char *what);
 
+/* Appends `name` to a list of names for a message; list[size] is cut where it is full. */
+void st_error_list(char *list, size_t size, const char *name);
+
 /* Puts `prefix` and ": " before the message of `error`. */
 void st_error_prefix(strata_error *error, const char *prefix);
 

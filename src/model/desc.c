@@ -292,9 +292,7 @@ static void read_model(key_reader *reader, st_desc *desc)
 static strata_status refuse_architecture(const st_gguf *gguf, st_str name, strata_error *error)
 {
     char known[512] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < st_arch_count() && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", st_arch_name_at(i));
+    for (size_t i = 0; i < st_arch_count(); i++) st_error_list(known, sizeof known, st_arch_name_at(i));
     return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s: architecture %.*s: expected one of %s", st_gguf_path(gguf),
                         ST_STR_ARG(name), known);
 }

@@ -551,8 +551,9 @@ static bool place_values(builder *b, st_arena *arena, st_program *program)
     return true;
 }
 
-strata_status st_program_build(const st_desc *desc, const st_binding *binding, st_arena *arena, const st_program **out,
-                               strata_error *error)
+/* Lowers a description with its weights to operations, in `arena`. */
+static strata_status build(const st_desc *desc, const st_binding *binding, st_arena *arena, const st_program **out,
+                           strata_error *error)
 {
     uint32_t max = (desc->layer_count + desc->nextn_count + 2) * OPS_PER_LAYER_MAX;
     builder b = {.desc = desc, .binding = binding, .op_max = max, .value_max = max, .layer = -1};
@@ -579,5 +580,5 @@ strata_status st_program_of_file(const st_gguf *gguf, st_arena *arena, const st_
 {
     strata_status status = st_desc_build(gguf, arena, desc, error);
     if (status == STRATA_OK) status = st_binding_build(*desc, gguf, arena, binding, error);
-    return status == STRATA_OK ? st_program_build(*desc, *binding, arena, program, error) : status;
+    return status == STRATA_OK ? build(*desc, *binding, arena, program, error) : status;
 }

@@ -93,9 +93,11 @@ typedef struct st_program {
     st_part nextn;         /* body.count = 0: the model has none */
 } st_program;
 
-/* Lowers a description with its weights to operations, in `arena`. */
-strata_status st_program_build(const st_desc *desc, const st_binding *binding, st_arena *arena, const st_program **out,
-                               strata_error *error);
+static inline bool st_op_is_nextn(const st_program *program, uint32_t op)
+{
+    const st_part *part = &program->nextn;
+    return op - part->body.first < part->body.count || op - part->head.first < part->head.count;
+}
 
 /* From an opened file to its program in one step: description, binding, program, all in `arena`. */
 strata_status st_program_of_file(const st_gguf *gguf, st_arena *arena, const st_desc **desc, const st_binding **binding,

@@ -139,16 +139,10 @@ void st_draft_set_step(const st_planner *p, uint32_t step, st_draft *draft)
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-static bool in_range(st_op_range range, uint32_t op)
-{
-    return op - range.first < range.count;
-}
-
 /* Operations of a NextN block run only where the options ask for it. */
 static bool op_runs(const st_planner *p, uint32_t op)
 {
-    const st_part *nextn = &p->source->program->nextn;
-    return p->options.nextn || (!in_range(nextn->body, op) && !in_range(nextn->head, op));
+    return p->options.nextn || !st_op_is_nextn(p->source->program, op);
 }
 
 static bool layer_on_card(const st_planner *p, const st_draft *draft, uint32_t layer)

@@ -3,14 +3,9 @@
 #include "base/check.h"
 #include "plan/schedule.h"
 
-static bool in_range(st_op_range range, uint32_t op)
-{
-    return op - range.first < range.count;
-}
-
 static bool op_counts(const st_program *program, const st_working_options *options, uint32_t op)
 {
-    if (!options->nextn && (in_range(program->nextn.body, op) || in_range(program->nextn.head, op))) return false;
+    if (!options->nextn && st_op_is_nextn(program, op)) return false;
     if (!options->op_device || options->op_device[op] == options->device) return true;
     return options->expert_cache && options->device == ST_HOST && program->ops[op].kind == ST_OP_EXPERTS;
 }

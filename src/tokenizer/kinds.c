@@ -1,6 +1,4 @@
 /* The kinds of tokenizer: one row each. */
-#include <stdio.h>
-
 #include "base/error.h"
 #include "base/utf8.h"
 #include "tokenizer/internal.h"
@@ -204,11 +202,6 @@ const st_kind *st_kind_find(st_str model)
 
 void st_kind_list(char *out, size_t size)
 {
-    size_t used = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < KIND_COUNT; i++) {
-        int length = snprintf(out + used, size - used, "%s%s", i ? ", " : "", kinds[i].model);
-        if (length < 0 || (size_t)length >= size - used) return;
-        used += (size_t)length;
-    }
+    for (size_t i = 0; i < KIND_COUNT; i++) st_error_list(out, size, kinds[i].model);
 }

@@ -3,8 +3,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <stdio.h>
-
 #include "base/alloc.h"
 #include "base/error.h"
 
@@ -70,13 +68,8 @@ const st_pre_row *st_pre_find(st_str name)
 
 void st_pre_list(char *out, size_t size)
 {
-    size_t used = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < ROW_COUNT; i++) {
-        int length = snprintf(out + used, size - used, "%s%s", i ? ", " : "", rows[i].names[0]);
-        if (length < 0 || (size_t)length >= size - used) return;
-        used += (size_t)length;
-    }
+    for (size_t i = 0; i < ROW_COUNT; i++) st_error_list(out, size, rows[i].names[0]);
 }
 
 static void *pcre_alloc(size_t size, void *context)
