@@ -190,7 +190,7 @@ typedef struct strata_engine_options {
  * file's directory alone, and asks a GPU that is found for its memory. */
 strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error);
 
-/* The devices of this machine, or those that the placement describes, and the names of all profiles, as a JSON object
+/* The devices of this machine, or the devices that the placement describes, and the names of all profiles, as a JSON object
  * (strata_free). With `probe`, measures their rates and keeps them; else reads the kept measurement. */
 strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error);
 

@@ -1,12 +1,12 @@
-/* What a device can do, as a versioned table of functions: the CPU, a simulated device and a GPU plugin fill it in.
- * A backend owns its device's memory, queues and kernels; it knows operations (model/ops.def) and addresses, never
- * a model, a plan or a position's storage. All waiting is ordered by run/.
+/* The interface of a device: a versioned table of functions that the CPU, the simulated GPU and a GPU plugin fill in.
+ * A backend owns its device's memory, queues and kernels. It knows operations (model/ops.def) and addresses; it must
+ * not know a model, a plan or where a position is stored. run/ alone orders work and waits.
  *
- * The CPU does everything at once: a queue call returns when its work is done, and events are points in time. */
+ * The CPU is synchronous: a queue call returns when its work is done. */
 #ifndef ST_BACKEND_BACKEND_H
 #define ST_BACKEND_BACKEND_H
 
-#ifdef __cplusplus /* kernels: they have pointers to flags, and read none */
+#ifdef __cplusplus /* CUDA kernels see the type and never use it */
 typedef struct atomic_bool atomic_bool;
 #else
 #include <stdatomic.h>
@@ -23,24 +23,24 @@ typedef struct st_event st_event;
 typedef struct st_segment st_segment;
 
 typedef struct st_device_options {
-    const char *cpu;  /* "ref": the reference operations. NULL: the best there is */
-    uint32_t threads; /* 0: as many as pay */
-    bool profile;     /* add up the time of every kind of operation */
+    const char *cpu;  /* "ref", "avx2", "avx512"; NULL: the fastest that the CPU supports */
+    uint32_t threads; /* 0: all physical cores */
+    bool profile;     /* time every kind of operation */
     void *world;      /* of a simulated device: its st_sim_world */
-    uint32_t index;   /* which GPU of several; 0: the first */
+    uint32_t index;   /* of the GPU */
 } st_device_options;
 
 typedef struct st_device_info {
-    const char *name; /* good as long as the device */
+    const char *name; /* valid until the device is closed */
     size_t total_bytes, free_bytes;
     bool exact;              /* free_bytes changes by what is allocated and freed through this table alone, to the byte */
-    size_t alignment;        /* of every address a value, weight or row of state may have */
+    size_t alignment;        /* of values, weights and rows of state */
     uint32_t workers;        /* each has worker_bytes of scratch */
     uint32_t pinned_per_byte; /* pinned bytes of the host for each byte of the device's page tables; 0: no such tables */
     bool reads_host_memory;  /* weights and values may lie in ordinary memory */
 } st_device_info;
 
-/* What the device was seen to do, for comparing with what it is made to do. */
+/* Measured rates of the device. */
 typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
     double int8_ops;    /* multiplications and additions per second; 0: no int8 path */
@@ -55,12 +55,12 @@ typedef struct st_op_time {
 
 typedef enum st_queue_kind { ST_QUEUE_COMPUTE, ST_QUEUE_UP, ST_QUEUE_DOWN } st_queue_kind;
 
-/* --- the step block: what changes from launch to launch, in device memory, so that a captured graph replays unchanged ------ */
+/* --- the step block: the inputs of a launch, in device memory, so that a captured graph replays unchanged ----------- */
 
 typedef struct st_step {
     uint32_t count;     /* rows of this batch, at most batch_max */
     uint32_t position;  /* of the first row */
-    uint32_t out_count; /* rows whose logits are asked for, at most batch_max */
+    uint32_t out_count; /* output rows, whose logits are requested; at most batch_max */
     uint32_t batch_max;
     int32_t values[];   /* ids[batch_max], then out_rows[batch_max] */
 } st_step;
@@ -80,9 +80,9 @@ static inline int32_t *st_step_out_rows(st_step *step)
     return step->values + step->batch_max;
 }
 
-/* --- operations with addresses ------------------------------------------------------------------------------------------------ */
+/* --- operations with addresses --------------------------------------------------------------------------------- */
 
-/* A value: `rows` rows of `width` elements, one after the other, in device memory. */
+/* A value: contiguous rows of `width` elements in device memory. */
 typedef struct st_bound_value {
     void *data;
     uint32_t width;
@@ -116,7 +116,7 @@ typedef struct st_bound_op {
     const st_op *op;
     st_bound_value in[ST_OP_INPUTS], out, out2;
     st_bound_weight weight[ST_OP_WEIGHTS];
-    st_kv_view kv;       /* operations on keys and values */
+    st_kv_view kv;       /* operations on the KV cache */
     st_state_view state; /* operations on recurrent state */
 } st_bound_op;
 
@@ -135,20 +135,20 @@ typedef st_scratch (*st_scratch_statement)(const st_bound_op *shape, uint32_t ro
 typedef struct st_segment_source {
     const st_bound_op *ops; /* copied by prepare */
     uint32_t count;
-    st_rows rows;           /* whether the step's count or out_count says how many rows there are */
+    st_rows rows;           /* which count of the step is the number of rows: count or out_count */
     st_step *step;          /* device memory */
     const st_step *host_step; /* the same block as the host wrote it before the launch; may be `step` where the host reads it */
     void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes for each worker */
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
 
-/* --- plugins ------------------------------------------------------------------------------------------------------------------ */
+/* --- plugins --------------------------------------------------------------------------------------------------- */
 
 /* The one symbol that a backend's shared library exports. Its table has the ST_BACKEND_VERSION it was built for. */
 typedef const struct st_backend *(*st_backend_plugin_fn)(void);
 #define ST_BACKEND_PLUGIN_SYMBOL "st_backend_plugin"
 
-/* --- the table ------------------------------------------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------------------------- */
 
 typedef enum st_copy_kind { ST_COPY_UP, ST_COPY_DOWN, ST_COPY_WITHIN } st_copy_kind;
 
@@ -161,20 +161,20 @@ typedef struct st_backend {
     void (*info)(const st_device *device, st_device_info *out);
     st_scratch_statement scratch;
     const uint64_t *types; /* [ST_OP_COUNT]: what it can run, as st_profile.types; NULL: every operation with every type */
-    strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about half a second */
-    void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* of a device opened to profile; else zero */
+    strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about a second */
+    void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* zero unless the device was opened with `profile` */
 
-    /* Memory. Host memory is pinned where the device can; where it cannot, ordinary memory is given and *pinned is false. */
+    /* Memory. Host memory is pinned where the device supports it; otherwise it is ordinary memory and *pinned is false. */
     strata_status (*alloc)(st_device *device, size_t bytes, void **out, strata_error *error);
     void (*free)(st_device *device, void *memory);
     strata_status (*host_alloc)(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error);
     void (*host_free)(st_device *device, void *memory);
-    /* Pins memory that lies elsewhere, such as the mapping of a file, for fast copies up; its pages are then in RAM. *pinned is
-     * false where that is refused: copies work all the same. Both NULL: the device copies from any memory at full speed. */
+    /* Pins existing memory, such as the mapping of a file, for fast copies up and brings its pages into RAM. *pinned is
+     * false where the system refuses: copies still work. Both NULL: the device copies from any memory at full speed. */
     strata_status (*host_pin)(st_device *device, const void *memory, size_t bytes, bool *pinned, strata_error *error);
     void (*host_unpin)(st_device *device, const void *memory);
 
-    /* Queues run their work in order; events order queues among each other and against the host. */
+    /* A queue runs its work in order; events order the work of several queues and the host. */
     strata_status (*queue_new)(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error);
     void (*queue_free)(st_queue *queue);
     /* Launches on the queue stop, with STRATA_INTERRUPTED and results half written, once `*flag` is true. NULL: the
@@ -185,20 +185,20 @@ typedef struct st_backend {
     strata_status (*event_record)(st_event *event, st_queue *queue, strata_error *error);
     strata_status (*event_wait_queue)(st_event *event, st_queue *queue, strata_error *error);
     bool (*event_done)(const st_event *event);
-    /* STRATA_DEVICE when the time limit passes, STRATA_DEVICE_LOST when the device is gone. */
+    /* STRATA_DEVICE: the time limit passed; STRATA_DEVICE_LOST: the device is lost. */
     strata_status (*event_wait_host)(st_event *event, uint64_t limit_us, strata_error *error);
-    double (*event_seconds)(const st_event *event); /* when it was reached, on the device's clock */
+    double (*event_seconds)(const st_event *event); /* the time at which it was reached, on the device's clock */
 
     strata_status (*copy)(st_queue *queue, st_copy_kind kind, void *to, const void *from, size_t bytes,
                           strata_error *error);
 
     strata_status (*zero)(st_queue *queue, void *memory, size_t bytes, strata_error *error);
 
-    /* Counters in memory that queues count up and wait for: hand-overs that need no host. */
+    /* Counters in memory that queues set and wait for: hand-overs without the host. */
     strata_status (*signal)(st_queue *queue, uint64_t *counter, uint64_t value, strata_error *error);
     strata_status (*wait)(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error);
 
-    /* A segment is operations that run in order without the host: prepared once, launched for every batch. */
+    /* A segment is a list of operations that run in order without the host: prepared once, launched for every batch. */
     strata_status (*prepare)(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error);
     strata_status (*launch)(st_segment *segment, st_queue *queue, strata_error *error);
     void (*segment_free)(st_segment *segment);

@@ -13,8 +13,8 @@ enum { CARD_ALIGNMENT = 256, CARD_GRANULARITY = 2 << 20, CARD_OVERHEAD = 500 << 
 
 /* --- work --------------------------------------------------------------------------------------------------------- */
 
-/* What a kind moves beside weights and state. Those that compute much for each element they read work on values from
- * their caches; the others do nothing but read and write them. */
+/* Whether an operation's time depends on the values that it reads and writes. Compute-bound operations find their
+ * values in the caches. */
 static bool streams_values(st_op_kind kind)
 {
     return kind != ST_OP_MATMUL && kind != ST_OP_EXPERTS && kind != ST_OP_ATTENTION && kind != ST_OP_KV_STORE &&

@@ -45,7 +45,7 @@ static void survey_layers(st_planner *p)
     }
 }
 
-/* Experts in slots are added to those that the host computes: an addition that the program does not list. */
+/* An expert cache adds the host's sum to the GPU's: an addition that the program does not list. */
 static bool card_runs(const st_planner *p, const st_op *op)
 {
     static const st_op add = {.kind = ST_OP_ADD, .weight = {ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}};

@@ -1,5 +1,5 @@
-/* The reference operations: slow and obvious, on dequantised rows and float activations, kept for ever. Every faster
- * kernel on every device is measured against them. A result never depends on the number of threads. */
+/* The reference operations: slow and obvious, on dequantised rows and float activations. Every faster kernel
+ * on every device is compared with them. A result never depends on the number of threads. */
 #include <math.h>
 #include <string.h>
 
@@ -130,7 +130,7 @@ static void ref_rms_norm(const st_cpu_call *call)
     each_row(call, rms_norm_row);
 }
 
-/* YaRN: pairs that turn often keep their speed, those that turn seldom are slowed down, a ramp lies between. */
+/* YaRN: high-frequency pairs keep their frequency, low-frequency pairs are interpolated, with a ramp between. */
 static float yarn_share(const st_rope *rope, uint32_t pair)
 {
     float dims = (float)rope->dims, log_base = 2 * logf(rope->base);
