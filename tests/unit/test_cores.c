@@ -1,7 +1,7 @@
 /* src/base/cores.c: topologies of several machines, and missing files. */
 #include "support/kit.h"
+#include "support/tree.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -9,20 +9,11 @@
 
 #include "base/cores.h"
 
-static char root[64];
-
 static void write_file(int cpu, const char *name, const char *text)
 {
     char path[256];
-    snprintf(path, sizeof path, "%s/cpu%d", root, cpu);
-    mkdir(path, 0700);
-    snprintf(path, sizeof path, "%s/cpu%d/topology", root, cpu);
-    mkdir(path, 0700);
-    snprintf(path, sizeof path, "%s/cpu%d/topology/%s", root, cpu, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    snprintf(path, sizeof path, "/cpu%d/topology/%s", cpu, name);
+    tree_write(path, text);
 }
 
 static void add_cpu(int cpu, const char *package, const char *core)
@@ -42,28 +33,7 @@ static cpu_set_t mask_of(int first, int last)
 static uint32_t count(int first, int last)
 {
     cpu_set_t mask = mask_of(first, last);
-    return st_cores_count(root, &mask);
-}
-
-static int make_root(void **state)
-{
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/strata-cores-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return st_cores_count(tree_root, &mask);
 }
 
 /* Two packages of two cores with two threads each; core ids repeat in the other package. */
@@ -79,7 +49,7 @@ static void threads_of_a_core_count_once(void **state)
     CPU_ZERO(&pair);
     CPU_SET(1, &pair);
     CPU_SET(5, &pair);
-    assert_int_equal(st_cores_count(root, &pair), 1);
+    assert_int_equal(st_cores_count(tree_root, &pair), 1);
 }
 
 static void missing_topology_files(void **state)
@@ -94,7 +64,7 @@ static void missing_topology_files(void **state)
     write_file(1, "core_id", "none\n");
     assert_int_equal(count(0, 1), 2);
     cpu_set_t nothing = mask_of(1, 0);
-    assert_int_equal(st_cores_count(root, &nothing), 0);
+    assert_int_equal(st_cores_count(tree_root, &nothing), 0);
 }
 
 /* Some virtual machines report −1. */
@@ -123,9 +93,9 @@ static void this_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(missing_topology_files, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(negative_ids, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(missing_topology_files, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(negative_ids, tree_make, tree_remove),
         cmocka_unit_test(this_machine),
     };
     return cmocka_run_group_tests_name("cores", tests, NULL, NULL);

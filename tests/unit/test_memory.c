@@ -1,8 +1,8 @@
 /* src/base/memory.c: /proc/meminfo, and control groups in made-up trees of both versions, as containers and hosts
  * have them. */
 #include "support/kit.h"
+#include "support/tree.h"
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,69 +16,31 @@
 #define OTHER_MOUNTS "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" \
     "31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
 
-static char root[64];
-
-static void write_file(const char *path, const char *text)
-{
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(full, 0700);
-        *slash = '/';
-    }
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
 static void write_bytes(const char *path, uint64_t value)
 {
     char text[32];
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)value);
-    write_file(path, text);
+    tree_write(path, text);
 }
 
 /* A host of 64 GiB with 60 available is seen as one of `total` with `available`. */
 static void expect(uint64_t total, uint64_t available)
 {
     st_memory memory = {64 * GIB, 60 * GIB};
-    st_memory_limit(root, &memory);
+    st_memory_limit(tree_root, &memory);
     assert_int_equal(memory.total_bytes, total);
     assert_int_equal(memory.available_bytes, available);
-}
-
-static int make_root(void **state)
-{
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/strata-memory-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
-static int remove_root(void **state)
-{
-    (void)state;
-    return nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static void no_control_groups(void **state)
 {
     (void)state;
     expect(64 * GIB, 60 * GIB);
-    write_file("/proc/self/cgroup", "0::/\n");
+    tree_write("/proc/self/cgroup", "0::/\n");
     expect(64 * GIB, 60 * GIB);
-    write_file("/proc/self/mountinfo", OTHER_MOUNTS);
+    tree_write("/proc/self/mountinfo", OTHER_MOUNTS);
     expect(64 * GIB, 60 * GIB);
-    write_file("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT); /* the root group has no memory.max */
+    tree_write("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT); /* the root group has no memory.max */
     expect(64 * GIB, 60 * GIB);
 }
 
@@ -86,26 +48,26 @@ static void no_control_groups(void **state)
 static void v2_container(void **state)
 {
     (void)state;
-    write_file("/proc/self/cgroup", "0::/\n");
-    write_file("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT);
+    tree_write("/proc/self/cgroup", "0::/\n");
+    tree_write("/proc/self/mountinfo", OTHER_MOUNTS V2_MOUNT);
     write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
     expect(4 * GIB, 4 * GIB);
     write_bytes("/sys/fs/cgroup/memory.current", 3 * GIB);
     expect(4 * GIB, 1 * GIB);
     /* 2.5 of the 3 GiB are page cache that can be reclaimed */
-    write_file("/sys/fs/cgroup/memory.stat",
+    tree_write("/sys/fs/cgroup/memory.stat",
                "anon 100\nfile 2684354560\ninactive_file 1610612736\nactive_file 1073741824\n");
     expect(4 * GIB, 4 * GIB - GIB / 2);
     write_bytes("/sys/fs/cgroup/memory.current", GIB); /* read at another moment than the cache */
     expect(4 * GIB, 4 * GIB);
     write_bytes("/sys/fs/cgroup/memory.current", 9 * GIB);
     expect(4 * GIB, 0);
-    write_file("/sys/fs/cgroup/memory.max", "max\n");
+    tree_write("/sys/fs/cgroup/memory.max", "max\n");
     write_bytes("/sys/fs/cgroup/memory.current", 3 * GIB);
     expect(64 * GIB, 60 * GIB);
-    write_file("/sys/fs/cgroup/memory.max", "");
+    tree_write("/sys/fs/cgroup/memory.max", "");
     expect(64 * GIB, 60 * GIB);
-    write_file("/sys/fs/cgroup/memory.max", "12x\n");
+    tree_write("/sys/fs/cgroup/memory.max", "12x\n");
     expect(64 * GIB, 60 * GIB);
 }
 
@@ -113,9 +75,9 @@ static void v2_container(void **state)
 static void v2_hierarchy(void **state)
 {
     (void)state;
-    write_file("/proc/self/cgroup", "1:name=systemd:/elsewhere\n0::/user.slice/user-1000.slice/app.scope\n");
-    write_file("/proc/self/mountinfo", V2_MOUNT);
-    write_file("/sys/fs/cgroup/user.slice/user-1000.slice/app.scope/memory.max", "max\n");
+    tree_write("/proc/self/cgroup", "1:name=systemd:/elsewhere\n0::/user.slice/user-1000.slice/app.scope\n");
+    tree_write("/proc/self/mountinfo", V2_MOUNT);
+    tree_write("/sys/fs/cgroup/user.slice/user-1000.slice/app.scope/memory.max", "max\n");
     expect(64 * GIB, 60 * GIB);
     write_bytes("/sys/fs/cgroup/user.slice/memory.max", 16 * GIB);
     expect(16 * GIB, 16 * GIB);
@@ -130,27 +92,27 @@ static void v2_hierarchy(void **state)
 static void v2_path_outside(void **state)
 {
     (void)state;
-    write_file("/proc/self/mountinfo", V2_MOUNT);
+    tree_write("/proc/self/mountinfo", V2_MOUNT);
     write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
-    write_file("/proc/self/cgroup", "0::/../../system.slice\n");
+    tree_write("/proc/self/cgroup", "0::/../../system.slice\n");
     expect(4 * GIB, 4 * GIB);
-    write_file("/proc/self/cgroup", "0::/not/mounted\n");
+    tree_write("/proc/self/cgroup", "0::/not/mounted\n");
     expect(4 * GIB, 4 * GIB);
-    write_file("/proc/self/cgroup", "0::relative\n");
+    tree_write("/proc/self/cgroup", "0::relative\n");
     expect(64 * GIB, 60 * GIB);
 }
 
 static void v1_hierarchy(void **state)
 {
     (void)state;
-    write_file("/proc/self/cgroup", "12:cpu,cpuacct:/a\n11:memory:/a/b\n1:name=systemd:/a\n0::/a\n");
-    write_file("/proc/self/mountinfo", OTHER_MOUNTS V1_MOUNT);
+    tree_write("/proc/self/cgroup", "12:cpu,cpuacct:/a\n11:memory:/a/b\n1:name=systemd:/a\n0::/a\n");
+    tree_write("/proc/self/mountinfo", OTHER_MOUNTS V1_MOUNT);
     write_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes", 9223372036854771712u);
     write_bytes("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", 9223372036854771712u);
     expect(64 * GIB, 60 * GIB);
     write_bytes("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", 8 * GIB);
     write_bytes("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", 6 * GIB);
-    write_file("/sys/fs/cgroup/memory/a/memory.stat",
+    tree_write("/sys/fs/cgroup/memory/a/memory.stat",
                "inactive_file 1\ntotal_inactive_file 1073741824\ntotal_active_file 1073741824\n");
     expect(8 * GIB, 4 * GIB);
 }
@@ -159,14 +121,14 @@ static void v1_hierarchy(void **state)
 static void v1_container(void **state)
 {
     (void)state;
-    write_file("/proc/self/cgroup", "11:cpuset,memory:/docker/0123abc\n");
-    write_file("/proc/self/mountinfo",
+    tree_write("/proc/self/cgroup", "11:cpuset,memory:/docker/0123abc\n");
+    tree_write("/proc/self/mountinfo",
                "33 25 0:30 /docker/0123abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
     write_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes", 4 * GIB);
     write_bytes("/sys/fs/cgroup/memory/memory.usage_in_bytes", GIB);
     expect(4 * GIB, 3 * GIB);
     /* an ancestor's limit that cannot be seen but in the statistics */
-    write_file("/sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 2147483648\n");
+    tree_write("/sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 2147483648\n");
     expect(2 * GIB, GIB);
 }
 
@@ -174,12 +136,12 @@ static void v1_container(void **state)
 static void hybrid(void **state)
 {
     (void)state;
-    write_file("/proc/self/cgroup", "5:memory:/x\n0::/x\n");
-    write_file("/proc/self/mountinfo", "29 23 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+    tree_write("/proc/self/cgroup", "5:memory:/x\n0::/x\n");
+    tree_write("/proc/self/mountinfo", "29 23 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
                                        "33 25 0:30 / /sys/fs/my\\040groups rw - cgroup cgroup rw,memory\n");
     write_bytes("/sys/fs/my groups/x/memory.limit_in_bytes", 3 * GIB);
     expect(3 * GIB, 3 * GIB);
-    write_file("/proc/self/mountinfo", "33 25 0:30 / /sys/fs/end\\04 rw - cgroup cgroup rw,memory\n");
+    tree_write("/proc/self/mountinfo", "33 25 0:30 / /sys/fs/end\\04 rw - cgroup cgroup rw,memory\n");
     write_bytes("/sys/fs/end\\04/x/memory.limit_in_bytes", 2 * GIB);
     expect(2 * GIB, 2 * GIB);
 }
@@ -192,8 +154,8 @@ static void malformed_files(void **state)
     write_bytes("/sys/fs/cgroup/memory.max", 4 * GIB);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
-            write_file("/proc/self/cgroup", texts[i]);
-            write_file("/proc/self/mountinfo", texts[k]);
+            tree_write("/proc/self/cgroup", texts[i]);
+            tree_write("/proc/self/mountinfo", texts[k]);
             expect(64 * GIB, 60 * GIB);
         }
 }
@@ -215,14 +177,14 @@ static void probes_read_past_the_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(no_control_groups, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(v2_container, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(v2_hierarchy, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(v2_path_outside, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(v1_hierarchy, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(v1_container, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(hybrid, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(malformed_files, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(no_control_groups, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(v2_container, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(v2_hierarchy, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(v2_path_outside, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(v1_hierarchy, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(v1_container, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(hybrid, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(malformed_files, tree_make, tree_remove),
         cmocka_unit_test(probes_read_past_the_cache),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
