@@ -295,7 +295,6 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_err
     const st_segment_source *source = &segment->source;
     const st_device *device = segment->device;
     strata_status status = STRATA_OK;
-    uint32_t workers = st_pool_threads(device->pool);
     st_cpu_call call = {
         .rows = source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count,
         .step = source->step,
@@ -312,10 +311,11 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_err
         call.op = call.bound->op;
         call.group = call.isa ? st_cpu_fast_group(call.isa, call.bound, source->count - i) : 1;
         if (ST_POISONS)
-            status = st_cpu_scratch_fence(source, workers, call.op, device->scratch(call.bound, call.rows), error);
+            status = st_cpu_scratch_fence(source, st_pool_threads(device->pool), call.op,
+                                          device->scratch(call.bound, call.rows), error);
         if (status == STRATA_OK) run_kernel(segment->device, &call);
     }
-    if (ST_POISONS) st_cpu_scratch_unfence(source, workers);
+    if (ST_POISONS) st_cpu_scratch_unfence(source, st_pool_threads(device->pool));
     if (status == STRATA_OK && st_pool_skipped(device->pool))
         status = st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
     st_pool_watch(device->pool, NULL);

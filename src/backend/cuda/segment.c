@@ -38,7 +38,7 @@ static int matrices_of(st_op_kind kind)
 static const char *name_of(st_op_kind kind)
 {
     static const char *const names[ST_OP_COUNT] = {
-#define OP(id, text, cost) [ST_OP_##id] = text,
+#define OP(id, text, cost) [ST_OP_##id] = (text),
 #include "model/ops.def"
 #undef OP
     };
