@@ -1,5 +1,6 @@
-/* AMX: products of matrices of floats, each the sum of two bfloat16 numbers. A float is split into the nearest bfloat16
- * (high) and the nearest to the rest (low); of the four products only low × low, below 2⁻¹⁶ of the whole, is left out. */
+/* AMX: GEMM of float matrices, with each float split into the sum of two bfloat16 numbers: the nearest bfloat16
+ * (high), and the nearest to the remainder (low). Of the four products only low × low, below 2⁻¹⁶ of the result, is
+ * left out. */
 #include "backend/cpu/isa.h"
 
 #include <cpuid.h>
@@ -11,12 +12,12 @@
 
 enum {
     VEC = 16,
-    TILE = ST_SPLIT_TILE, /* rows of a tile, and its columns of 32 bits */
+    TILE = ST_SPLIT_TILE, /* rows of a tile, and its columns of 32-bit words */
     CHUNK = ST_SPLIT_CHUNK,
     TILES = 8,
-    AMX_BITS = 1 << 22 | 1 << 24, /* bf16 and tiles, in EDX of leaf 7 */
-    REQUEST_PERMISSION = 0x1023,  /* arch_prctl: Linux enables the tile registers on request … */
-    TILE_STATE = 18,              /* … by the number of their state component */
+    AMX_BITS = 1 << 22 | 1 << 24, /* AMX-BF16 and AMX-TILE in EDX of CPUID leaf 7 */
+    REQUEST_PERMISSION = 0x1023,  /* ARCH_REQ_XCOMP_PERM: asks Linux to enable the tile registers */
+    TILE_STATE = 18,              /* XFEATURE_XTILEDATA: the state component to enable */
 };
 
 /* --- splitting ------------------------------------------------------------------------------------------------------------ */
@@ -26,7 +27,7 @@ INLINE __m512 float_of(__m256i bf16)
     return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16);
 }
 
-/* Both vectors as bfloat16, the elements of `first` in the low half. */
+/* Converts both vectors to bfloat16; the elements of `first` are in the low half. */
 INLINE __m512i split_two(__m512 first, __m512 second, __m512i *low)
 {
     __m512i high = (__m512i)_mm512_cvtne2ps_pbh(second, first);
@@ -56,7 +57,7 @@ static void split_two_rows(float *first, float *second, size_t count)
     }
 }
 
-/* --- products -------------------------------------------------------------------------------------------------------------- */
+/* --- GEMM --------------------------------------------------------------------------------------------------------- */
 
 typedef struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -64,8 +65,8 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
-/* Up to 2 × 2 tiles of c: tiles 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 b. The flags are constants wherever these are
- * inlined. */
+/* Computes up to 2 × 2 tiles of c. Tiles 0 to 3 are the accumulators, 4 and 5 hold a, 6 and 7 hold b. The flags are
+ * compile-time constants at every inlined call. */
 INLINE void load_left(const float *a, size_t stride, bool second_row)
 {
     _tile_loadd(4, a, stride * sizeof *a);

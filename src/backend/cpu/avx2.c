@@ -1,4 +1,4 @@
-/* AVX2 with FMA and F16C: the least that the fast path asks for. */
+/* AVX2 with FMA and F16C: the minimum that the fast path requires. */
 #include "backend/cpu/isa.h"
 
 #include <cpuid.h>
@@ -9,9 +9,9 @@
 #include "quant/quant.h"
 #include "quant/tables.h"
 
-/* Registers of a block of sums in row_gemm: 4 × 2 of 16. */
+/* Accumulators of row_gemm: 4 × 2 of 16 registers. */
 enum { GEMM_ROWS = 4, GEMM_COLUMNS = 2 };
-/* Queries that meet a row of the cache at once, with four sums each. */
+/* Queries multiplied with a KV cache row at once; each has four accumulators. */
 enum { FEW_QUERIES = 2 };
 #define VEC_BYTES 32
 
@@ -23,8 +23,8 @@ enum { FEW_QUERIES = 2 };
 
 enum { HALF_ROWS = 8, HALF_TILE = 4 };
 
-/* Some tokens × eight rows of a strip, for words first … last of a block. Bytes above 127 are taken as signed, less 128, so
- * that no pair of products overflows. */
+/* Dot products of some tokens with eight rows of a strip, for words first … last − 1 of a block. With minus_128, bytes
+ * above 127 become signed, less 128, so that no pair of products overflows 16 bits. */
 INLINE void dot_words(__m256i sums[], const uint8_t *bytes, const int8_t *q, int tokens, int first, int last, bool minus_128)
 {
     for (int i = first; i < last; i++) {
@@ -43,7 +43,7 @@ INLINE void dot_words(__m256i sums[], const uint8_t *bytes, const int8_t *q, int
     }
 }
 
-/* Adds eight rows of block `b` of the strip × activations number `at` and following, one for each token. */
+/* Adds the products of eight rows of strip block `b` with the activation blocks from `at` on, one for each token. */
 INLINE void add_block(const st_strip *strip, size_t b, size_t row, const st_act_row *acts, size_t at, int tokens, int32_t zero,
                       int group, bool has_offset, __m256 total[])
 {
@@ -65,7 +65,7 @@ INLINE void add_block(const st_strip *strip, size_t b, size_t row, const st_act_
         total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(acts->sum[at + (size_t)t]), total[t]);
 }
 
-/* Tokens token … end − 1, at most four of them; what the sums of absent ones hold does not matter. */
+/* Computes tokens token … end − 1, at most four. The sums of absent tokens are undefined. */
 INLINE void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count, size_t row, size_t token, size_t end,
                         int32_t zero, int group, bool has_offset, __m256 total[HALF_TILE])
 {
@@ -79,7 +79,7 @@ INLINE void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t c
                       has_offset, total + t);
 }
 
-/* By itself: what comes after it would take registers from the sums. */
+/* Not inlined: the code that follows it would take registers from the accumulators. */
 __attribute__((noinline)) static void multiply_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile,
                                                     size_t count, size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
@@ -115,7 +115,7 @@ static uint64_t int8_work(uint64_t rounds)
     for (uint64_t r = 0; r < rounds; r++) {
         for (int i = 0; i < WORK_SUMS; i++) {
             sums[i] = _mm256_add_epi32(sums[i], pairs_to_sums(_mm256_maddubs_epi16(u, s)));
-            __asm volatile("" : "+x"(u)); /* every product is computed */
+            __asm volatile("" : "+x"(u)); /* the compiler must compute every product */
         }
     }
     for (int i = 1; i < WORK_SUMS; i++) sums[0] = _mm256_add_epi32(sums[0], sums[i]);
@@ -152,7 +152,7 @@ static const st_isa isa = {
     .int8_ops_per_round = WORK_SUMS * 32 * 2,
     ISA_ROWS};
 
-/* clang's __builtin_cpu_supports does not know this one. */
+/* __builtin_cpu_supports of clang does not know F16C. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

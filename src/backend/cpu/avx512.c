@@ -1,4 +1,4 @@
-/* AVX-512 with VNNI: eight sums of four products in one instruction, sixteen rows of a strip in one vector. */
+/* AVX-512 with VNNI: an instruction computes 16 sums of four products; a vector holds 16 rows of a strip. */
 #include "backend/cpu/isa.h"
 
 #include <immintrin.h>
@@ -8,9 +8,9 @@
 #include "quant/quant.h"
 #include "quant/tables.h"
 
-/* Registers of a block of sums in row_gemm: 6 × 2 of 32. */
+/* Accumulators of row_gemm: 6 × 2 of 32 registers. */
 enum { GEMM_ROWS = 6, GEMM_COLUMNS = 2 };
-/* Queries that meet a row of the cache at once, with four sums each. */
+/* Queries multiplied with a KV cache row at once; each has four accumulators. */
 enum { FEW_QUERIES = 4 };
 #define VEC_BYTES 64
 
@@ -23,8 +23,8 @@ enum { FEW_QUERIES = 4 };
 
 enum { HALF_TILE = 4, VECTORS = ST_STRIP_ROWS / 16 };
 
-/* Some tokens × all rows of a strip, for words first … last of a block: each word of a token is broadcast once for all
- * vectors of rows. */
+/* Dot products of some tokens with all rows of a strip, for words first … last − 1 of a block. Each word of a token is
+ * broadcast once for all vectors of rows. */
 INLINE void dot_words(__m512i sums[][VECTORS], const uint8_t *bytes, const int8_t *q, int tokens, int first, int last)
 {
     for (int i = first; i < last; i++) {
@@ -37,8 +37,9 @@ INLINE void dot_words(__m512i sums[][VECTORS], const uint8_t *bytes, const int8_
     }
 }
 
-/* Adds block `b` of the strip × activations number `at` and following, one for each token. The number of tokens and the
- * kind of strip are compile-time constants wherever this is inlined, so that each gets a loop of its own. */
+/* Adds the products of strip block `b` with the activation blocks from `at` on, one for each token. The number of
+ * tokens and the parameters of the strip are compile-time constants at every inlined call, so each combination gets
+ * its own loop. */
 INLINE void add_block(const st_strip *strip, size_t b, const st_act_row *acts, size_t at, int tokens, int32_t zero, int group,
                       bool has_offset, __m512 total[][VECTORS])
 {
@@ -66,7 +67,7 @@ INLINE void add_block(const st_strip *strip, size_t b, const st_act_row *acts, s
     }
 }
 
-/* Tokens token … end − 1, at most four of them; what the sums of absent ones hold does not matter. */
+/* Computes tokens token … end − 1, at most four. The sums of absent tokens are undefined. */
 INLINE void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t count, size_t token, size_t end, int32_t zero,
                         int group, bool has_offset, __m512 total[HALF_TILE][VECTORS])
 {
@@ -81,7 +82,7 @@ INLINE void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t c
                       has_offset, total + t);
 }
 
-/* By itself: what comes after it would take registers from the sums. */
+/* Not inlined: the code that follows it would take registers from the accumulators. */
 __attribute__((noinline)) static void multiply_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile,
                                                     size_t count, size_t tokens, size_t lanes, float *out, size_t out_stride)
 {
@@ -113,7 +114,7 @@ static uint64_t int8_work(uint64_t rounds)
     for (int i = 0; i < WORK_SUMS; i++) sums[i] = _mm512_set1_epi32(i);
     for (uint64_t r = 0; r < rounds; r++) {
         for (int i = 0; i < WORK_SUMS; i++) sums[i] = _mm512_dpbusd_epi32(sums[i], u, s);
-        __asm volatile("" : "+v"(u)); /* every round is computed */
+        __asm volatile("" : "+v"(u)); /* the compiler must compute every round */
     }
     for (int i = 1; i < WORK_SUMS; i++) sums[0] = _mm512_add_epi32(sums[0], sums[i]);
     return (uint64_t)_mm512_reduce_add_epi32(sums[0]);

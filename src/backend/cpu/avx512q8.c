@@ -1,8 +1,8 @@
-/* AVX-512 with VNNI: a few queries against a cache of q8_0 as it lies, of heads that are whole blocks. Four positions are
- * taken at a time, a quarter of a register each.
+/* AVX-512 with VNNI: attention of a few queries over a q8_0 KV cache, read in place. A head is a whole number of
+ * blocks. The kernels process four positions at a time, each in a quarter of a register.
  *
- * Keys stay bytes, and queries become words of 16 bits, a byte that is signed above one that is not: both halves are
- * multiplied as bytes, and nothing is widened. Values are widened once for all queries that share them. */
+ * Keys stay int8. Queries become 16-bit words, a signed upper byte and an unsigned lower byte. Both are multiplied
+ * with the keys as bytes, so nothing is widened. Values are widened once for all queries that share them. */
 #include "backend/cpu/isa.h"
 
 #include <immintrin.h>
@@ -11,11 +11,11 @@
 enum {
     VEC = 16,
     FOUR = 4,
-    BLOCK = ST_ACT_BLOCK, /* of q8_0: a half-precision scale, then the bytes */
+    BLOCK = ST_ACT_BLOCK, /* elements of a q8_0 block: a float16 scale, then the bytes */
     BLOCK_BYTES = 2 + BLOCK,
     HALF = BLOCK / 2,
-    BLOCKS = 2,   /* of keys in registers at a time … */
-    QUERIES = 4,  /* … while so many queries meet them */
+    BLOCKS = 2,   /* blocks of keys held in registers at a time */
+    QUERIES = 4,  /* queries multiplied with them at a time */
     LARGEST = 32767,
 };
 
@@ -23,7 +23,7 @@ enum {
 
 /* --- queries ------------------------------------------------------------------------------------------------------------ */
 
-/* A query in the place of its floats: upper bytes + 128, lower bytes, and what one of its words stands for. */
+/* A query packed in place of its floats: the upper bytes + 128, the lower bytes, and the scale of a word. */
 typedef struct words {
     const uint8_t *upper, *lower;
     float scale;
@@ -36,7 +36,8 @@ INLINE words words_of(const float *packed, size_t width)
     return w;
 }
 
-/* Bytes take the place of floats before them, so none is overwritten before it is read: the lower ones wait. */
+/* Packs a query in place. The bytes stored never reach past the floats already read. The lower bytes are stored behind
+ * the words first and moved at the end. */
 static void pack_query(float *query, size_t width)
 {
     __m512 top = _mm512_setzero_ps();
@@ -44,11 +45,11 @@ static void pack_query(float *query, size_t width)
     float largest = _mm512_reduce_max_ps(top), scale = largest / LARGEST;
     __m512 inverse = _mm512_set1_ps(largest > 0 ? LARGEST / largest : 0);
     unsigned char *bytes = (unsigned char *)query;
-    for (size_t i = 0; i < width; i += VEC) { /* words first: 16 of them are as long as 8 floats */
+    for (size_t i = 0; i < width; i += VEC) { /* words first: 16 words take the place of 8 floats */
         __m512i word = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(query + i), inverse));
         _mm256_storeu_si256((__m256i *)(void *)(bytes + 2 * i), _mm512_cvtepi32_epi16(word));
     }
-    for (size_t i = 0; i < width; i += VEC) { /* then the lower bytes, behind the words */
+    for (size_t i = 0; i < width; i += VEC) { /* then the upper bytes, and the lower bytes behind the words */
         __m256i word = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + 2 * i));
         _mm_storeu_si128((__m128i *)(void *)(bytes + 2 * width + i), _mm256_cvtepi16_epi8(word));
         word = _mm256_add_epi16(_mm256_srai_epi16(word, 8), _mm256_set1_epi16(128));
@@ -65,7 +66,7 @@ void st_avx512_pack_queries(float *queries, size_t count, size_t width)
 
 /* --- keys --------------------------------------------------------------------------------------------------------------- */
 
-/* Four rows, each from the head on that is wanted; where there are fewer the last one is taken again. */
+/* Four rows, each starting at one head. If fewer than four are left the last row is repeated. */
 typedef struct four_rows {
     const unsigned char *at[FOUR];
     size_t count;
@@ -87,7 +88,7 @@ INLINE __m512i quarters(const unsigned char *const at[FOUR], size_t from)
     return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)(at[3] + from)), 3);
 }
 
-/* The scales of a block of four rows. */
+/* The scales of one block in each of four rows. */
 INLINE __m128 scales_of(const unsigned char *const at[FOUR], size_t block)
 {
     uint64_t halves = 0;
@@ -100,7 +101,8 @@ INLINE __m128 scales_of(const unsigned char *const at[FOUR], size_t block)
     return _mm_cvtph_ps(_mm_cvtsi64_si128((long long)halves));
 }
 
-/* A block of four keys. `start` is −128 × the sums of their bytes: upper bytes of queries are 128 too high. */
+/* One block of four keys. `start` is −128 × the sums of their bytes, because the upper bytes of queries are 128 too
+ * high. */
 typedef struct key_block {
     __m512i first, second, start;
     __m512 scale;
@@ -121,7 +123,7 @@ INLINE __m512i everywhere(const uint8_t *sixteen)
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)sixteen));
 }
 
-/* total += block · query, by quarters. */
+/* total += block · query, for each quarter. */
 INLINE __m512 add_block(__m512 total, const key_block *k, const words *q, size_t block)
 {
     const uint8_t *upper = q->upper + block * BLOCK, *lower = q->lower + block * BLOCK;
@@ -132,7 +134,8 @@ INLINE __m512 add_block(__m512 total, const key_block *k, const words *q, size_t
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), k->scale, total);
 }
 
-/* `blocks` of four keys against `queries`: both are constants wherever this is inlined, and all of it stays in registers. */
+/* Multiplies `blocks` blocks of four keys with `queries` queries. Both are compile-time constants at every inlined
+ * call, and everything stays in registers. */
 INLINE void add_keys(const four_rows *rows, size_t block, size_t blocks, const words *q, size_t queries, __m512 *total)
 {
     key_block k[BLOCKS];
@@ -144,7 +147,7 @@ INLINE void add_keys(const four_rows *rows, size_t block, size_t blocks, const w
         for (size_t b = 0; b < blocks; b++) total[i] = add_block(total[i], &k[b], &q[i], block + b);
 }
 
-/* What the quarters add up to. */
+/* The sum of each quarter. */
 INLINE __m128 sum_quarters(__m512 x)
 {
     const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -171,7 +174,7 @@ INLINE void dot_four(const four_rows *rows, size_t width, const float *packed, s
     }
 }
 
-/* While a head of four rows is used, its share of what lies so far behind them is fetched. */
+/* Prefetches one head's share of the next rows while the kernel uses that head of four rows. */
 INLINE void fetch_share(const st_cache_rows *rows, size_t at, size_t head)
 {
     if (!rows->fetch) return;
@@ -180,7 +183,7 @@ INLINE void fetch_share(const st_cache_rows *rows, size_t at, size_t head)
     for (size_t i = 0; i < share; i += 64) _mm_prefetch((const char *)(from + i), _MM_HINT_T1);
 }
 
-/* The queries that share a head, a few at a time: each number of them has a kernel of its own. */
+/* Runs the queries that share a KV head, a few at a time; each number of queries has its own kernel. */
 #define BY_QUERIES(kernel, in, ld_in, shared, rows, width, out, ld_out)                                                \
     for (size_t done = 0; done < (shared); done += QUERIES) {                                                          \
         const float *from = (in) + done * (ld_in);                                                                     \
@@ -206,7 +209,7 @@ void st_avx512_dot_q8(const float *packed, size_t lda, size_t shared, const st_c
 
 /* --- values ------------------------------------------------------------------------------------------------------------- */
 
-/* Half a block of a row. */
+/* Half a block of a row, as floats. */
 INLINE __m512 widened(const unsigned char *at)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)));
@@ -217,7 +220,7 @@ INLINE __m128 four_weights(const float *weights, size_t count)
     return count == FOUR ? _mm_loadu_ps(weights) : _mm_maskz_loadu_ps((__mmask8)((1u << count) - 1), weights);
 }
 
-/* out += weights · four rows, for `queries`, a constant wherever this is inlined. */
+/* out += weights · four rows. `queries` is a compile-time constant at every inlined call. */
 INLINE void weigh_four(const four_rows *rows, size_t width, const float *weights, size_t ldw, size_t queries, float *out,
                        size_t ldo)
 {
@@ -226,7 +229,7 @@ INLINE void weigh_four(const four_rows *rows, size_t width, const float *weights
     for (size_t q = 0; q < queries; q++) own[q] = four_weights(weights + q * ldw, rows->count);
     for (size_t block = 0; block < width / BLOCK; block++, out += BLOCK) {
         __m128 scales = scales_of(rows->at, block);
-        float scaled[QUERIES][FOUR]; /* weights by the scales of their rows */
+        float scaled[QUERIES][FOUR]; /* weights × the scales of their rows */
 #pragma GCC unroll 4
         for (size_t q = 0; q < queries; q++)
             _mm_storeu_ps(scaled[q], _mm_mul_ps(own[q], scales));

@@ -1,4 +1,4 @@
-/* The CPU as a device: memory, queues that finish what they are given at once, and the walk over a segment. */
+/* The CPU as a device: memory, queues that complete every operation immediately, and the loop over a segment. */
 #include "backend/cpu/cpu.h"
 
 #include <sched.h>
@@ -19,8 +19,8 @@ enum { CPU_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 struct st_device {
     st_pool *pool;
     const st_cpu_kernel *kernels; /* [ST_OP_COUNT] */
-    const st_isa *isa;            /* NULL: the reference */
-    const st_isa_split *split;    /* NULL: no fast products of bfloat16 */
+    const st_isa *isa;            /* NULL on the reference path */
+    const st_isa_split *split;    /* NULL: no fast bfloat16 products */
     st_scratch_statement scratch;
     const char *name;
     bool profile;
@@ -29,25 +29,25 @@ struct st_device {
 
 struct st_queue {
     st_device *device;
-    const atomic_bool *flag; /* launches stop once it is true; NULL: never */
+    const atomic_bool *flag; /* launches stop when it becomes true; NULL: never */
 };
 
 struct st_event {
-    double seconds; /* when it was recorded; below zero: not yet */
+    double seconds; /* when it was recorded; negative: not recorded yet */
 };
 
 struct st_segment {
     st_device *device;
-    st_segment_source source; /* its ops are ours */
+    st_segment_source source; /* its `ops` points to the array below */
     st_bound_op ops[];
 };
 
-/* What the CPU can run with, best last; `cpu` names one. */
+/* The CPU levels, best last; the option `cpu` names one. */
 typedef struct cpu_level {
     const char *name;
     const st_cpu_kernel *kernels;
     st_scratch_statement scratch;
-    const st_isa *(*isa)(void); /* NULL: no instruction set needed; returns NULL where the CPU lacks it */
+    const st_isa *(*isa)(void); /* NULL: needs no instruction set. Returns NULL if the CPU lacks it. */
 } cpu_level;
 
 static const cpu_level levels[] = {
@@ -63,7 +63,7 @@ static bool level_is_here(const cpu_level *level)
     return !level->isa || level->isa();
 }
 
-/* The level of that name, or the best one that is here. */
+/* The level of that name, or the best supported one. */
 static const cpu_level *find_level(const char *name)
 {
     const cpu_level *found = NULL;
@@ -128,7 +128,7 @@ static strata_status cpu_alloc(st_device *device, size_t bytes, void **out, stra
     (void)device;
     void *memory = st_alloc_aligned(bytes, bytes >= HUGE_PAGE ? HUGE_PAGE : CPU_ALIGNMENT);
     if (!memory) return st_error_memory(error, bytes, "the CPU's memory");
-    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* KV is read end to end: fewer pages to look up */
+    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* KV is read sequentially: fewer TLB misses */
     *out = memory;
     return STRATA_OK;
 }
@@ -203,7 +203,7 @@ static bool cpu_event_done(const st_event *event)
 
 static strata_status cpu_event_wait_host(st_event *event, uint64_t limit_us, strata_error *error)
 {
-    (void)limit_us; /* what was recorded is done; what was not never will be */
+    (void)limit_us; /* a recorded event is complete; an unrecorded one never will be */
     if (cpu_event_done(event)) return STRATA_OK;
     return st_error_set(error, STRATA_DEVICE, NULL, "waited for an event that no queue has recorded");
 }

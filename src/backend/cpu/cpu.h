@@ -1,4 +1,4 @@
-/* Inside the CPU backend: what its kernels get. Each instruction set is a table of operations in a file of its own. */
+/* Internals of the CPU backend: the arguments of its kernels, its kernel tables and its scratch. */
 #ifndef ST_BACKEND_CPU_CPU_H
 #define ST_BACKEND_CPU_CPU_H
 
@@ -11,33 +11,33 @@ enum { ST_CPU_BLOCK_MAX = 256 }; /* elements of the largest block */
 typedef struct st_cpu_call {
     const st_bound_op *bound; /* [group] */
     const st_op *op;          /* bound->op */
-    uint32_t group;           /* operations that run as one; 1 on the reference path */
+    uint32_t group;           /* number of operations that run as one; 1 on the reference path */
     const st_isa *isa;        /* NULL on the reference path */
-    const st_isa_split *split; /* NULL: the CPU has no fast products of bfloat16 */
+    const st_isa_split *split; /* NULL: the CPU has no fast bfloat16 products */
     uint32_t rows;
     st_step *step;
     st_pool *pool;
-    unsigned char *shared;  /* scratch for all workers together … */
-    unsigned char *scratch; /* … and worker_bytes for each */
+    unsigned char *shared;  /* scratch that all workers share */
+    unsigned char *scratch; /* scratch of the workers, worker_bytes each */
     size_t worker_bytes;
 } st_cpu_call;
 
 typedef void (*st_cpu_kernel)(const st_cpu_call *call);
 
-/* The slow, obvious one; every other table is tested against it. */
+/* The slow, obvious kernels; every other table is tested against them. */
 extern const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT];
 
-/* Scratch of the reference, and of the fast path (which leaves some operations to the reference). scratch.c */
+/* Scratch of the reference path and of the fast path, which runs some operations on reference kernels. scratch.c */
 st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows);
 st_scratch st_cpu_fast_scratch(const st_bound_op *shape, uint32_t rows);
 
-/* Under the address sanitizer: leaves `op` the scratch that it stated and poisons the rest. STRATA_RUNTIME: the source
- * has less than was stated. */
+/* Under the address sanitizer: unpoisons the scratch that `op` stated and poisons the rest. STRATA_RUNTIME: the source
+ * has less scratch than `op` stated. */
 strata_status st_cpu_scratch_fence(const st_segment_source *source, uint32_t workers, const st_op *op, st_scratch stated,
                                    strata_error *error);
 void st_cpu_scratch_unfence(const st_segment_source *source, uint32_t workers);
 
-/* probe.c: the machine's rates with the threads of `pool`; `isa` is NULL on the reference path. */
+/* probe.c: measures the machine's rates with the threads of `pool`; `isa` is NULL on the reference path. */
 strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, st_device_rates *out, strata_error *error);
 
 static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
@@ -50,7 +50,7 @@ static inline float *st_cpu_row(st_bound_value value, size_t row)
     return (float *)value.data + row * value.width;
 }
 
-/* One element of a vector among the weights. */
+/* One element of a weight vector, as a float. */
 static inline float st_cpu_element(const st_bound_weight *w, size_t index)
 {
     float block[ST_CPU_BLOCK_MAX];
@@ -59,7 +59,7 @@ static inline float st_cpu_element(const st_bound_weight *w, size_t index)
     return block[index % w->info->block];
 }
 
-/* The first position that `position` sees in an attention layer. */
+/* The first position that a query at `position` attends to. */
 static inline uint32_t st_cpu_first_seen(const st_op *op, uint32_t position)
 {
     uint32_t first = 0, window = op->p.attention.window, chunk = op->p.attention.chunk;

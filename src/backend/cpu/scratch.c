@@ -1,4 +1,4 @@
-/* The CPU's statements of scratch, and the fence that enforces them under the address sanitizer. */
+/* How much scratch each operation of the CPU needs, and the fence that enforces it under the address sanitizer. */
 #include "backend/cpu/fast.h"
 #include "base/error.h"
 #include "base/poison.h"
@@ -54,10 +54,10 @@ st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)
     return (st_scratch){.worker_bytes = floats[shape->op->kind](shape) * sizeof(float)};
 }
 
-/* --- the fast path: the largest of the ways to compute an operation ------------------------------------------------- */
+/* --- the fast path: the maximum over the ways to compute an operation --------------------------------------------- */
 
-/* For each worker a block of queries against a tile of keys and values, or few rows; shared by all workers the partial
- * sums of few rows. */
+/* A worker's scratch holds a block of queries with a tile of keys and values, or the tiles of a few rows. The shared
+ * scratch holds the partial sums of a few rows. */
 static st_scratch fast_attention(const st_bound_op *shape, uint32_t rows)
 {
     (void)rows;
@@ -91,7 +91,7 @@ st_scratch st_cpu_fast_scratch(const st_bound_op *shape, uint32_t rows)
         [ST_OP_MATMUL] = st_cpu_fast_matmul_scratch, [ST_OP_ATTENTION] = fast_attention,
         [ST_OP_EXPERTS] = st_cpu_fast_experts_scratch, [ST_OP_CONV] = fast_conv, [ST_OP_DELTANET] = fast_deltanet,
     };
-    st_scratch reference = st_cpu_ref_scratch(shape, rows); /* computes what has no fast kernel */
+    st_scratch reference = st_cpu_ref_scratch(shape, rows); /* runs operations without a fast kernel */
     st_scratch_statement statement = statements[shape->op->kind];
     return statement ? most(reference, statement(shape, rows)) : reference;
 }
