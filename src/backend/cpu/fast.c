@@ -1,10 +1,10 @@
-/* The fast path's table, and the operations that treat each row alone. */
+/* The kernel table of the fast path, and the operations that work on one row at a time. */
 #include "backend/cpu/fast.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { PARALLEL_ELEMENTS = 1 << 15 }; /* below this a hand-over to the pool costs more than it saves */
+enum { PARALLEL_ELEMENTS = 1 << 15 }; /* for fewer elements, dispatching to the pool costs more than it saves */
 
 typedef void (*row_function)(const st_cpu_call *call, size_t row);
 
@@ -30,7 +30,7 @@ static void each_row(const st_cpu_call *call, size_t width, row_function functio
     for (size_t row = 0; row < call->rows; row++) function(call, row);
 }
 
-/* A float vector among the weights, or NULL: then the reference reads it in its own way. */
+/* The weight is absent or float32. Other types run on the reference kernel. */
 static bool is_float(const st_bound_weight *weight)
 {
     return !weight->data || weight->type == ST_TYPE_F32;
@@ -184,15 +184,15 @@ static void fast_softcap(const st_cpu_call *call)
 }
 
 const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
-    [ST_OP_EMBED] = reference, /* one row of a table per token */
+    [ST_OP_EMBED] = reference, /* copies one table row per token */
     [ST_OP_MATMUL] = st_cpu_fast_matmul,
     [ST_OP_RMS_NORM] = fast_norm,
-    [ST_OP_ANGLES] = reference, /* once per batch, not per layer */
+    [ST_OP_ANGLES] = reference, /* runs once per batch, not per layer */
     [ST_OP_ROPE] = fast_rope,
-    [ST_OP_TEMPERATURE] = reference, /* a multiplication per element, on one layer in four of one family */
+    [ST_OP_TEMPERATURE] = reference, /* one multiplication per element, in one layer of four of one model family */
     [ST_OP_KV_STORE] = fast_kv_store,
     [ST_OP_ATTENTION] = st_cpu_fast_attention,
-    [ST_OP_SLICE] = reference, /* copies */
+    [ST_OP_SLICE] = reference, /* only copies */
     [ST_OP_CONCAT] = reference,
     [ST_OP_ADD] = fast_add,
     [ST_OP_SCALE] = fast_scale,

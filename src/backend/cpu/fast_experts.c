@@ -1,40 +1,41 @@
-/* Routed experts on the fast path. The pairs (token, chosen expert) are sorted by expert. First all hidden rows: gate and
- * up of each expert over its tokens. Then the output, a few columns at a time: each expert's down over its hidden rows,
- * added up in the order of the experts, so that the result does not depend on who computes what. */
+/* Routed experts on the fast path. The pairs (token, chosen expert) are sorted by expert. The first pass computes all
+ * hidden rows: gate and up of each expert for its tokens. The second pass computes the output, a few columns at a
+ * time: down of each expert for its hidden rows, summed in the order of the experts. So the result does not depend on
+ * the distribution of the work over threads. */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
 
 #define NO_PLACE UINT32_MAX
 
-/* The pairs that are computed: those whose expert is present. */
+/* The pairs to compute. A pair whose expert is absent is skipped. */
 typedef struct pair_list {
     uint32_t *first;  /* [experts + 1]: an expert's pairs are first[e] … first[e + 1] − 1 */
-    uint32_t *places; /* [experts + 1]: where its rows begin among hidden rows and activations: a tile's start */
+    uint32_t *places; /* [experts + 1]: an expert's first hidden and activation row; a tile's start */
     uint32_t *pair;   /* [pairs]: token × used + choice */
-    uint32_t *place;  /* [pairs]: of a pair's row; NO_PLACE: its expert is absent */
-    uint32_t *next;   /* [experts]: while sorting */
+    uint32_t *place;  /* [pairs]: index of a pair's row; NO_PLACE: its expert is absent */
+    uint32_t *next;   /* [experts]: the next free entry of `pair` during the sort */
     uint32_t active_count;
-    uint32_t *active; /* [experts]: those with pairs */
+    uint32_t *active; /* [experts]: the experts that have pairs */
 } pair_list;
 
 typedef struct experts_job {
     const st_cpu_call *call;
     const st_bound_weight *gate, *up, *down;
-    size_t up_first;       /* the row of `up` where it begins: behind gate if they are fused */
+    size_t up_first;       /* first row of up in its matrix: the row after gate if the two are fused */
     size_t width, embedding;
-    size_t columns;        /* of a part: a strip; for a few tokens more, so that the memory can stream */
-    bool batch;            /* strips, and activations in tiles by expert; else dots, and activations by token */
+    size_t columns;        /* columns of a part: a strip; more for a few tokens, for streaming reads */
+    bool batch;            /* strips and activations in tiles by expert; otherwise dots and activations by token */
     pair_list list;
-    st_acts inputs;        /* a batch: by place; else by token */
-    st_acts hidden_acts;   /* by place */
+    st_acts inputs;        /* indexed by place in a batch, otherwise by token */
+    st_acts hidden_acts;   /* indexed by place */
     float *hidden;         /* [places, width] */
     bool int8_in, int8_out;
 } experts_job;
 
 /* --- scratch ---------------------------------------------------------------------------------------------------------------- */
 
-/* Where everything lies in the shared scratch. */
+/* Byte offsets into the shared scratch. */
 typedef struct layout {
     size_t first, places, pair, place, next, active, hidden, inputs, hidden_acts, bytes;
 } layout;
@@ -46,8 +47,8 @@ static size_t take(size_t *end, size_t bytes)
     return start;
 }
 
-/* Strips pay from ST_FEW_ROWS tokens an expert on. The batch decides for all experts alike, not an expert's number of
- * tokens: a token's result must not depend on what other tokens choose. */
+/* Strips are faster from ST_FEW_ROWS tokens per expert on. The average over all experts decides, not each expert's
+ * token count: a token's result must not depend on the experts that other tokens choose. */
 static bool is_batch(const st_op *op, size_t rows)
 {
     return rows * op->p.experts.used >= (size_t)ST_FEW_ROWS * op->p.experts.experts;
@@ -56,7 +57,7 @@ static bool is_batch(const st_op *op, size_t rows)
 static layout lay_out(const st_op *op, size_t embedding, size_t rows)
 {
     size_t experts = op->p.experts.experts, pairs = rows * op->p.experts.used, end = 0;
-    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_ACT_TILE - 1); /* every expert begins at a tile */
+    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_ACT_TILE - 1); /* every expert starts at a tile */
     layout at = {.first = take(&end, (experts + 1) * sizeof(uint32_t)),
                  .places = take(&end, (experts + 1) * sizeof(uint32_t)),
                  .pair = take(&end, pairs * sizeof(uint32_t)),
@@ -70,7 +71,7 @@ static layout lay_out(const st_op *op, size_t embedding, size_t rows)
     return at;
 }
 
-/* For each worker the results of some columns, and a strip. */
+/* Each worker's scratch holds the results of some columns, and a strip. */
 st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
 {
     size_t hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
@@ -132,7 +133,7 @@ static void copy_acts(const st_act_row *from, const st_act_row *to, size_t block
     }
 }
 
-/* A part is a token. Its row is quantised once; in a batch the experts' tiles get copies. */
+/* A part is a token. Its row is quantised once; in a batch it is copied to the tiles of the other experts. */
 static void quantise_input(void *context, uint32_t worker, size_t token)
 {
     (void)worker;
@@ -171,8 +172,8 @@ static void quantise_hidden(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* out[t × stride + column] for rows first … of an expert's matrix and the activations of its tokens: its inputs, or its
- * hidden rows. */
+/* Computes out[t × stride + column] from `columns` rows of an expert's matrix, starting at `first`, and the
+ * activations of its tokens: the hidden rows if `hidden`, otherwise the inputs. */
 static void int8_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
                          bool hidden, float *scratch, float *out, size_t stride)
 {
@@ -222,7 +223,7 @@ static void expert_columns(const experts_job *job, const st_bound_weight *matrix
     (int8 ? int8_columns : float_columns)(job, matrix, e, first, columns, hidden, scratch, out, stride);
 }
 
-/* A part is a strip's columns of one expert's hidden rows: gate, up, and their product. */
+/* A part is some columns of one expert's hidden rows: act(gate) × up. */
 static void hidden_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
@@ -249,7 +250,7 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
 
 /* --- output -------------------------------------------------------------------------------------------------------------------------- */
 
-/* A part is a strip's columns of the output, over all experts in order. */
+/* A part is some columns of the output, summed over all experts in order. */
 static void output_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
@@ -273,7 +274,7 @@ static void output_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the operation ------------------------------------------------------------------------------------------------ */
 
 static bool is_int8(const st_isa *isa, const st_bound_weight *matrix)
 {

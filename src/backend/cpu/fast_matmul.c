@@ -1,16 +1,18 @@
-/* Matrix products on the fast path. Up to three rows (GEMV): each row of weights is read once, as it lies in the file, and
- * multiplied with int8 activations. A batch (GEMM): a strip of weights at a time is unpacked to bytes, stays in the cache,
- * and is multiplied with all tokens. Matrices of the same input run together: one quantisation, one hand-over to the pool.
- * Activations have a few channels far larger than the others, and most of the rounding error is in the blocks of those. A
- * block with more than 1/ST_REFINED of its row's squared error is refined in a batch: the residual becomes a second block of
- * int8. For single rows that costs more time than it is worth (docs/performance.md). */
+/* Matrix multiplication on the fast path. Up to three rows (GEMV): each row of weights is read once, in the file's
+ * format, and multiplied with int8 activations. A batch (GEMM): a strip of weights at a time is unpacked to bytes,
+ * stays in the CPU cache, and is multiplied with all tokens. Matrices of the same input run together, with one
+ * quantisation and one dispatch to the pool.
+ *
+ * A few channels of the activations are far larger than the others, and their blocks hold most of the rounding error.
+ * In a batch, a block with more than 1/ST_REFINED of its row's squared error is refined: the residual becomes a second
+ * int8 block. For single rows that costs more time than it is worth (docs/performance.md). */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
 
 enum {
-    PIECE_BYTES = 384 << 10, /* weights of a part when rows are few: long enough for the memory to stream */
-    PIECE_COLUMNS = 32,     /* the same for floats */
+    PIECE_BYTES = 384 << 10, /* weights of a part for a few rows: enough for streaming reads */
+    PIECE_COLUMNS = 32,     /* columns of a part for float weights */
     ALIGN = ST_SCRATCH_ALIGN,
 };
 
@@ -21,7 +23,7 @@ static size_t align_up(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Bytes of one tile (or of as many rows): q, scale, sum, totals. */
+/* Bytes of one tile, interleaved or not: q, scale, sum, total. */
 static size_t tile_bytes(size_t width)
 {
     size_t blocks = width / ST_ACT_BLOCK;
@@ -72,7 +74,7 @@ void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t 
 {
     for (size_t lane = 0; lane < ST_STRIP_ROWS; lane += 4) {
         const unsigned char *rows[4];
-        for (size_t i = 0; i < 4; i++) /* a short strip repeats its last row, and drops it */
+        for (size_t i = 0; i < 4; i++) /* a short strip repeats its last row; the copies are not used */
             rows[i] = matrix + (first + (lane + i < lanes ? lane + i : lanes - 1)) * row_bytes;
         type->unpack(rows, width, strip, lane);
     }
@@ -84,7 +86,7 @@ size_t st_strip_bytes(size_t width)
     return (strip > rows ? strip : rows) + 3 * ALIGN;
 }
 
-/* Activations in int8 and residuals; for each worker a strip, or a piece of a float matrix. */
+/* Shared: int8 activations and residuals. For each worker: a strip, or a tile of a float matrix. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
@@ -115,13 +117,13 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
 typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
-    bool batch;         /* four rows and more: activations lie side by side in tiles, residuals one after the other */
-    st_acts rest;       /* a batch: the residuals of the refined blocks; rows lie by themselves */
-    st_refined *lists;  /* a batch: [rows]: which blocks are refined */
+    bool batch;         /* at least ST_FEW_ROWS rows: `acts` is interleaved */
+    st_acts rest;       /* batch only: residuals of the refined blocks, not interleaved */
+    st_refined *lists;  /* batch only: [rows], the refined blocks of each row */
     size_t columns_per_part;
 } matmul_job;
 
-/* The blocks with a large share of a row's squared error, which goes with the square of the scale: at most ST_REFINED. */
+/* Lists the blocks with more than 1/ST_REFINED of a row's squared error, which is proportional to the squared scale. */
 static uint32_t choose_blocks(const st_act_row *acts, size_t blocks, uint32_t *list)
 {
     float sum = 0;
@@ -135,7 +137,7 @@ static uint32_t choose_blocks(const st_act_row *acts, size_t blocks, uint32_t *l
     return count;
 }
 
-/* A row by itself: neither its bytes nor the choice of refined blocks depends on other rows. */
+/* Quantises one row. Neither its bytes nor its refined blocks depend on other rows. */
 static void quantise_row(const matmul_job *job, size_t row)
 {
     const st_isa *isa = job->call->isa;
@@ -183,7 +185,7 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
     add_bias(bound, first, count, job->call->rows);
 }
 
-/* `count` is at most a strip. */
+/* `count` is at most ST_STRIP_ROWS. */
 static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count, float *scratch)
 {
     size_t width = job->acts.width, rows = job->call->rows;
@@ -201,7 +203,7 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
     add_bias(bound, first, count, rows);
 }
 
-/* A part is some columns of the group's matrices, which are numbered through. */
+/* A part is a range of columns. The columns of all matrices of the group are numbered consecutively. */
 static void columns_part(void *context, uint32_t worker, size_t part)
 {
     const matmul_job *job = context;
@@ -216,7 +218,7 @@ static void columns_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* Columns of a part: a strip in a batch; else a stretch of memory, and as many parts as threads at least. */
+/* Columns of a part: a strip in a batch, otherwise about PIECE_BYTES of weights, with at least one part per thread. */
 static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t columns)
 {
     if (batch) return ST_STRIP_ROWS;
@@ -226,7 +228,7 @@ static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t column
     return (columns + parts - 1) / parts;
 }
 
-/* Where activations and residuals lie in the shared scratch. */
+/* Places the residuals and the lists behind the activations in the shared scratch. */
 static void lay_out(matmul_job *job)
 {
     size_t rows = job->call->rows, width = job->acts.width;
@@ -250,9 +252,9 @@ static void int8_matmul(const st_cpu_call *call)
     st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
 }
 
-/* --- float: F32, F16 and BF16 as they are, all other types dequantised row by row ----------------------------------------------------- */
+/* --- float weights: F32, F16 and BF16 are read directly, other types are dequantised row by row ------------------- */
 
-/* Elements first … first + count − 1 of a row of weights; whole blocks. */
+/* Loads elements first … first + count − 1 of a row of weights as floats; whole blocks only. */
 static void load_floats(const st_cpu_call *call, const st_bound_weight *matrix, size_t column, size_t first, size_t count,
                         float *out)
 {
@@ -262,7 +264,7 @@ static void load_floats(const st_cpu_call *call, const st_bound_weight *matrix, 
     else matrix->info->dequantise(row, out, count / matrix->info->block);
 }
 
-/* A batch: some columns, a stretch of their elements at a time, are transposed and multiplied as float matrices. */
+/* Batch: transposes a tile of the weights (columns × elements) and multiplies it in a float GEMM. */
 static void float_batch_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;

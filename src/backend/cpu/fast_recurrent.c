@@ -7,25 +7,25 @@
 enum {
     CHANNELS = ST_CONV_CHANNELS,
     CHUNK = ST_DELTA_CHUNK,
-    CHUNK_MIN = 8, /* rows for which products of matrices pay */
+    CHUNK_MIN = 8, /* from this many rows on, the chunked form is faster */
 };
 
-/* A part is a few channels over all rows, in order; each row is a vector of channels. */
+/* A part is a range of channels over all rows, in order; each row is a vector of channels. */
 static void conv_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
     size_t channels = bound->in[0].width, taps = call->op->p.conv.width, first = part * CHANNELS;
     size_t count = channels - first < CHANNELS ? channels - first : CHANNELS;
-    if (taps == 0) return; /* the description has checked it: said for who reads this alone */
-    /* scratch: the weights by taps [taps, CHANNELS], then the inputs seen [taps, CHANNELS], oldest first, and a sum */
+    if (taps == 0) return; /* the model description guarantees taps > 0; static analysers do not know it */
+    /* scratch: the weights by tap [taps, CHANNELS]; the last inputs [taps, CHANNELS], a ring; the sums [CHANNELS] */
     float *weights = st_cpu_scratch(call, worker), *seen = weights + taps * CHANNELS, *sum = seen + taps * CHANNELS;
     const float *stored = bound->weight[0].data;
     for (size_t t = 0; t < taps; t++)
         for (size_t c = 0; c < count; c++) weights[t * CHANNELS + c] = stored[(first + c) * taps + t];
     for (size_t t = 0; t + 1 < taps; t++)
         memcpy(seen + t * CHANNELS, bound->state.conv + t * channels + first, count * sizeof *seen);
-    size_t oldest = 0; /* the inputs are a ring */
+    size_t oldest = 0; /* index of the oldest input in the ring */
     for (size_t row = 0; row < call->rows; row++) {
         memcpy(seen + (oldest + taps - 1) % taps * CHANNELS, st_cpu_row(bound->in[0], row) + first, count * sizeof *seen);
         memset(sum, 0, count * sizeof *sum);
@@ -50,7 +50,7 @@ void st_cpu_fast_conv(const st_cpu_call *call)
     st_pool_run(call->pool, conv_part, (void *)(uintptr_t)call, (call->bound->in[0].width + CHANNELS - 1) / CHANNELS);
 }
 
-/* --- the delta rule -------------------------------------------------------------------------------------------------------------- */
+/* --- the gated delta rule ----------------------------------------------------------------------------------------- */
 
 static void unit_length(const st_isa *isa, const float *in, size_t count, float *out)
 {
@@ -99,7 +99,7 @@ static float strength(const delta_head *h, size_t row)
     return 1.0f / (1.0f + expf(-st_cpu_row(h->call->bound->in[2], row)[h->head]));
 }
 
-/* Token by token, as the rule is written. */
+/* The recurrent form: token by token. */
 static void run_steps(const delta_head *h, size_t first, size_t count, float *scratch)
 {
     const st_isa *isa = h->call->isa;
@@ -112,13 +112,13 @@ static void run_steps(const delta_head *h, size_t first, size_t count, float *sc
     }
 }
 
-/* A chunk of tokens at once, as products of matrices. With L the running sum of log decays, S₀ the state before it:
+/* The chunked form: GEMMs over a chunk of tokens. With L the running sum of log decays, S₀ the state before it:
  *     (I + A) Δ = B,   A[t,s] = b(t) e^(L(t)−L(s)) k(t)·k(s) for s < t,   B[t] = b(t) (v(t) − e^L(t) S₀ᵀk(t))
  *     o(t) = (e^L(t) S₀ᵀq(t) + Σ s≤t e^(L(t)−L(s)) k(s)·q(t) Δ[s]) / √d
  *     S   = e^L(last) S₀ + Σ e^(L(last)−L(s)) k(s) ⊗ Δ[s] */
 typedef struct delta_chunk {
     float *q, *k;     /* [CHUNK, size] */
-    float *turned;    /* [size, CHUNK]: k */
+    float *turned;    /* [size, CHUNK]: k transposed */
     float *a, *p;     /* [CHUNK, CHUNK]: k·k and q·k */
     float *delta;     /* [CHUNK, size] */
     float *out;       /* [CHUNK, size] */
@@ -158,7 +158,7 @@ static void load_chunk(const delta_head *h, size_t first, size_t count, const de
     isa->gemm(c->q, h->size, h->state, h->size, c->out, h->size, count, h->size, h->size, false);
 }
 
-/* Forward substitution: each token's Δ from those before it. */
+/* Solves (I + A) Δ = B by forward substitution. */
 static void solve_chunk(const delta_head *h, size_t first, size_t count, const delta_chunk *c)
 {
     const st_isa *isa = h->call->isa;

@@ -1,6 +1,6 @@
-/* The rates of the machine: reading memory, and int8 arithmetic in registers. Each is the best of many rounds with
- * all workers: the first rounds wake them up and raise the clock, and a round that another process disturbed does
- * not count. */
+/* Measures the machine's rates: memory reads, and int8 arithmetic in registers. Each is the best of many rounds with
+ * all workers. The first rounds wake the workers and raise the clock; rounds disturbed by other processes do not
+ * count. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -10,14 +10,14 @@
 enum { PARTS_PER_WORKER = 16, ROUNDS_MIN = 8, PART_ALIGNMENT = 4096 };
 #define READ_SECONDS 0.25
 #define INT8_SECONDS 0.1
-#define INT8_ROUND_SECONDS 2e-3 /* of one round: a thousand times what it takes to start it */
+#define INT8_ROUND_SECONDS 2e-3 /* minimum length of a round: a thousand times the cost of starting it */
 
 typedef struct probe_job {
     float *buffer;
     size_t part_bytes;
     const st_isa *isa;
     uint64_t part_work;     /* rounds of int8_work */
-    _Atomic uint64_t sink;  /* keeps the compiler from dropping the work */
+    _Atomic uint64_t sink;  /* keeps the compiler from removing the work */
 } probe_job;
 
 static float *part_of(const probe_job *job, size_t part)
@@ -78,7 +78,7 @@ strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, 
     probe_job job = {.isa = isa, .part_bytes = part_bytes, .part_work = 64};
     void *buffer = NULL;
     st_device_rates rates = {0};
-    /* allocated as weights and KV are, in large pages: with small ones the probe would time page walks */
+    /* allocated like weights and KV, in huge pages; with small pages the probe would measure page walks */
     strata_status status = st_backend_cpu()->alloc(device, parts * job.part_bytes, &buffer, error);
     if (status != STRATA_OK) return status;
     job.buffer = buffer;

@@ -1,5 +1,5 @@
-/* The reference operations: slow and obvious, on dequantised rows and float activations. Every faster kernel
- * on every device is compared with them. A result never depends on the number of threads. */
+/* The reference operations: slow and obvious, on dequantised rows and float activations. The tests compare every
+ * faster kernel of every device with them. A result never depends on the number of threads. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static void load_row(const st_bound_weight *w, const void *data, size_t row, flo
     w->info->dequantise((const unsigned char *)data + row * w->row_bytes, out, w->ne[0] / w->info->block);
 }
 
-/* Sixteen partial sums: independent of each other, and in an order that nothing changes. */
+/* Sixteen independent partial sums, in a fixed order. */
 static float dot(const float *a, const float *b, size_t count)
 {
     float lanes[LANES] = {0};
@@ -49,7 +49,7 @@ static float activate(st_activation activation, float x)
     return activation == ST_ACT_SILU ? silu(x) : gelu(x);
 }
 
-/* --- rows in parallel: most operations treat each row alone --------------------------------------------------------------------- */
+/* --- rows in parallel: most operations work on one row at a time -------------------------------------------------- */
 
 typedef struct row_job {
     const st_cpu_call *call;
@@ -83,7 +83,7 @@ static void ref_embed(const st_cpu_call *call)
     each_row(call, embed_row);
 }
 
-/* A part is a few columns of the output: each row of the matrix is dequantised once and met by every token. */
+/* A part is a few columns of the output: each row of the matrix is dequantised once and multiplied with every token. */
 static void matmul_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
@@ -139,7 +139,7 @@ static float yarn_share(const st_rope *rope, uint32_t pair)
     low = fmaxf(low, 0);
     high = fminf(high, dims - 1);
     float ramp = ((float)pair - low) / fmaxf(0.001f, high - low);
-    return 1 - fminf(1, fmaxf(0, ramp)); /* of the unscaled speed */
+    return 1 - fminf(1, fmaxf(0, ramp)); /* weight of the unscaled frequency */
 }
 
 static float rope_angle(const st_rope *rope, const st_bound_weight *factors, uint32_t position, uint32_t pair)
@@ -251,7 +251,7 @@ static void attention_part(void *context, uint32_t worker, size_t part)
     const float *query = st_cpu_row(call->bound->in[0], row) + head * key_length;
     float *out = st_cpu_row(call->bound->out, row) + head * value_length, largest = -INFINITY, sum = 0;
     memset(out, 0, value_length * sizeof *out);
-    /* A running softmax: what came before shrinks when a larger score comes. So scratch does not grow with the context. */
+    /* Online softmax: the sums are rescaled when the maximum grows, so scratch does not grow with the context. */
     for (uint32_t seen = st_cpu_first_seen(op, position); seen <= position; seen++) {
         st_row_load(kv->type, kv->keys + seen % kv->capacity * kv->key_row_bytes, kv_head * key_length, key_length, key);
         st_row_load(kv->type, kv->values + seen % kv->capacity * kv->value_row_bytes, kv_head * value_length, value_length, value);
@@ -410,7 +410,7 @@ static void ref_softcap(const st_cpu_call *call)
 
 /* --- experts ---------------------------------------------------------------------------------------------------------------------------------- */
 
-/* Changes the scores, which nobody reads afterwards. */
+/* Overwrites the scores; no later operation reads them. */
 static void route_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
@@ -439,7 +439,7 @@ static void ref_route(const st_cpu_call *call)
     each_row(call, route_row);
 }
 
-/* out[columns] = rows first … of one expert's matrix · in */
+/* out[columns] = `columns` rows of one expert's matrix, starting at `first`, · in */
 static void expert_matmul(const st_bound_weight *w, size_t expert, size_t first, size_t columns, const float *in,
                           float *row, float *out)
 {
@@ -483,7 +483,7 @@ static void ref_experts(const st_cpu_call *call)
 
 /* --- recurrent layers -------------------------------------------------------------------------------------------------------------------------- */
 
-/* A part is a few channels over all rows, in order. */
+/* A part is a range of channels over all rows, in order. */
 enum { CHANNELS_PER_PART = 64, TAPS_MAX = 64 };
 
 static void conv_part(void *context, uint32_t worker, size_t part)
