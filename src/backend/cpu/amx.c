@@ -20,7 +20,7 @@ enum {
     TILE_STATE = 18,              /* XFEATURE_XTILEDATA: the state component to enable */
 };
 
-/* --- splitting ------------------------------------------------------------------------------------------------------------ */
+/* --- splitting ---------------------------------------------------------------------------------------------------- */
 
 INLINE __m512 float_of(__m256i bf16)
 {
@@ -144,7 +144,7 @@ const st_isa_split *st_isa_amx(void)
 {
     static const st_isa_split split = {split_row, split_two_rows, gemm};
     unsigned a, b, c, d;
-    bool here = __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
-                (d & AMX_BITS) == AMX_BITS && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_STATE) == 0;
-    return here ? &split : NULL;
+    bool supported = __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+                     (d & AMX_BITS) == AMX_BITS && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_STATE) == 0;
+    return supported ? &split : NULL;
 }

@@ -161,6 +161,6 @@ static bool has_f16c(void)
 
 const st_isa *st_isa_avx2(void)
 {
-    bool here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-    return here ? &isa : NULL;
+    bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    return supported ? &isa : NULL;
 }

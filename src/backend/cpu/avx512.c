@@ -153,8 +153,8 @@ static const st_isa isa = {
 
 const st_isa *st_isa_avx512(void)
 {
-    bool here = st_isa_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                __builtin_cpu_supports("avx512vnni");
-    return here ? &isa : NULL;
+    bool supported = st_isa_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                     __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                     __builtin_cpu_supports("avx512vnni");
+    return supported ? &isa : NULL;
 }

@@ -21,7 +21,7 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* --- queries ------------------------------------------------------------------------------------------------------------ */
+/* --- queries ------------------------------------------------------------------------------------------------------ */
 
 /* A query packed in place of its floats: the upper bytes + 128, the lower bytes, and the scale of a word. */
 typedef struct words {
@@ -64,7 +64,7 @@ void st_avx512_pack_queries(float *queries, size_t count, size_t width)
     for (size_t i = 0; i < count; i++) pack_query(queries + i * width, width);
 }
 
-/* --- keys --------------------------------------------------------------------------------------------------------------- */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 /* Four rows, each starting at one head. If fewer than four are left the last row is repeated. */
 typedef struct four_rows {
@@ -118,7 +118,7 @@ INLINE key_block keys_of(const unsigned char *const at[FOUR], size_t block)
     return k;
 }
 
-INLINE __m512i everywhere(const uint8_t *sixteen)
+INLINE __m512i broadcast_16(const uint8_t *sixteen)
 {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)sixteen));
 }
@@ -127,10 +127,10 @@ INLINE __m512i everywhere(const uint8_t *sixteen)
 INLINE __m512 add_block(__m512 total, const key_block *k, const words *q, size_t block)
 {
     const uint8_t *upper = q->upper + block * BLOCK, *lower = q->lower + block * BLOCK;
-    __m512i sum = _mm512_dpbusd_epi32(k->start, everywhere(upper), k->first);
-    sum = _mm512_slli_epi32(_mm512_dpbusd_epi32(sum, everywhere(upper + HALF), k->second), 8);
-    sum = _mm512_dpbusd_epi32(sum, everywhere(lower), k->first);
-    sum = _mm512_dpbusd_epi32(sum, everywhere(lower + HALF), k->second);
+    __m512i sum = _mm512_dpbusd_epi32(k->start, broadcast_16(upper), k->first);
+    sum = _mm512_slli_epi32(_mm512_dpbusd_epi32(sum, broadcast_16(upper + HALF), k->second), 8);
+    sum = _mm512_dpbusd_epi32(sum, broadcast_16(lower), k->first);
+    sum = _mm512_dpbusd_epi32(sum, broadcast_16(lower + HALF), k->second);
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), k->scale, total);
 }
 
@@ -175,7 +175,7 @@ INLINE void dot_four(const four_rows *rows, size_t width, const float *packed, s
 }
 
 /* Prefetches one head's share of the next rows while the kernel uses that head of four rows. */
-INLINE void fetch_share(const st_cache_rows *rows, size_t at, size_t head)
+INLINE void prefetch_share(const st_cache_rows *rows, size_t at, size_t head)
 {
     if (!rows->fetch) return;
     size_t share = FOUR * rows->stride / rows->heads;
@@ -200,14 +200,14 @@ void st_avx512_dot_q8(const float *packed, size_t lda, size_t shared, const st_c
     for (size_t at = 0; at < rows->count; at += FOUR) {
         for (size_t head = 0; head < rows->heads; head++) {
             four_rows four = rows_from(rows, at, head);
-            fetch_share(rows, at, head);
+            prefetch_share(rows, at, head);
             size_t query = head * shared;
             BY_QUERIES(dot_four, packed + query * lda, lda, shared, &four, rows->width, out + query * ldo + at, ldo)
         }
     }
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------- */
+/* --- values ------------------------------------------------------------------------------------------------------- */
 
 /* Half a block of a row, as floats. */
 INLINE __m512 widened(const unsigned char *at)
@@ -254,7 +254,7 @@ void st_avx512_weigh_q8(const float *weights, size_t ldw, size_t shared, const s
     for (size_t at = 0; at < rows->count; at += FOUR) {
         for (size_t head = 0; head < rows->heads; head++) {
             four_rows four = rows_from(rows, at, head);
-            fetch_share(rows, at, head);
+            prefetch_share(rows, at, head);
             const float *of_head = weights + head * shared * ldw + at;
             BY_QUERIES(weigh_four, of_head, ldw, shared, &four, rows->width, out + head * shared * ldo, ldo)
         }

@@ -58,7 +58,7 @@ static const cpu_level levels[] = {
 
 enum { LEVELS = sizeof levels / sizeof *levels };
 
-static bool level_is_here(const cpu_level *level)
+static bool level_supported(const cpu_level *level)
 {
     return !level->isa || level->isa();
 }
@@ -68,18 +68,19 @@ static const cpu_level *find_level(const char *name)
 {
     const cpu_level *found = NULL;
     for (size_t i = 0; i < LEVELS; i++)
-        if (level_is_here(&levels[i]) && (!name || strcmp(name, levels[i].name) == 0)) found = &levels[i];
+        if (level_supported(&levels[i]) && (!name || strcmp(name, levels[i].name) == 0)) found = &levels[i];
     return found;
 }
 
 static strata_status refuse_level(const char *name, strata_error *error)
 {
-    char here[64] = "";
+    char names[64] = "";
     size_t used = 0;
-    for (size_t i = 0; i < LEVELS && used < sizeof here; i++)
-        if (level_is_here(&levels[i]))
-            used += (size_t)snprintf(here + used, sizeof here - used, "%s%s", used ? ", " : "", levels[i].name);
-    return st_error_set(error, STRATA_USAGE, NULL, "options.cpu %s is not supported on this CPU (supported: %s)", name, here);
+    for (size_t i = 0; i < LEVELS && used < sizeof names; i++)
+        if (level_supported(&levels[i]))
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", levels[i].name);
+    return st_error_set(error, STRATA_USAGE, NULL, "options.cpu %s is not supported on this CPU (supported: %s)", name,
+                        names);
 }
 
 static strata_status cpu_open(const st_device_options *options, st_device **out, strata_error *error)
@@ -151,7 +152,7 @@ static strata_status cpu_probe(st_device *device, st_device_rates *out, strata_e
     return st_cpu_probe(device, device->pool, device->isa, out, error);
 }
 
-/* --- queues and events -------------------------------------------------------------------------------------------------- */
+/* --- queues and events -------------------------------------------------------------------------------------------- */
 
 static strata_status cpu_queue_new(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error)
 {

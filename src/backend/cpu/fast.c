@@ -62,17 +62,17 @@ static void fast_norm(const st_cpu_call *call)
 
 static void rope_row(const st_cpu_call *call, size_t row)
 {
-    const float *turns = st_cpu_row(call->bound->in[1], row);
+    const float *rotations = st_cpu_row(call->bound->in[1], row);
     float *value = st_cpu_row(call->bound->out, row);
     size_t pairs = call->op->p.rope.dims / 2;
     for (size_t head = 0; head < call->op->p.rope.heads; head++) {
         float *base = value + head * call->op->p.rope.head_size;
         if (call->op->p.rope.style == ST_ROPE_HALVES) {
-            call->isa->turn(base, base + pairs, turns, pairs);
+            call->isa->rotate(base, base + pairs, rotations, pairs);
             continue;
         }
         for (size_t i = 0; i < pairs; i++) {
-            float x = base[2 * i], y = base[2 * i + 1], c = turns[2 * i], s = turns[2 * i + 1];
+            float x = base[2 * i], y = base[2 * i + 1], c = rotations[2 * i], s = rotations[2 * i + 1];
             base[2 * i] = x * c - y * s;
             base[2 * i + 1] = x * s + y * c;
         }

@@ -20,7 +20,7 @@ st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows);
 /* How many of the operations at `ops` (count ≥ 1) are matrix products of the same input and can run as one. */
 uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t count);
 
-/* --- quantised activations ------------------------------------------------------------------------------------------------- */
+/* --- quantised activations ---------------------------------------------------------------------------------------- */
 
 /* Rows of `width` int8 activations in scratch, in tiles of ST_ACT_TILE rows. The rows of a tile are contiguous (for
  * dots) or interleaved block by block (for strips). */
@@ -31,7 +31,7 @@ typedef struct st_acts {
 
 size_t st_acts_bytes(size_t width, size_t rows);
 size_t st_strip_bytes(size_t width); /* scratch of a worker for a strip, or for two rows of floats */
-st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side);
+st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved);
 st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* interleaved */
 
 /* Places a strip in a worker's scratch. */

@@ -33,14 +33,14 @@ typedef struct experts_job {
     bool int8_in, int8_out;
 } experts_job;
 
-/* --- scratch ---------------------------------------------------------------------------------------------------------------- */
+/* --- scratch ------------------------------------------------------------------------------------------------------ */
 
 /* Byte offsets into the shared scratch. */
 typedef struct layout {
     size_t first, places, pair, place, next, active, hidden, inputs, hidden_acts, bytes;
 } layout;
 
-static size_t take(size_t *end, size_t bytes)
+static size_t reserve(size_t *end, size_t bytes)
 {
     size_t start = *end;
     *end += (bytes + ST_SCRATCH_ALIGN - 1) / ST_SCRATCH_ALIGN * ST_SCRATCH_ALIGN;
@@ -58,15 +58,15 @@ static layout lay_out(const st_op *op, size_t embedding, size_t rows)
 {
     size_t experts = op->p.experts.experts, pairs = rows * op->p.experts.used, end = 0;
     size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_ACT_TILE - 1); /* every expert starts at a tile */
-    layout at = {.first = take(&end, (experts + 1) * sizeof(uint32_t)),
-                 .places = take(&end, (experts + 1) * sizeof(uint32_t)),
-                 .pair = take(&end, pairs * sizeof(uint32_t)),
-                 .place = take(&end, pairs * sizeof(uint32_t)),
-                 .next = take(&end, experts * sizeof(uint32_t)),
-                 .active = take(&end, experts * sizeof(uint32_t)),
-                 .hidden = take(&end, places * op->p.experts.width * sizeof(float)),
-                 .inputs = take(&end, st_acts_bytes(embedding, is_batch(op, rows) ? places : rows)),
-                 .hidden_acts = take(&end, st_acts_bytes(op->p.experts.width, places))};
+    layout at = {.first = reserve(&end, (experts + 1) * sizeof(uint32_t)),
+                 .places = reserve(&end, (experts + 1) * sizeof(uint32_t)),
+                 .pair = reserve(&end, pairs * sizeof(uint32_t)),
+                 .place = reserve(&end, pairs * sizeof(uint32_t)),
+                 .next = reserve(&end, experts * sizeof(uint32_t)),
+                 .active = reserve(&end, experts * sizeof(uint32_t)),
+                 .hidden = reserve(&end, places * op->p.experts.width * sizeof(float)),
+                 .inputs = reserve(&end, st_acts_bytes(embedding, is_batch(op, rows) ? places : rows)),
+                 .hidden_acts = reserve(&end, st_acts_bytes(op->p.experts.width, places))};
     at.bytes = end;
     return at;
 }
@@ -81,7 +81,7 @@ st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
                                         st_strip_bytes(hidden > embedding ? hidden : embedding)};
 }
 
-/* --- pairs ------------------------------------------------------------------------------------------------------------------ */
+/* --- pairs -------------------------------------------------------------------------------------------------------- */
 
 static void list_pairs(experts_job *job)
 {
@@ -120,7 +120,7 @@ static uint32_t tokens_of(const experts_job *job, uint32_t e)
     return job->list.first[e + 1] - job->list.first[e];
 }
 
-/* --- hidden rows ------------------------------------------------------------------------------------------------------------ */
+/* --- hidden rows -------------------------------------------------------------------------------------------------- */
 
 static void copy_acts(const st_act_row *from, const st_act_row *to, size_t blocks)
 {
@@ -248,7 +248,7 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* --- output -------------------------------------------------------------------------------------------------------------------------- */
+/* --- output ------------------------------------------------------------------------------------------------------- */
 
 /* A part is some columns of the output, summed over all experts in order. */
 static void output_part(void *context, uint32_t worker, size_t part)

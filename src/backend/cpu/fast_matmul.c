@@ -16,7 +16,7 @@ enum {
     ALIGN = ST_SCRATCH_ALIGN,
 };
 
-/* --- activations and strips in scratch --------------------------------------------------------------------------------------- */
+/* --- activations and strips in scratch ---------------------------------------------------------------------------- */
 
 static size_t align_up(size_t bytes)
 {
@@ -47,11 +47,11 @@ st_act_row st_acts_tile(const st_acts *acts, size_t tile)
                         .stride = ST_ACT_TILE};
 }
 
-st_act_row st_acts_row(const st_acts *acts, size_t row, bool side_by_side)
+st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved)
 {
     size_t within = row % ST_ACT_TILE, blocks = acts->width / ST_ACT_BLOCK;
     st_act_row tile = st_acts_tile(acts, row / ST_ACT_TILE);
-    if (!side_by_side)
+    if (!interleaved)
         return (st_act_row){.q = tile.q + within * acts->width, .scale = tile.scale + within * blocks,
                             .sum = tile.sum + within * blocks, .total = tile.total + within * blocks * 2, .stride = 1};
     tile.q += within * ST_ACT_BLOCK;
@@ -96,7 +96,7 @@ st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
                         .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
 }
 
-/* --- int8 --------------------------------------------------------------------------------------------------------------------------- */
+/* --- int8 --------------------------------------------------------------------------------------------------------- */
 
 static const st_isa_type *int8_type(const st_isa *isa, const st_bound_op *bound)
 {

@@ -52,7 +52,7 @@ void st_cpu_fast_conv(const st_cpu_call *call)
 
 /* --- the gated delta rule ----------------------------------------------------------------------------------------- */
 
-static void unit_length(const st_isa *isa, const float *in, size_t count, float *out)
+static void l2_normalise(const st_isa *isa, const float *in, size_t count, float *out)
 {
     isa->scale(in, 1.0f / sqrtf(isa->sum_squares(in, count) + 1e-6f), out, count);
 }
@@ -94,7 +94,7 @@ static float log_decay(const delta_head *h, size_t row)
     return softplus(st_cpu_row(h->call->bound->in[1], row)[h->head] + h->bias) * h->a;
 }
 
-static float strength(const delta_head *h, size_t row)
+static float beta(const delta_head *h, size_t row)
 {
     return 1.0f / (1.0f + expf(-st_cpu_row(h->call->bound->in[2], row)[h->head]));
 }
@@ -105,9 +105,9 @@ static void run_steps(const delta_head *h, size_t first, size_t count, float *sc
     const st_isa *isa = h->call->isa;
     float *q = scratch, *k = q + h->size, *delta = k + h->size;
     for (size_t row = first; row < first + count; row++) {
-        unit_length(isa, query_of(h, row), h->size, q);
-        unit_length(isa, key_of(h, row), h->size, k);
-        isa->delta_step(h->state, h->size, q, k, value_of(h, row), expf(log_decay(h, row)), strength(h, row), delta,
+        l2_normalise(isa, query_of(h, row), h->size, q);
+        l2_normalise(isa, key_of(h, row), h->size, k);
+        isa->delta_step(h->state, h->size, q, k, value_of(h, row), expf(log_decay(h, row)), beta(h, row), delta,
                         out_of(h, row));
     }
 }
@@ -117,21 +117,21 @@ static void run_steps(const delta_head *h, size_t first, size_t count, float *sc
  *     o(t) = (e^L(t) S₀ᵀq(t) + Σ s≤t e^(L(t)−L(s)) k(s)·q(t) Δ[s]) / √d
  *     S   = e^L(last) S₀ + Σ e^(L(last)−L(s)) k(s) ⊗ Δ[s] */
 typedef struct delta_chunk {
-    float *q, *k;     /* [CHUNK, size] */
-    float *turned;    /* [size, CHUNK]: k transposed */
-    float *a, *p;     /* [CHUNK, CHUNK]: k·k and q·k */
-    float *delta;     /* [CHUNK, size] */
-    float *out;       /* [CHUNK, size] */
-    float *log_sum;   /* [CHUNK]: L */
-    float *b;         /* [CHUNK] */
+    float *q, *k;      /* [CHUNK, size] */
+    float *transposed; /* [size, CHUNK]: k transposed */
+    float *a, *p;      /* [CHUNK, CHUNK]: k·k and q·k */
+    float *delta;      /* [CHUNK, size] */
+    float *out;        /* [CHUNK, size] */
+    float *log_sum;    /* [CHUNK]: L */
+    float *b;          /* [CHUNK] */
 } delta_chunk;
 
 static delta_chunk chunk_in(float *scratch, size_t size)
 {
     delta_chunk c = {.q = scratch};
     c.k = c.q + CHUNK * size;
-    c.turned = c.k + CHUNK * size;
-    c.a = c.turned + CHUNK * size;
+    c.transposed = c.k + CHUNK * size;
+    c.a = c.transposed + CHUNK * size;
     c.p = c.a + CHUNK * CHUNK;
     c.delta = c.p + CHUNK * CHUNK;
     c.out = c.delta + CHUNK * size;
@@ -145,15 +145,15 @@ static void load_chunk(const delta_head *h, size_t first, size_t count, const de
     const st_isa *isa = h->call->isa;
     float sum = 0;
     for (size_t t = 0; t < count; t++) {
-        unit_length(isa, query_of(h, first + t), h->size, c->q + t * h->size);
-        unit_length(isa, key_of(h, first + t), h->size, c->k + t * h->size);
+        l2_normalise(isa, query_of(h, first + t), h->size, c->q + t * h->size);
+        l2_normalise(isa, key_of(h, first + t), h->size, c->k + t * h->size);
         c->log_sum[t] = sum += log_decay(h, first + t);
-        c->b[t] = strength(h, first + t);
+        c->b[t] = beta(h, first + t);
     }
     memset(c->k + count * h->size, 0, (CHUNK - count) * h->size * sizeof *c->k);
-    isa->transpose(c->k, h->size, c->turned, CHUNK, CHUNK, h->size);
-    isa->gemm(c->k, h->size, c->turned, CHUNK, c->a, CHUNK, count, CHUNK, h->size, false);
-    isa->gemm(c->q, h->size, c->turned, CHUNK, c->p, CHUNK, count, CHUNK, h->size, false);
+    isa->transpose(c->k, h->size, c->transposed, CHUNK, CHUNK, h->size);
+    isa->gemm(c->k, h->size, c->transposed, CHUNK, c->a, CHUNK, count, CHUNK, h->size, false);
+    isa->gemm(c->q, h->size, c->transposed, CHUNK, c->p, CHUNK, count, CHUNK, h->size, false);
     isa->gemm(c->k, h->size, h->state, h->size, c->delta, h->size, count, h->size, h->size, false);
     isa->gemm(c->q, h->size, h->state, h->size, c->out, h->size, count, h->size, h->size, false);
 }
@@ -187,7 +187,7 @@ static void run_chunk(const delta_head *h, size_t first, size_t count, float *sc
     for (size_t t = 0; t < count; t++) isa->scale(c.out + t * h->size, scale, out_of(h, first + t), h->size);
     isa->scale(h->state, expf(last), h->state, h->size * h->size);
     for (size_t t = 0; t < count; t++) isa->scale(c.delta + t * h->size, expf(last - c.log_sum[t]), c.delta + t * h->size, h->size);
-    isa->gemm(c.turned, CHUNK, c.delta, h->size, h->state, h->size, h->size, h->size, count, true);
+    isa->gemm(c.transposed, CHUNK, c.delta, h->size, h->state, h->size, h->size, h->size, count, true);
 }
 
 /* A part is one value head over all rows, in order. */

@@ -122,7 +122,7 @@ typedef struct st_isa {
     void (*times_sigmoid)(const float *in, const float *gate, float *out, size_t count);
     void (*times_silu)(const float *in, const float *gate, float *out, size_t count);
     void (*silu)(float *x, size_t count);
-    void (*turn)(float *a, float *b, const float *turns, size_t pairs); /* RoPE, halves style */
+    void (*rotate)(float *a, float *b, const float *rotations, size_t pairs); /* RoPE, halves style */
     /* one token of the gated delta rule (formula in ref.c) on state[size, size] */
     void (*delta_step)(float *state, size_t size, const float *q, const float *k, const float *v, float decay, float b,
                        float *delta, float *out);

@@ -6,7 +6,7 @@
 #include "backend/cpu/cpu.h"
 #include "quant/row.h"
 
-/* --- reading weights --------------------------------------------------------------------------------------------------------- */
+/* --- reading weights ---------------------------------------------------------------------------------------------- */
 
 enum { LANES = 16, COLUMNS_PER_PART = 16 };
 
@@ -68,7 +68,7 @@ static void each_row(const st_cpu_call *call, void (*row)(const st_cpu_call *, u
     st_pool_run(call->pool, run_row, &job, call->rows);
 }
 
-/* --- embedding and matrices --------------------------------------------------------------------------------------------------------- */
+/* --- embedding and matrices --------------------------------------------------------------------------------------- */
 
 static void embed_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
@@ -105,7 +105,7 @@ static void ref_matmul(const st_cpu_call *call)
     st_pool_run(call->pool, matmul_part, (void *)(uintptr_t)call, parts);
 }
 
-/* --- norms and positions ----------------------------------------------------------------------------------------------------------------- */
+/* --- norms and positions ------------------------------------------------------------------------------------------ */
 
 static void rms_norm_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
@@ -172,7 +172,7 @@ static void ref_angles(const st_cpu_call *call)
 static void rope_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
-    const float *turns = st_cpu_row(call->bound->in[1], row);
+    const float *rotations = st_cpu_row(call->bound->in[1], row);
     float *value = st_cpu_row(call->bound->out, row);
     size_t pairs = call->op->p.rope.dims / 2;
     bool halves = call->op->p.rope.style == ST_ROPE_HALVES;
@@ -180,7 +180,7 @@ static void rope_row(const st_cpu_call *call, uint32_t worker, size_t row)
         float *base = value + head * call->op->p.rope.head_size;
         for (size_t pair = 0; pair < pairs; pair++) {
             float *a = base + (halves ? pair : 2 * pair), *b = base + (halves ? pair + pairs : 2 * pair + 1);
-            float x = *a, y = *b, c = turns[2 * pair], s = turns[2 * pair + 1];
+            float x = *a, y = *b, c = rotations[2 * pair], s = rotations[2 * pair + 1];
             *a = x * c - y * s;
             *b = x * s + y * c;
         }
@@ -207,7 +207,7 @@ static void ref_temperature(const st_cpu_call *call)
     each_row(call, temperature_row);
 }
 
-/* --- attention ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 static void kv_store_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
@@ -256,11 +256,11 @@ static void attention_part(void *context, uint32_t worker, size_t part)
         st_row_load(kv->type, kv->keys + seen % kv->capacity * kv->key_row_bytes, kv_head * key_length, key_length, key);
         st_row_load(kv->type, kv->values + seen % kv->capacity * kv->value_row_bytes, kv_head * value_length, value_length, value);
         float score = dot(query, key, key_length) * op->p.attention.scale;
-        float shrink = score > largest ? expf(largest - score) : 1;
+        float rescale = score > largest ? expf(largest - score) : 1;
         if (score > largest) largest = score;
         float weight = expf(score - largest);
-        sum = sum * shrink + weight;
-        for (size_t k = 0; k < value_length; k++) out[k] = out[k] * shrink + weight * value[k];
+        sum = sum * rescale + weight;
+        for (size_t k = 0; k < value_length; k++) out[k] = out[k] * rescale + weight * value[k];
     }
     for (size_t k = 0; k < value_length; k++) out[k] /= sum;
 }
@@ -270,7 +270,7 @@ static void ref_attention(const st_cpu_call *call)
     st_pool_run(call->pool, attention_part, (void *)(uintptr_t)call, (size_t)call->rows * call->op->p.attention.heads);
 }
 
-/* --- element by element ------------------------------------------------------------------------------------------------------------------------ */
+/* --- element by element ------------------------------------------------------------------------------------------- */
 
 static void slice_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
@@ -408,7 +408,7 @@ static void ref_softcap(const st_cpu_call *call)
     each_row(call, softcap_row);
 }
 
-/* --- experts ---------------------------------------------------------------------------------------------------------------------------------- */
+/* --- experts ------------------------------------------------------------------------------------------------------ */
 
 /* Overwrites the scores; no later operation reads them. */
 static void route_row(const st_cpu_call *call, uint32_t worker, size_t row)
@@ -481,7 +481,7 @@ static void ref_experts(const st_cpu_call *call)
     each_row(call, experts_row);
 }
 
-/* --- recurrent layers -------------------------------------------------------------------------------------------------------------------------- */
+/* --- recurrent layers --------------------------------------------------------------------------------------------- */
 
 /* A part is a range of channels over all rows, in order. */
 enum { CHANNELS_PER_PART = 64, TAPS_MAX = 64 };

@@ -8,17 +8,17 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static st_scratch most(st_scratch a, st_scratch b)
+static st_scratch max_scratch(st_scratch a, st_scratch b)
 {
     return (st_scratch){larger(a.shared_bytes, b.shared_bytes), larger(a.worker_bytes, b.worker_bytes)};
 }
 
-static size_t up_to(size_t count, size_t multiple)
+static size_t round_up(size_t count, size_t multiple)
 {
     return (count + multiple - 1) / multiple * multiple;
 }
 
-/* --- the reference: floats for each worker -------------------------------------------------------------------------- */
+/* --- the reference: floats for each worker ------------------------------------------------------------------------ */
 
 static size_t ref_matmul(const st_bound_op *shape)
 {
@@ -62,10 +62,10 @@ static st_scratch fast_attention(const st_bound_op *shape, uint32_t rows)
 {
     (void)rows;
     const st_op *op = shape->op;
-    size_t key = up_to(op->p.attention.key_length, ST_SPLIT_CHUNK);
-    size_t value = up_to(op->p.attention.value_length, ST_SPLIT_TILE);
+    size_t key = round_up(op->p.attention.key_length, ST_SPLIT_CHUNK);
+    size_t value = round_up(op->p.attention.value_length, ST_SPLIT_TILE);
     size_t heads = op->p.attention.heads, shared = heads / op->p.attention.kv_heads;
-    size_t queries = up_to(larger(ST_QUERY_BLOCK, shared), ST_SPLIT_TILE);
+    size_t queries = round_up(larger(ST_QUERY_BLOCK, shared), ST_SPLIT_TILE);
     size_t block = queries * (key + ST_KEY_TILE + value + ST_SPLIT_TILE) + ST_KEY_TILE * (larger(key, value) + key);
     size_t few = heads * (key + ST_FEW_KEYS) + ST_KEY_RUN * heads / shared * larger(key, value);
     size_t sums = (ST_FEW_ROWS - 1) * ST_STRETCHES * heads * (op->p.attention.value_length + 2);
@@ -93,10 +93,10 @@ st_scratch st_cpu_fast_scratch(const st_bound_op *shape, uint32_t rows)
     };
     st_scratch reference = st_cpu_ref_scratch(shape, rows); /* runs operations without a fast kernel */
     st_scratch_statement statement = statements[shape->op->kind];
-    return statement ? most(reference, statement(shape, rows)) : reference;
+    return statement ? max_scratch(reference, statement(shape, rows)) : reference;
 }
 
-/* --- the fence ------------------------------------------------------------------------------------------------------- */
+/* --- the fence ---------------------------------------------------------------------------------------------------- */
 
 strata_status st_cpu_scratch_fence(const st_segment_source *source, uint32_t workers, const st_op *op, st_scratch stated,
                                    strata_error *error)
