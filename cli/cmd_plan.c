@@ -95,7 +95,8 @@ static void print_speed(const json_t *speed)
            cli_group_digits(number_of(speed, "depth"), depth, sizeof depth), real_of(speed, "prefill_tps"),
            cli_group_digits(number_of(speed, "prefill_tokens"), prompt, sizeof prompt));
     print_label("limit");
-    printf("%s\n", text_of(speed, "limit"));
+    const char *limit = text_of(speed, "limit");
+    printf("%s\n", strcmp(limit, "the card's memory") == 0 ? "the GPU's memory" : limit);
 }
 
 static void print_summary(const json_t *plan, const char *path, const cli_style *style)

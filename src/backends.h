@@ -9,7 +9,7 @@
 typedef struct st_backend_row {
     const char *name;
     const st_backend *(*host)(void);
-    const st_backend *(*card)(void); /* NULL: a plugin's, or none: the CPU works alone */
+    const st_backend *(*card)(void); /* the GPU's; NULL: a plugin's, or the row has no GPU */
     const char *plugin;              /* the GPU's backend comes from libstrata-PLUGIN.so; NULL: it does not */
     /* What the row's devices share (st_device_options.world), and its clock. NULL: nothing, and real time. */
     strata_status (*world_new)(const st_plan_source *source, void **out, strata_error *error);
@@ -32,8 +32,8 @@ typedef struct st_backends {
     st_load_device devices[ST_DEVICES_MAX]; /* the host, then the GPU */
 } st_backends;
 
-/* Opens the first `count` devices; an opened GPU (`gpu.device`) is taken over at once. After a failure, too,
- * st_backends_close frees what there is. */
+/* Opens the first `count` devices and takes ownership of `gpu.device` if it is open, even on failure. The caller calls
+ * st_backends_close after a failure too. */
 strata_status st_backends_open(st_backends *backends, const st_backend_row *row, const st_plan_source *source,
                                st_device_options options, st_load_device gpu, uint32_t count, strata_error *error);
 void st_backends_close(st_backends *backends);

@@ -1,5 +1,5 @@
-/* A device as data: what it holds and how fast it is, whether or not it is here. The planner prices with it and the
- * simulated device keeps time by it, so both must ask the same functions. Pure; knows no placement and no model. */
+/* A device profile: memory sizes and rates of a device, which this machine may lack. The planner predicts with it and
+ * the simulated GPU keeps time by it, so both call the same functions. Pure; knows no placement and no model. */
 #ifndef ST_BACKEND_PROFILE_H
 #define ST_BACKEND_PROFILE_H
 
@@ -17,15 +17,15 @@ typedef struct st_profile {
     char name[64];
     st_device_kind kind;
     bool estimate;             /* from a data sheet; the rates below are already the share that counts */
-    bool display;              /* a screen hangs on it: a larger margin */
+    bool display;              /* it drives a display: a larger margin */
     uint64_t total_bytes, free_bytes;
-    double memory_rate;        /* bytes per second: a card's memory; a host's DRAM with all cores, shared with copies */
+    double memory_rate;        /* bytes per second: a GPU's memory; a host's DRAM with all cores, shared with copies */
     double type_share[ST_PROFILE_TYPES]; /* of memory_rate reached with weights of a type; 0: 1 */
     double op_rate;            /* multiplications and additions per second in batches */
     double expert_share;       /* of op_rate reached by routed experts; 0: 1 */
-    double link_up, link_down; /* bytes per second of pinned copies; of a card */
+    double link_up, link_down; /* bytes per second of pinned copies; of a GPU */
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
-    double handover_seconds;   /* from the card's end of work to the host going on */
+    double handover_seconds;   /* from the end of the GPU's work until the host continues */
     double launch_seconds;     /* of a segment */
     uint32_t cores;            /* of a host */
     uint32_t alignment;        /* of a range */
@@ -33,14 +33,14 @@ typedef struct st_profile {
     uint64_t overhead_bytes;   /* a driver's context and modules */
     uint32_t pinned_per_byte;  /* pinned bytes of the host for each byte of the GPU's page tables; 0: no such tables */
     st_scratch_statement scratch; /* of the backend that runs it */
-    uint64_t types[ST_OP_COUNT]; /* what it can run. Bit t: the operation with weights of type t; bit 0: without any */
+    uint64_t types[ST_OP_COUNT]; /* supported operations. Bit t: with weights of type t; bit 0: without weights */
 } st_profile;
 
 /* The work of one operation for rows that see `depth` earlier positions, in bytes of the device's memory and in
  * operations. Keys and values are counted at their own type. */
 typedef struct st_work {
     double bytes, ops;
-    uint32_t type; /* of the weights that most bytes are; ST_TYPE_F32 without any */
+    uint32_t type; /* of the weights with the most bytes; ST_TYPE_F32 without weights */
     bool experts;  /* of routed experts */
 } st_work;
 
@@ -52,18 +52,18 @@ st_work st_profile_demand(const st_profile *profile, const st_work *work);
 /* The time of the work alone on the device: the longer of memory and arithmetic. An unknown rate takes no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
-/* Whether the device can run an operation, with weights or without. The planner asks this for every operation on every
- * device, and nobody else decides it: what is placed on a device, it runs. */
+/* Whether the device can run an operation, with weights or without. The planner calls this for every operation on every
+ * device; no other code decides it, so a device can run every operation that is placed on it. */
 bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op);
 
 /* A tensor type that a profile can name; case does not matter. */
 bool st_profile_type(const char *name, uint32_t *type);
 
-/* The profile becomes that of a device of `backend`: its scratch, and no more than what it can run. */
+/* Gives the profile the scratch of `backend`, and drops the operations that the backend cannot run. */
 void st_profile_set_backend(st_profile *profile, const st_backend *backend);
 
-/* A card and a host that run every operation with every type of weights, without sizes and rates: the caller fills
- * those in. */
+/* A GPU or a host that runs every operation with every type of weights, without sizes and rates: the caller sets
+ * them. */
 st_profile st_profile_default(st_device_kind kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* A profile from a JSON file: {"card": {…}, "host": {…}}, either of them absent. docs/json.md lists the fields. */
+/* A profile from a JSON file: {"card": {…}, "host": {…}}, either may be absent; "card" is the GPU. docs/json.md lists the fields. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -200,21 +200,22 @@ static strata_status check_keys(const reader *r, json_t *object)
         while (i < FIELDS && (strcmp(field_rows[i].key, key) != 0 || !(field_rows[i].devices >> r->kind & 1u))) i++;
         if (i == FIELDS)
             return st_error_set(r->error, STRATA_INPUT, "docs/json.md lists the fields of a profile",
-                                "%s: %s.%s: a %s has no such field", r->where, r->device, key, r->device);
+                                "%s: %s.%s: a %s has no such field", r->where, r->device, key,
+                                r->kind == ST_DEVICE_CARD ? "GPU" : "host");
     }
     return STRATA_OK;
 }
 
-/* What the rest of the file's fields are put on: the row that "like" names, or the commonest. */
+/* Fills *p with the defaults of absent fields: the profile that "like" names, or a common one. */
 static strata_status start_from(reader *r, json_t *object, st_profile *p)
 {
     bool card = r->kind == ST_DEVICE_CARD;
     json_t *like = json_object_get(object, "like"), *source = json_object_get(object, "source");
     const char *name = like ? json_string_value(like) : card ? "rtx-4070-ti" : "ddr4-3200";
     if (!name || !st_profile_find(st_str_from(name), p) || p->kind != r->kind)
-        return refuse(r, "like", card ? "the name of a card's profile" : "the name of a host's profile", like);
+        return refuse(r, "like", card ? "the name of a GPU's profile" : "the name of a host's profile", like);
     if (card && !like && !json_object_get(object, "vram"))
-        return st_error_set(r->error, STRATA_INPUT, NULL, "%s: card.vram: expected the card's memory, found none", r->where);
+        return st_error_set(r->error, STRATA_INPUT, NULL, "%s: card.vram: expected the GPU's memory, found none", r->where);
     const char *word = source ? json_string_value(source) : "data sheet";
     r->measured = word && strcmp(word, "measured") == 0;
     if (!r->measured && !(word && strcmp(word, "data sheet") == 0))
@@ -236,7 +237,7 @@ static strata_status read_device(reader *r, json_t *object, st_profile *out)
         if (value) status = take_field(r, &field_rows[i], value, &p);
     }
     if (status == STRATA_OK && p.free_bytes > p.total_bytes && p.total_bytes > 0)
-        status = refuse(r, "free", "at most what there is in all", json_object_get(object, "free"));
+        status = refuse(r, "free", "at most the total memory", json_object_get(object, "free"));
     if (status == STRATA_OK) *out = p;
     return status;
 }
@@ -251,14 +252,14 @@ static strata_status read_root(const char *where, json_t *root, st_profile_set *
         reader r = {.where = where, .device = key, .kind = card ? ST_DEVICE_CARD : ST_DEVICE_HOST, .error = error};
         if (!card && strcmp(key, "host") != 0)
             return st_error_set(error, STRATA_INPUT, "docs/json.md lists the fields of a profile",
-                                "%s: %s: expected \"card\" and \"host\" alone", where, key);
+                                "%s: %s: expected only \"card\" (the GPU) and \"host\"", where, key);
         strata_status status = read_device(&r, value, card ? &set.card : &set.host);
         if (status != STRATA_OK) return status;
         if (card) set.has_card = true;
         else set.has_host = true;
     }
     if (!set.has_card && !set.has_host)
-        return st_error_set(error, STRATA_INPUT, NULL, "%s: expected an object with a \"card\" or a \"host\"", where);
+        return st_error_set(error, STRATA_INPUT, NULL, "%s: expected an object with \"card\" (the GPU) or \"host\"", where);
     *out = set;
     return STRATA_OK;
 }

@@ -112,7 +112,7 @@ static strata_status refuse_name(st_str name, strata_error *error)
 {
     char known[256] = "";
     for (size_t i = 0; i < st_profile_row_count(); i++) st_error_list(known, sizeof known, row_name(i));
-    return st_error_set(error, STRATA_USAGE, "give a name, a card and a host as CARD+HOST, or a JSON file (docs/json.md)",
+    return st_error_set(error, STRATA_USAGE, "give a GPU, a host, GPU+HOST or a JSON file (docs/json.md)",
                         "placement.profile: expected one of %s, found %.*s", known,
                         ST_STR_ARG(st_str_head(name, 64)));
 }
@@ -123,9 +123,9 @@ static strata_status take_name(st_str name, st_profile_set *set, strata_error *e
     if (!st_profile_find(name, &found)) return refuse_name(name, error);
     bool card = found.kind == ST_DEVICE_CARD;
     if (card ? set->has_card : set->has_host)
-        return st_error_set(error, STRATA_USAGE, "strata uses one card and one host",
-                            "placement.profile: expected a card and a host, found two %s, %s and %s",
-                            card ? "cards" : "hosts", card ? set->card.name : set->host.name, found.name);
+        return st_error_set(error, STRATA_USAGE, "strata uses one GPU and one host",
+                            "placement.profile: expected a GPU and a host, found two %s, %s and %s",
+                            card ? "GPUs" : "hosts", card ? set->card.name : set->host.name, found.name);
     if (card) set->card = found;
     else set->host = found;
     set->has_card |= card;

@@ -89,7 +89,7 @@ typedef struct st_plan_sequence {
 
 typedef struct st_plan_speed {
     double decode_tps, prefill_tps;
-    const char *limit; /* what limits decoding: "the card's memory", "RAM", "the link", "the disk", … */
+    const char *limit; /* the bottleneck of decoding: "the card's memory" (the GPU's), "RAM", "the link", … */
     uint32_t depth;    /* positions before the decoded token */
     uint32_t prefill;  /* tokens of the prompt that prefill_tps is for */
     bool estimate;

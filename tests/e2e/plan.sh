@@ -129,7 +129,7 @@ run plan "$kit/qwen3.gguf" --json --device-profile "$work/profile.json"
 check "a profile from a file" json '[(x["name"], x["estimate"]) for x in d["devices"]] == [("desk", False), ("mine", False)] and
     not d["predicted"]["estimate"] and d["devices"][1]["margin_bytes"] == 768 << 20 and "runtime" not in d["devices"][1]["owners"]'
 sed 's/"overhead"/"overheat"/' "$work/profile.json" >"$work/bad.json"
-fails "a profile with an unknown field" 1 "card.overheat: a card has no such field" plan "$kit/qwen3.gguf" --device-profile "$work/bad.json"
+fails "a profile with an unknown field" 1 "card.overheat: a GPU has no such field" plan "$kit/qwen3.gguf" --device-profile "$work/bad.json"
 fails "a profile that is not there" 1 "no.json" plan "$kit/qwen3.gguf" --device-profile "$work/no.json"
 
 # --- the text says what the JSON says

@@ -167,7 +167,7 @@ static void devices_that_make_no_sense(void **state)
     refuse(PLACEMENT(.device = "sim", .profile = "ddr4-3200"), "expected a GPU to simulate");
     refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "found placement.vram_bytes 1073741824");
     refuse(PLACEMENT(.profile = "rtx-4080"), "expected one of rtx-3060, ");
-    refuse(PLACEMENT(.profile = "rtx-4070-ti+rtx-3060"), "found two cards, rtx-4070-ti and rtx-3060");
+    refuse(PLACEMENT(.profile = "rtx-4070-ti+rtx-3060"), "found two GPUs, rtx-4070-ti and rtx-3060");
     refuse(PLACEMENT(.profile = "ddr4-3200+ddr5-5600"), "found two hosts");
     refuse(PLACEMENT(.profile = "rtx-4070-ti+"), "expected one of");
     refuse(PLACEMENT(.profile = ""), "expected one of");
@@ -275,14 +275,14 @@ static void profiles_with_a_mistake(void **state)
     (void)state;
     static const struct { const char *text, *message; } rows[] = {
         {"", "line 1"},
-        {"[1]", "expected an object with a \"card\" or a \"host\""},
-        {"{}", "expected an object with a \"card\" or a \"host\""},
+        {"[1]", "expected an object with \"card\" (the GPU) or \"host\""},
+        {"{}", "expected an object with \"card\" (the GPU) or \"host\""},
         {"{\"card\": 1}", "card: expected an object"},
-        {"{\"gpu\": {}}", "gpu: expected \"card\" and \"host\" alone"},
-        {"{\"card\": {}}", "card.vram: expected the card's memory"},
+        {"{\"gpu\": {}}", "gpu: expected only \"card\" (the GPU) and \"host\""},
+        {"{\"card\": {}}", "card.vram: expected the GPU's memory"},
         {"{\"card\": {\"vram\": 1, \"vram\": 2}}", "duplicate"},
-        {"{\"card\": {\"vram\": 1, \"bandwidth\": 2}}", "card.bandwidth: a card has no such field"},
-        {"{\"card\": {\"vram\": 1, \"ram\": 2}}", "card.ram: a card has no such field"},
+        {"{\"card\": {\"vram\": 1, \"bandwidth\": 2}}", "card.bandwidth: a GPU has no such field"},
+        {"{\"card\": {\"vram\": 1, \"ram\": 2}}", "card.ram: a GPU has no such field"},
         {"{\"host\": {\"vram\": 1}}", "host.vram: a host has no such field"},
         {"{\"card\": {\"vram\": 0}}", "card.vram: expected a number of bytes"},
         {"{\"card\": {\"vram\": -1}}", "card.vram"},
@@ -302,7 +302,7 @@ static void profiles_with_a_mistake(void **state)
         {"{\"card\": {\"vram\": 1, \"display\": 1}}", "card.display: expected true or false"},
         {"{\"card\": {\"vram\": 1, \"source\": \"rumour\"}}", "card.source: expected \"data sheet\" or \"measured\""},
         {"{\"card\": {\"vram\": 1, \"source\": 5}}", "card.source"},
-        {"{\"card\": {\"vram\": 1, \"like\": \"ddr4-3200\"}}", "card.like: expected the name of a card's profile"},
+        {"{\"card\": {\"vram\": 1, \"like\": \"ddr4-3200\"}}", "card.like: expected the name of a GPU's profile"},
         {"{\"card\": {\"vram\": 1, \"name\": \"\"}}", "card.name"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q9\": 1}}}", "card.type_share"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q4_K\": 1.5}}}", "card.type_share: expected shares"},
