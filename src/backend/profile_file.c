@@ -1,4 +1,5 @@
-/* A profile from a JSON file: {"card": {…}, "host": {…}}, either may be absent; "card" is the GPU. docs/json.md lists the fields. */
+/* A profile from a JSON file: {"card": {…}, "host": {…}}, where "card" is the GPU. Either may be absent. docs/json.md lists
+ * the fields. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <strings.h>

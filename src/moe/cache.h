@@ -35,15 +35,15 @@ typedef struct st_cache_demand {
 
 typedef struct st_cache_upload {
     uint32_t expert, slot;
-    int32_t evicted; /* the expert that leaves the slot; −1: the slot was empty */
+    int32_t evicted; /* the evicted expert; −1: the slot was empty */
 } st_cache_upload;
 
 typedef struct st_cache_answer {
     const int32_t *slot;     /* [count]: of each expert; −1: a miss */
     uint32_t hits, misses;
-    const st_cache_upload *uploads; /* to be carried out; no expert is in such a slot until st_cache_filled */
+    const st_cache_upload *uploads; /* to carry out; the slot holds no expert until st_cache_filled */
     uint32_t upload_count;
-    /* Why the other misses are not uploaded: an upload is under way, the policy or the admission refuses it, it would
+    /* Why the other misses are not uploaded: an upload is in flight, the policy or the admission rejects it, it would
      * cost more than it gains, the budget is spent, or no slot may be evicted. */
     uint32_t coming, unwanted, unpaid, over_budget, no_room;
 } st_cache_answer;

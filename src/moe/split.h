@@ -1,5 +1,5 @@
-/* Splits a layer's misses between the GPU, which has to fetch them, and the CPU; both compute at the same time. Pure:
- * rates and counts in, a number out. */
+/* Splits a layer's misses between the GPU, which has to fetch its share, and the CPU; both compute at the same time. A
+ * pure function of rates and counts. */
 #ifndef ST_MOE_SPLIT_H
 #define ST_MOE_SPLIT_H
 
@@ -13,11 +13,11 @@ typedef struct st_split_demand {
     double expert_bytes;
     double token_ops;         /* multiplications and additions of one token in one expert */
     double resident_bytes, resident_ops; /* of the hits, which the GPU computes */
-    double host_seconds;      /* of copying the CPU's share to the GPU, if it has one */
+    double host_seconds;      /* time to copy the CPU's sum to the GPU, if the CPU computes any expert */
 } st_split_demand;
 
-/* The number of experts to fetch, from the first, that makes the layer fastest. Copies and the CPU share the host's
- * DRAM. */
+/* The number of experts to fetch, taken from the front of `tokens`, that minimises the layer's time. Copies and the CPU
+ * share the host's DRAM bandwidth. */
 uint32_t st_split_fetch(const st_profile *host, const st_profile *card, const st_split_demand *demand);
 
 #endif

@@ -13,7 +13,7 @@
 typedef struct st_stream st_stream;
 
 typedef enum st_stream_arms {
-    ST_ARMS_BOTH,  /* the faster split (split.h) */
+    ST_ARMS_BOTH,  /* fetch some, compute the others on the CPU: the fastest split (split.h) */
     ST_ARMS_CPU,   /* the CPU computes every miss */
     ST_ARMS_FETCH, /* every miss is fetched */
 } st_stream_arms;
@@ -24,12 +24,12 @@ enum { ST_PREFETCH_SAME = 1, ST_PREFETCH_NEXT = 2 };
 
 typedef struct st_stream_options {
     const char *policy;   /* of the cache; NULL: the default */
-    bool no_uploads;      /* slots stay as they were filled */
-    uint32_t flights_max; /* uploads under way at a time; more are dropped. 0: 64, the most */
+    bool no_uploads;      /* slots keep the experts that were loaded at first */
+    uint32_t flights_max; /* uploads in flight at a time; others are dropped. 0: 64, the maximum */
     st_stream_arms arms;  /* how misses are computed */
     bool deterministic;   /* uploads become visible only at the start of a batch, all at once */
     unsigned prefetch;    /* ST_PREFETCH_… flags */
-    const struct st_trace *warm; /* a trace whose most used experts fill the slots at load; NULL: the first do */
+    const struct st_trace *warm; /* a trace whose most used experts fill the slots at load; NULL: the first experts */
 } st_stream_options;
 
 typedef struct st_stream_source {
@@ -37,7 +37,7 @@ typedef struct st_stream_source {
     const st_plan *plan;
     const st_backend *backend; /* of the GPU */
     st_device *device;
-    unsigned char *block;      /* of GPU memory */
+    unsigned char *block;      /* the plan's block of GPU memory */
     const void *const *host_weights; /* [weights] */
     st_stats *stats;           /* may be NULL */
 } st_stream_source;

@@ -1,11 +1,11 @@
-/* Placing: turns a draft's decisions into a device for every operation, layer and weight. */
+/* Placement: derives the device of every operation, layer and weight from a draft's decisions. */
 #include "plan/draft.h"
 
 #include <string.h>
 
 #include "base/check.h"
 
-/* --- facts before any decision --------------------------------------------------------------------------- */
+/* --- facts that hold for every draft ------------------------------------------------------------------------------ */
 
 static uint32_t kv_layer_of(const st_op *op)
 {
@@ -45,7 +45,7 @@ static void survey_layers(st_planner *p)
     }
 }
 
-/* An expert cache adds the host's sum to the GPU's: an addition that the program does not list. */
+/* With an expert cache the GPU adds the host's sum to its own, an operation that the program does not list. */
 static bool card_runs(const st_planner *p, const st_op *op)
 {
     static const st_op add = {.kind = ST_OP_ADD, .weight = {ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}};
@@ -193,7 +193,7 @@ static bool unit_on_card(const st_planner *p, const st_draft *draft, const st_op
     }
 }
 
-/* A head gathers its rows on the device where its body ended, so that only these rows move. */
+/* A head gathers the output rows on the device where its body ended, so that only these rows are copied. */
 static bool hidden_on_card(const st_planner *p, uint32_t gather)
 {
     const st_op *ops = p->source->program->ops;

@@ -1,8 +1,9 @@
-/* Values have places (program.h) that later values reuse, on every device alike. A move never overwrites a live value:
- * it stands after the operation that makes the value and before the one that reads it, so within the value's lifetime,
- * and no other live value shares its place. A place is not reused too early: the GPU's queue runs in order, and the
- * host runs in order and waits for what it reads. That leaves moves from the host to the GPU, which read the host's
- * memory later than they are enqueued: a run that would write there waits for them. */
+/* Builds the stages. Two invariants keep values intact although values share memory (places, program.h):
+ * 1. A move never overwrites a live value. It comes after the operation that writes the value and before the one that
+ *    reads it, so within the value's lifetime, and no other live value has that place.
+ * 2. A place is not overwritten while it is still read. The GPU's queue runs in order, and the host runs in order and
+ *    waits for the moves that it reads. Only a move from the host to the GPU may read host memory after it was
+ *    enqueued, so a host run that writes to that place waits for the move. */
 #include "plan/schedule.h"
 
 #include <string.h>
@@ -14,12 +15,12 @@ enum { NONE = -1 };
 typedef struct move {
     int32_t value;
     uint8_t from, to;
-    int32_t next; /* in its gap */
+    int32_t next; /* in the list of its gap */
 } move;
 
-/* Gap i is the place before the i-th operation of the range. Values from before the range have gap 0. */
+/* Gap i is the point before the i-th operation of the range. A value written before the range has gap 0. */
 typedef struct gap {
-    int32_t first, last; /* moves */
+    int32_t first, last; /* list of moves */
 } gap;
 
 typedef struct builder {
@@ -32,13 +33,13 @@ typedef struct builder {
     move *moves;
     uint32_t move_count;
     uint32_t group;     /* the first of the moves that the host's current run waits for */
-    uint32_t group_gap; /* the gap they all get: behind the last of these values to be made */
-    /* of the second pass */
+    uint32_t group_gap; /* the gap that they share: after the last of their values is written */
+    /* second pass */
     st_stage *stages;
     uint32_t stage_count;
-    int32_t *moved;   /* [values]: its last MOVE to the host */
-    int32_t waited;   /* this stage, and so all before it, has ended */
-    int32_t *up;      /* MOVE stages from the host that may not have ended */
+    int32_t *moved;   /* [values]: the last MOVE of the value to the host */
+    int32_t waited;   /* the host has waited for this stage, and so for all before it */
+    int32_t *up;      /* MOVE stages from host to GPU that may still be running */
     uint32_t up_count;
 } builder;
 
@@ -140,7 +141,7 @@ static void wait_for(builder *b, int32_t stage, int32_t *wait)
     if (stage > b->waited && stage > *wait) *wait = stage;
 }
 
-/* The moves that must have read the place of `value` before the host writes it. */
+/* The moves that the host must wait for before it writes the place of `value`, which they read. */
 static void wait_for_readers(builder *b, int32_t value, int32_t *wait)
 {
     if (value == ST_NO_VALUE) return;
@@ -213,7 +214,7 @@ static void emit_stages(builder *b)
     emit_run(b, first, b->range.count);
 }
 
-/* --- in all ------------------------------------------------------------------------------------------------------- */
+/* --- both passes ------------------------------------------------------------------------------------------------- */
 
 /* At most a move per input and device; at most a stage per move and two per operation. */
 static bool allocate(builder *b, st_arena *scratch)

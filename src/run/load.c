@@ -19,12 +19,12 @@ struct st_load {
     st_stream *stream;                    /* NULL: no expert cache */
     st_queue *queue;                      /* of the GPU, while weights are copied */
     st_event *event;
-    const void **pinned;                  /* [file_count]: where the pinned part of each file begins; NULL: none is */
+    const void **pinned;                  /* [file_count]: start of the file's pinned range; NULL: not pinned */
     uint32_t file_count;
-    bool refused;                         /* something could not be pinned */
+    bool refused;                         /* pinning has failed: the user has been told */
     uint64_t done_bytes, total_bytes;     /* of weights */
-    uint64_t placed_bytes[ST_DEVICES_MAX]; /* of the blocks: the sum of the owners' ranges … */
-    uint64_t end_bytes[ST_DEVICES_MAX];    /* … and the end of the last */
+    uint64_t placed_bytes[ST_DEVICES_MAX]; /* in each block: the sum of the owners' ranges … */
+    uint64_t end_bytes[ST_DEVICES_MAX];    /* … and the end of the last range */
 };
 
 /* --- the ledger --------------------------------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static strata_status open_ledger(st_load *load, strata_error *error)
     return STRATA_OK;
 }
 
-static strata_status take_blocks(st_load *load, strata_error *error)
+static strata_status allocate_blocks(st_load *load, strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (uint32_t d = 0; d < load->plan->device_count && status == STRATA_OK; d++) {
@@ -77,7 +77,7 @@ static const st_gguf_tensor *part_at(const st_weight *w, uint32_t i)
     return w->parts ? w->parts[i] : w->tensor;
 }
 
-static strata_status tell_progress(st_load *load, uint64_t bytes, strata_error *error)
+static strata_status report_progress(st_load *load, uint64_t bytes, strata_error *error)
 {
     load->done_bytes += bytes;
     if (!load->options.progress || load->options.progress(load->options.context, load->done_bytes, load->total_bytes))
@@ -85,8 +85,8 @@ static strata_status tell_progress(st_load *load, uint64_t bytes, strata_error *
     return st_error_set(error, STRATA_INTERRUPTED, NULL, "loading was interrupted");
 }
 
-/* Mapped weights: pages are read now, unless the plan leaves weights on disk. */
-static strata_status land_on_host(st_load *load, uint32_t index, strata_error *error)
+/* Weights on the host are mapped: pages are read now, unless the plan leaves weights on disk. */
+static strata_status load_on_host(st_load *load, uint32_t index, strata_error *error)
 {
     const st_weight *w = &load->source->binding->weights[index];
     strata_status status = STRATA_OK;
@@ -94,20 +94,20 @@ static strata_status land_on_host(st_load *load, uint32_t index, strata_error *e
     for (uint32_t i = 0; i < part_count(w) && status == STRATA_OK; i++) {
         const st_gguf_tensor *tensor = part_at(w, i);
         if (!load->plan->on_disk && !load->options.untouched) st_file_populate(tensor->data, tensor->bytes);
-        status = tell_progress(load, tensor->bytes, error);
+        status = report_progress(load, tensor->bytes, error);
     }
     if (!load->plan->on_disk) st_ledger_commit(load->ledger, ST_HOST, owner_of(w), w->bytes);
     return status;
 }
 
-static strata_status send_up(st_load *load, unsigned char *to, const st_gguf_tensor *tensor, strata_error *error)
+static strata_status upload_tensor(st_load *load, unsigned char *to, const st_gguf_tensor *tensor, strata_error *error)
 {
     const st_backend *card = load->devices[ST_CARD].backend;
     strata_status status = card->copy(load->queue, ST_COPY_UP, to, tensor->data, tensor->bytes, error);
-    return status == STRATA_OK ? tell_progress(load, tensor->bytes, error) : status;
+    return status == STRATA_OK ? report_progress(load, tensor->bytes, error) : status;
 }
 
-/* Enters a range of a device's block in the ledger. */
+/* Records a range of a device's block in the ledger. */
 static void place(st_load *load, uint32_t device, st_owner owner, uint64_t offset, uint64_t bytes)
 {
     st_ledger_commit(load->ledger, device, owner, bytes);
@@ -115,27 +115,28 @@ static void place(st_load *load, uint32_t device, st_owner owner, uint64_t offse
     if (bytes && load->end_bytes[device] < offset + bytes) load->end_bytes[device] = offset + bytes;
 }
 
-static strata_status land_on_card(st_load *load, uint32_t index, strata_error *error)
+static strata_status load_on_gpu(st_load *load, uint32_t index, strata_error *error)
 {
     const st_weight *w = &load->source->binding->weights[index];
     size_t offset = load->plan->weight_offset[ST_CARD][index];
-    if (offset == SIZE_MAX) return STRATA_OK; /* experts of a cache go to slots */
+    if (offset == SIZE_MAX) return STRATA_OK; /* the stream loads cached experts into slots */
     unsigned char *to = st_ledger_block(load->ledger, ST_CARD) + offset;
     load->weights[ST_CARD][index] = to;
     place(load, ST_CARD, owner_of(w), offset, w->bytes);
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < part_count(w) && status == STRATA_OK; i++) {
-        status = send_up(load, to, part_at(w, i), error);
+        status = upload_tensor(load, to, part_at(w, i), error);
         to += part_at(w, i)->bytes;
     }
     return status;
 }
 
-/* --- the files' mappings, pinned: copies up need no staging then ------------------------------------------------------------ */
+/* --- pinning the mapped files: uploads from pinned memory need no staging ---------------------------------------- */
 
 enum { EVERY_LAYER = INT32_MIN };
 
-/* Without an expert cache a layer is pinned at a time, for the device has page tables for what is pinned; more than this is not. */
+/* Without an expert cache one layer is pinned at a time, because the GPU's page tables grow with pinned memory. A
+ * larger layer is not pinned. */
 #define LAYER_BYTES_MAX ((size_t)2 << 30)
 
 static bool has_cache(const st_load *load)
@@ -143,20 +144,20 @@ static bool has_cache(const st_load *load)
     return load->plan->experts.mode == ST_MOE_CACHE;
 }
 
-static bool goes_up(const st_load *load, uint32_t index, int32_t layer)
+static bool is_uploaded(const st_load *load, uint32_t index, int32_t layer)
 {
     const st_weight *w = &load->source->binding->weights[index];
     bool cached = has_cache(load) && st_role_is_expert(w->role);
     return (layer == EVERY_LAYER || w->layer == layer) && (load->plan->weight_devices[index] & (1u << ST_CARD) || cached);
 }
 
-/* The range of a file that holds those of its weights that go up; 0 bytes: there are none. */
-static size_t range_of(const st_load *load, uint32_t file, int32_t layer, const unsigned char **first)
+/* The range of a file that holds its uploaded weights; 0 bytes: it has none. */
+static size_t uploaded_range(const st_load *load, uint32_t file, int32_t layer, const unsigned char **first)
 {
     const unsigned char *end = *first = NULL;
     for (uint32_t i = 0; i < load->source->binding->count; i++) {
         const st_weight *w = &load->source->binding->weights[i];
-        for (uint32_t k = 0; goes_up(load, i, layer) && k < part_count(w); k++) {
+        for (uint32_t k = 0; is_uploaded(load, i, layer) && k < part_count(w); k++) {
             const st_gguf_tensor *tensor = part_at(w, k);
             if (tensor->file != file || tensor->bytes == 0) continue;
             if (!*first || tensor->data < *first) *first = tensor->data;
@@ -178,7 +179,7 @@ static strata_status count_files(st_load *load, strata_error *error)
     return load->pinned ? STRATA_OK : st_error_memory(error, load->file_count * sizeof *load->pinned, "pinning the file");
 }
 
-/* Where pinning is refused copies are slower, and a note says so, once. Weights that RAM has no room for stay unpinned. */
+/* If pinning fails, copies are slower; one note tells the user. A plan with weights on disk pins nothing. */
 static strata_status pin_files(st_load *load, int32_t layer, strata_error *error)
 {
     const st_load_device *card = &load->devices[ST_CARD];
@@ -188,7 +189,7 @@ static strata_status pin_files(st_load *load, int32_t layer, strata_error *error
     if (!load->pinned) status = count_files(load, error);
     for (uint32_t file = 0; file < load->file_count && status == STRATA_OK; file++) {
         bool pinned = false;
-        size_t bytes = range_of(load, file, layer, &first);
+        size_t bytes = uploaded_range(load, file, layer, &first);
         if (bytes == 0 || (layer != EVERY_LAYER && bytes > LAYER_BYTES_MAX)) continue;
         status = card->backend->host_pin(card->device, first, bytes, &pinned, error);
         if (status == STRATA_OK && !pinned && !load->refused)
@@ -208,20 +209,20 @@ static void unpin_files(st_load *load)
     }
 }
 
-static strata_status land_layer(st_load *load, int32_t layer, strata_error *error)
+static strata_status load_layer(st_load *load, int32_t layer, strata_error *error)
 {
     const st_binding *binding = load->source->binding;
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < binding->count && status == STRATA_OK; i++) {
         uint8_t devices = load->plan->weight_devices[i];
         if (binding->weights[i].layer != layer) continue;
-        if (devices & (1u << ST_HOST)) status = land_on_host(load, i, error);
-        if (status == STRATA_OK && devices & (1u << ST_CARD)) status = land_on_card(load, i, error);
+        if (devices & (1u << ST_HOST)) status = load_on_host(load, i, error);
+        if (status == STRATA_OK && devices & (1u << ST_CARD)) status = load_on_gpu(load, i, error);
     }
     return status;
 }
 
-/* The copies of a layer are sent one behind the other, and waited for at its end. */
+/* A layer's copies are enqueued together; the loader waits once, at the layer's end. */
 static strata_status wait_for_copies(st_load *load, strata_error *error)
 {
     if (!load->queue) return STRATA_OK;
@@ -230,7 +231,7 @@ static strata_status wait_for_copies(st_load *load, strata_error *error)
     return status == STRATA_OK ? card->event_wait_host(load->event, WAIT_LIMIT_US, error) : status;
 }
 
-static strata_status land_weights(st_load *load, strata_error *error)
+static strata_status load_weights(st_load *load, strata_error *error)
 {
     const st_binding *binding = load->source->binding;
     for (uint32_t i = 0; i < binding->count; i++)
@@ -246,7 +247,7 @@ static strata_status land_weights(st_load *load, strata_error *error)
     for (int32_t layer = -1; layer < layers && status == STRATA_OK; layer++) {
         char moment[32];
         if (!has_cache(load)) status = pin_files(load, layer, error);
-        if (status == STRATA_OK) status = land_layer(load, layer, error);
+        if (status == STRATA_OK) status = load_layer(load, layer, error);
         if (status == STRATA_OK) status = wait_for_copies(load, error);
         if (!has_cache(load)) unpin_files(load);
         snprintf(moment, sizeof moment, layer < 0 ? "embedding and output" : "layer %d", layer);
@@ -314,8 +315,7 @@ static void place_gaps(st_load *load)
     }
 }
 
-/* A difference between planned and allocated bytes is a bug of strata, and no reason to refuse the user: it is logged.
- * */
+/* A difference between planned and allocated bytes is a bug in strata; the model still runs, so it is only logged. */
 static void compare(const st_load *load)
 {
     strata_error difference = {0};
@@ -331,9 +331,9 @@ static strata_status load_all(st_load *load, strata_error *error)
         if (!load->weights[d]) return st_error_memory(error, load->source->binding->count * sizeof(void *), "the weights' places");
     }
     strata_status status = open_ledger(load, error);
-    if (status == STRATA_OK) status = take_blocks(load, error);
-    if (status == STRATA_OK && has_cache(load)) status = pin_files(load, EVERY_LAYER, error); /* experts go up while it runs */
-    if (status == STRATA_OK) status = land_weights(load, error);
+    if (status == STRATA_OK) status = allocate_blocks(load, error);
+    if (status == STRATA_OK && has_cache(load)) status = pin_files(load, EVERY_LAYER, error); /* experts are uploaded at run time */
+    if (status == STRATA_OK) status = load_weights(load, error);
     if (status != STRATA_OK) return status;
     place_slots(load);
     status = open_stream(load, error);

@@ -1,6 +1,5 @@
-/* The loader: allocates one block per device as planned, brings weights to their offsets and enters both in the ledger.
- * Owns the blocks through the ledger; decides nothing. Knows the plan's offsets; knows no family and runs no operation.
- * */
+/* The loader: allocates one block per device as planned, loads weights at their offsets and records both in the ledger.
+ * Owns the blocks through the ledger; decides nothing. Knows the plan's offsets; knows no family, runs no operation. */
 #ifndef ST_RUN_LOAD_H
 #define ST_RUN_LOAD_H
 
@@ -21,7 +20,7 @@ typedef struct st_load_options {
     st_ledger_trace trace;    /* may be NULL */
     void *context;            /* of both */
     st_stream_options experts; /* of a plan with an expert cache */
-    st_watch *watch;          /* is shown the routing of a watched plan; may be NULL */
+    st_watch *watch;          /* receives the routing of a watched plan; may be NULL */
     bool untouched;           /* mapped weights are not read: for runs that compute nothing */
 } st_load_options;
 

@@ -1,4 +1,4 @@
-/* Binds values, weights and caches to addresses, and prepares runs of operations as segments of their devices. */
+/* Binds values, weights and caches to addresses, and prepares each run of operations as a segment of its device. */
 #include "run/ready.h"
 
 #include <string.h>
@@ -119,7 +119,7 @@ static strata_status prepare_segment(const st_ready *ready, int part, const st_s
     return status;
 }
 
-/* --- experts that the GPU lacks ----------------------------------------------------------------------------------- */
+/* --- misses of the expert cache ----------------------------------------------------------------------------------- */
 
 static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
 {
@@ -127,7 +127,7 @@ static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
     return (st_bound_value){.data = card->working + card->set->sums[which], .width = width};
 }
 
-/* The output on the GPU += one of the sums. */
+/* output on the GPU += the host's sum, or a wave's. */
 static strata_status bind_add(const st_ready *ready, const st_op *experts, int which, st_bound_op *out, strata_error *error)
 {
     st_op *add = st_arena_alloc(ready->arena, 1, sizeof *add);
@@ -163,7 +163,8 @@ static const st_op *router_of(const st_program *program, uint32_t layer)
     return NULL;
 }
 
-/* Runs the router's matrix on the host, from the mapped file: the router itself may be on the GPU. */
+/* For prefetching: runs the next layer's router matrix on the host, from the mapped file, even if the router is on
+ * the GPU. */
 static strata_status prepare_ask(const st_ready *ready, int part, const st_op *experts, st_segment **out, strata_error *error)
 {
     const st_stream *stream = ready->source->stream;

@@ -5,13 +5,13 @@
 #include "kv/kv.h"
 #include "run/run.h"
 
-/* What is added to the experts on the GPU: the host's share, and waves of fetched experts. */
+/* The terms added to the sum of the experts in slots: the host's share, and waves of fetched experts. */
 typedef struct st_ready_split {
-    st_segment *host;     /* the host's experts into the host's place of the output */
+    st_segment *host;     /* sums the host's experts into the host's copy of the output */
     st_segment *add_host; /* the GPU adds the host's sum */
     st_segment **waves;   /* the GPU computes fetched experts and adds them */
     uint32_t wave_count;
-    st_segment *ask;      /* on the host: the next layer's router scores the input of these experts; NULL: not wanted */
+    st_segment *ask;      /* on the host: the next layer's router on the input of these experts; NULL: no prefetch */
 } st_ready_split;
 
 typedef struct st_ready_stage {

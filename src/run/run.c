@@ -58,7 +58,7 @@ static strata_status open_queues(st_run *run, strata_error *error)
     return status;
 }
 
-/* The plan's offsets become addresses. */
+/* Converts the plan's offsets to addresses. */
 static void lay_out(st_run *run)
 {
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) {
@@ -154,7 +154,7 @@ st_kv *st_run_kv(st_run *run)
     return run->kv;
 }
 
-/* --- copies between devices: the GPU has one in-order queue, so an event waits for all before it ------------------ */
+/* --- copies between devices: the GPU's queue is in order, so an event follows everything enqueued before it ------ */
 
 static strata_status wait_for(st_run *run, st_event *event, strata_error *error)
 {
@@ -199,7 +199,7 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
     return status == STRATA_OK && ready->end ? mark(run, ready->end, error) : status;
 }
 
-/* --- experts that the GPU lacks: some are fetched to it, the host computes the others, and the sums are added ----- */
+/* --- misses of the expert cache: the GPU fetches some, the host computes the others, and the GPU adds the sums --- */
 
 static strata_status run_waves(st_run *run, const st_ready_split *split, uint32_t layer, st_stream_work *work,
                                strata_error *error)
@@ -212,7 +212,7 @@ static strata_status run_waves(st_run *run, const st_ready_split *split, uint32_
         st_event *ready;
         status = st_stream_fetch(stream, layer, i, &ready, error);
         if (status == STRATA_OK && !ready) {
-            work->host = true; /* the fetch failed */
+            work->host = true; /* the fetch failed: the host computes the wave */
             continue;
         }
         if (status == STRATA_OK) status = card->event_wait_queue(ready, queue, error);
@@ -235,7 +235,7 @@ static strata_status run_host_share(st_run *run, const st_ready_split *split, in
     return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, error) : status;
 }
 
-/* The routing of the batch as the host has it. */
+/* The batch's routing in host memory. */
 static st_routing routing_of(const st_run *run, const st_stage *stage, const st_step *step)
 {
     const st_op *op = &run->source.program->ops[stage->ops.first];
@@ -347,8 +347,8 @@ static strata_status run_body(st_run *run, int part, const strata_token *ids, ui
     return status == STRATA_OK ? run_range(run, &run->parts[part].body, step, error) : status;
 }
 
-/* The NextN block pairs each token with the hidden state before it: the carried one, then all but the last of this
- * batch. */
+/* The NextN block pairs each token with the hidden state of the token before it: first the state carried over from the
+ * last batch, then all but the last state of this batch. */
 static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t count, uint32_t position,
                                strata_error *error)
 {
@@ -367,7 +367,7 @@ static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t co
     if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + (count - 1) * row_bytes, row_bytes, error);
     if (status == STRATA_OK && to != from) {
         status = mark(run, run->crossed, error);
-        run->pending = run->crossed; /* rows of the host may still be read or written: the body settles it */
+        run->pending = run->crossed; /* these copies may still access host rows: the body waits for them */
     }
     if (status != STRATA_OK) return status;
     uint32_t rows = count - 1 + carried, skipped = 1 - carried;
@@ -376,7 +376,7 @@ static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t co
     return rows ? run_body(run, ST_PART_NEXTN, ids + skipped, rows, position - carried, error) : STRATA_OK;
 }
 
-/* The slots and their tables are shared: nothing of this batch may be under way when another session runs the next one. */
+/* Sessions share the slots and their tables, so this batch must have ended before another session runs the next. */
 static strata_status end_batch(st_run *run, strata_error *error)
 {
     if (run->source.plan->sequences > 1) return drain(run, error);
@@ -396,14 +396,14 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
     if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, ids, count, position, error);
     if (status == STRATA_OK && plan->nextn) status = run_nextn(run, ids, count, position, error);
     if (status == STRATA_OK && run->source.stream) status = end_batch(run, error);
-    /* An interrupted batch is half stored: it counts until the caller rewinds, which restores rings and states. */
+    /* An interrupted batch is half stored: its tokens count until the caller rewinds and so restores rings and state. */
     if (status == STRATA_OK || status == STRATA_INTERRUPTED) st_kv_advance(run->kv, count);
     if (status != STRATA_OK) return status;
     run->last_count = count;
     return STRATA_OK;
 }
 
-/* Writes the output rows behind the step's header; the body may still be running. */
+/* Writes the indices of the output rows to the step block, while the body may still be running. */
 static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, uint32_t count, uint32_t row_limit,
                                    strata_error *error)
 {
@@ -465,7 +465,7 @@ strata_status st_run_rewind(st_run *run, uint32_t position, uint32_t *reached, s
         *reached = st_kv_position(run->kv);
         return STRATA_OK;
     }
-    /* With the NextN block the token before the point runs again: the next row needs its hidden state. */
+    /* With a NextN block the token before the rewind point runs again: the next row needs its hidden state. */
     if (run->source.plan->nextn && position > 0) position--;
     bool ran = st_kv_position(run->kv) > 0;
     strata_status status = drain(run, error);

@@ -14,7 +14,7 @@ typedef struct st_run st_run;
 
 /* A device with this sequence's part of its block, and its weights. */
 typedef struct st_run_device {
-    const st_backend *backend;  /* NULL: takes no part */
+    const st_backend *backend;  /* NULL: the plan does not use the device */
     st_device *device;
     unsigned char *memory;      /* plan->sequence[d].sequence_bytes */
     const void *const *weights; /* [weights]: NULL where a weight is on another device */
@@ -26,7 +26,7 @@ typedef struct st_run_source {
     const st_program *program;
     const st_plan *plan; /* stages and offsets */
     st_stream *stream;   /* of a plan with an expert cache; else NULL */
-    st_watch *watch;     /* is shown the routing of a watched plan; may be NULL */
+    st_watch *watch;     /* receives the routing of a watched plan; may be NULL */
     const atomic_bool *interrupt; /* work stops with STRATA_INTERRUPTED once it is true; may be NULL */
     st_run_device devices[ST_DEVICES_MAX];
 } st_run_source;
@@ -45,13 +45,13 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
  * next call. */
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error);
 
-/* The NextN block predicts the token after each token that has one before it. The last batch has as many such rows as
- * tokens, and one less at the start of a sequence and after a rewind. */
+/* The NextN block pairs each token with the hidden state of the token before it. It has one row per token of the last
+ * batch, and one less at the start of a sequence or after a rewind. */
 uint32_t st_run_nextn_rows(const st_run *run);
 strata_status st_run_nextn_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out,
                                   strata_error *error);
 
-/* Rewinds the sequence to `position`, or as near before it as the state allows (kv.h). */
+/* Rewinds the sequence to `position`, or to the nearest earlier position that the state allows (kv.h). */
 strata_status st_run_rewind(st_run *run, uint32_t position, uint32_t *reached, strata_error *error);
 
 #endif
