@@ -84,7 +84,7 @@ static strata_status parse_prefetch(const char *text, unsigned *out, strata_erro
     return st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text);
 }
 
-/* Another process may have taken memory of the GPU since the plan was made: then there is a smaller plan. */
+/* Another process may have allocated GPU memory since the plan was made: plans again with what is free now. */
 static bool plan_again(strata_engine *engine)
 {
     const st_load_device *gpu = &engine->backends.devices[ST_CARD];
@@ -185,7 +185,7 @@ void st_engine_unlock(const strata_engine *engine)
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&engine->lock);
 }
 
-/* A virtual clock advances while another session runs. */
+/* Takes the lock: a virtual clock advances while another session runs. */
 double strata_engine_clock(const strata_engine *engine)
 {
     const st_backends *backends = &engine->backends;

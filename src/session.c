@@ -15,7 +15,7 @@ struct strata_session {
     strata_token *tokens; /* [context]: the sequence */
     uint32_t count;       /* of the sequence */
     uint32_t done;        /* tokens that have run: the others run before the next logits */
-    uint32_t last_row;    /* of the last batch: the row of the sequence's last token */
+    uint32_t last_row;    /* row of the sequence's last token in the last batch */
     atomic_bool interrupt; /* prompts and answers stop while it is true */
     st_random random;     /* the stream that generations draw from */
     bool has_random;
@@ -23,7 +23,7 @@ struct strata_session {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* The engine allocates the memory of all sessions when it loads; a session takes one of the plan's sequences. */
+/* The engine allocates the memory of all sessions when it loads; a session claims one of the plan's sequences. */
 static strata_status take_sequence(strata_session *session, strata_error *error)
 {
     strata_engine *engine = session->engine;
@@ -148,7 +148,7 @@ static strata_status take_snapshot(strata_session *session, strata_error *error)
  * would evict more useful ones. */
 static strata_status run_prompt(strata_session *session, strata_progress progress, void *context, strata_error *error)
 {
-    uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1; /* NextN runs the token before the point again */
+    uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1; /* NextN runs the token before the rewind point again */
     strata_status status = STRATA_OK;
     if (session->engine->desc->recurrent && session->count > first + step) {
         status = run_until(session, session->count - step, first, progress, context, error);
@@ -310,7 +310,7 @@ static bool show_text(generator *g)
     return go_on;
 }
 
-/* Shows the rest at the end of the text: an incomplete code point, and the start of a stop string. */
+/* Flushes the text held back at the end: an incomplete code point, and the start of a stop string. */
 static strata_status show_end(generator *g, strata_error *error)
 {
     g->decoded.length = 0;

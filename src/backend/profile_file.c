@@ -1,5 +1,5 @@
-/* A profile from a JSON file: {"card": {…}, "host": {…}}, where "card" is the GPU. Either may be absent. docs/json.md lists
- * the fields. */
+/* A profile from a JSON file: {"card": {…}, "host": {…}}, where "card" is the GPU. Either may be absent.
+ * docs/json.md lists the fields. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <strings.h>

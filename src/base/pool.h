@@ -19,15 +19,16 @@ strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error);
 void st_pool_free(st_pool *pool);
 uint32_t st_pool_threads(const st_pool *pool);
 
-/* From now on parts are skipped once `*flag` is true; NULL: never. A job some of whose parts were skipped has no result. */
+/* Cancellation: from now on, parts are skipped once `*flag` is true; NULL: never. The result of a job with skipped parts
+ * is undefined. */
 void st_pool_watch(st_pool *pool, const atomic_bool *flag);
 bool st_pool_skipped(const st_pool *pool); /* whether parts were skipped since st_pool_watch */
 
 /* Runs parts 0 … parts − 1 and returns when all are done. Called by one thread at a time, never from a job. */
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts);
 
-/* Replaces the monotonic clock by which the pool finds late workers. Called before the first job; any thread reads
- * it. */
+/* Replaces the monotonic clock by which the pool detects slow workers. Called before the first job; the clock is read
+ * by any thread. */
 typedef uint64_t (*st_pool_clock)(void *context);
 void st_pool_set_clock(st_pool *pool, st_pool_clock clock, void *context);
 

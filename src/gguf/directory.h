@@ -8,7 +8,7 @@
 #include "gguf/gguf.h"
 #include "gguf/reader.h"
 
-/* One file: of a split there are several. */
+/* One file; a split model has several. */
 typedef struct st_gguf_file {
     const char *path;          /* for messages: of a long path only the end */
     st_mapping mapping;        /* empty when the bytes are the caller's */

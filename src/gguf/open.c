@@ -10,7 +10,7 @@
 
 enum { PATH_SHOWN_MAX = 200 };
 
-/* The path in messages: of a long one only the end, which leaves room for the message. */
+/* The path for messages; a long path is cut to its end, to leave room for the message. */
 static const char *shown_path(st_gguf *gguf, const char *path)
 {
     static const char cut[] = "…";
@@ -103,7 +103,7 @@ static strata_status map_part(st_gguf *gguf, const st_gguf_split_name *name, uin
     return status;
 }
 
-/* The last step of every open: hands over a file that was read, or frees it. */
+/* The last step of every open: checks the split and returns `gguf`, or frees it. */
 static strata_status finish_open(st_gguf *gguf, strata_status status, st_gguf **out, strata_error *error)
 {
     if (status == STRATA_OK) status = st_gguf_split_check_all(gguf, error);

@@ -1,5 +1,5 @@
 /* The KV cache of a sequence: keys and values of each layer in float32, f16, bf16 or q8_0, rings for layers with a window or
- * chunks, recurrent state and its snapshots. Only this module maps positions to memory. It knows no weights and no
+ * chunks, recurrent state and its snapshots. Only this module maps positions to memory. Knows no weights and no
  * operations; backends get views (backend.h). */
 #ifndef ST_KV_KV_H
 #define ST_KV_KV_H

@@ -1,4 +1,4 @@
-/* The layout: which bytes every layer of a sequence takes. Pure. */
+/* The layout: the offsets and sizes of every layer of a sequence. Pure. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ size_t st_kv_layer_bytes(const st_kv_layer *layer)
     return layer->capacity * (layer->key_row_bytes + layer->value_row_bytes);
 }
 
-/* A layer with a window or chunks needs a ring of that span, and room for a batch that is stored before it attends. */
+/* A layer with a window or chunks needs a ring of that span plus a batch, which is stored before attention runs. */
 static uint32_t capacity_of(const st_kv_options *options, uint32_t span)
 {
     if (span == 0 || options->no_rings) return options->context;

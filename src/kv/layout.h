@@ -9,7 +9,7 @@
 typedef struct st_kv_options {
     st_type type;       /* of keys and values */
     uint32_t context;   /* positions */
-    uint32_t batch;     /* the most tokens of a batch: all are stored before any of them attends */
+    uint32_t batch;     /* maximum tokens per batch: their keys and values are all stored before attention runs */
     uint32_t snapshots; /* kept at a time, for models with recurrent layers, whose state cannot be rewound */
     bool no_rings;      /* window layers keep every position: for tests */
     const uint8_t *layer_device; /* [layers]: only layers of `device` are laid out; NULL: all */
@@ -51,7 +51,7 @@ typedef struct st_kv_layout {
     size_t total_bytes;
     struct {
         size_t kv, state, snapshots, padding;
-    } exact; /* total_bytes by what they hold: the ranges above without the gaps between layers, and those gaps */
+    } exact; /* total_bytes by content; `padding` is the gaps between layers, which the ranges above include */
 } st_kv_layout;
 
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
@@ -60,7 +60,7 @@ strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *optio
 /* The same sizes without the layers (out->layers is NULL). False: a size overflows. The options are not checked. */
 bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv_layout *out);
 
-/* Bytes of one layer's keys and values. */
+/* Bytes of one layer's keys and values, without gaps. */
 size_t st_kv_layer_bytes(const st_kv_layer *layer);
 
 #endif

@@ -396,7 +396,7 @@ strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count
     if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, ids, count, position, error);
     if (status == STRATA_OK && plan->nextn) status = run_nextn(run, ids, count, position, error);
     if (status == STRATA_OK && run->source.stream) status = end_batch(run, error);
-    /* An interrupted batch is half stored: its tokens count until the caller rewinds and so restores rings and state. */
+    /* An interrupted batch is half stored: its tokens count until the caller rewinds, which restores the state. */
     if (status == STRATA_OK || status == STRATA_INTERRUPTED) st_kv_advance(run->kv, count);
     if (status != STRATA_OK) return status;
     run->last_count = count;

@@ -200,7 +200,7 @@ static void apply_penalties(st_sampler *sampler)
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
 
-/* The tokens that are left, in the order of their ids. */
+/* The candidate tokens, in the order of their ids. */
 typedef struct candidates {
     const float *logits; /* [count] */
     const strata_token *ids; /* NULL: all tokens, and an index is an id */
@@ -208,7 +208,7 @@ typedef struct candidates {
     float highest, lowest;
 } candidates;
 
-/* Keeps the tokens above `least`, and of those at it the first ones up to index `last`. */
+/* Keeps the tokens with a logit above `least`, and those equal to it up to index `last`. */
 static void keep(st_sampler *sampler, candidates *c, float least, size_t last)
 {
     size_t kept = 0;
@@ -234,12 +234,12 @@ static void keep_top_k(st_sampler *sampler, candidates *c)
     keep(sampler, c, c->logits[last], last);
 }
 
-/* Top-p and min-p keep the start of the ranking, and so does a draw of a target up to a sum: at temperature 1 the draw
- * uses the ranking of top-p, and tokens are left out only where that makes less work or where other weights follow. */
+/* Top-p and min-p keep a prefix of the ranking. At temperature 1 without min-p the draw has the same weights as top-p, so
+ * it uses that ranking and limits the target to the prefix's sum instead of removing tokens. */
 static strata_token draw(st_sampler *sampler, candidates *c)
 {
     const strata_sampling *s = &sampler->sampling;
-    uint64_t sum = 0; /* 0: not ranked with the weights of the draw */
+    uint64_t sum = 0; /* of the weights to draw from; 0: the ranking has other weights */
     if (s->top_p < 1) {
         st_rank *r = rank(sampler, c, 1);
         uint64_t target = (uint64_t)ceil((double)s->top_p * (double)r->sum);

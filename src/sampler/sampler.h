@@ -1,5 +1,5 @@
-/* Chooses the next token from logits: bias, penalties, top-k, top-p, min-p, temperature, one draw. Alone knows
- * randomness; knows no model and no text. Nothing is allocated after st_sampler_new. */
+/* Samples the next token from logits: bias, penalties, top-k, top-p, min-p, temperature, one draw. The only module with
+ * random numbers; knows no model and no text. Nothing is allocated after st_sampler_new. */
 #ifndef ST_SAMPLER_SAMPLER_H
 #define ST_SAMPLER_SAMPLER_H
 

@@ -1,5 +1,5 @@
-/* The one table through which the host part reaches CUDA. api.c fills it with the runtime; a test fills it with a fake
- * that makes the n-th call fail. Streams and events are opaque. Owns nothing: what a function creates its caller frees. */
+/* The table of functions through which the host code calls CUDA. api.c implements it on the CUDA runtime; tests use a
+ * fake that makes the n-th call fail. Streams and events are opaque. The caller frees whatever a function creates. */
 #ifndef ST_CUDA_API_H
 #define ST_CUDA_API_H
 
@@ -10,7 +10,7 @@ typedef enum st_cuda_result {
     ST_CUDA_PENDING, /* event_query: not reached yet */
     ST_CUDA_NONE,    /* no driver, or no such GPU */
     ST_CUDA_MEMORY,  /* out of memory */
-    ST_CUDA_FAILED,  /* this call failed, the next may succeed */
+    ST_CUDA_FAILED,  /* this call failed; later calls may succeed */
     ST_CUDA_LOST,    /* a sticky error: every later call fails too */
 } st_cuda_result;
 
@@ -24,14 +24,14 @@ typedef struct st_cuda_facts {
 typedef struct st_cuda_api {
     const char *(*reason)(void); /* why the thread's last call failed */
     st_cuda_result (*facts)(int index, st_cuda_facts *out);
-    st_cuda_result (*use)(int index); /* makes it the calling thread's device; the first call creates the context */
-    st_cuda_result (*load)(void);     /* every kernel: none takes memory when it is first launched */
+    st_cuda_result (*use)(int index); /* cudaSetDevice; the first call creates the context */
+    st_cuda_result (*load)(void);     /* loads every kernel, so that no first launch allocates memory */
     st_cuda_result (*memory)(size_t *free_bytes, size_t *total_bytes);
     st_cuda_result (*alloc)(void **out, size_t bytes);
     st_cuda_result (*free)(void *memory);
-    st_cuda_result (*host_alloc)(void **out, size_t bytes); /* pinned, and mapped at the same address */
+    st_cuda_result (*host_alloc)(void **out, size_t bytes); /* pinned and mapped, at the same address on host and GPU */
     st_cuda_result (*host_free)(void *memory);
-    st_cuda_result (*host_pin)(const void *memory, size_t bytes); /* whole pages, for reading */
+    st_cuda_result (*host_pin)(const void *memory, size_t bytes); /* whole pages, read-only */
     st_cuda_result (*host_unpin)(const void *memory);
     st_cuda_result (*copy)(void *to, const void *from, size_t bytes, st_copy_kind kind, void *stream);
     st_cuda_result (*zero)(void *memory, size_t bytes, void *stream);

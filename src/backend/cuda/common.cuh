@@ -1,5 +1,5 @@
-/* What kernels share: where the rows of a step, positions and rows of the KV cache are, sums over a warp, and launches of
- * one thread per element. Only the first part knows how steps and KV are addressed. */
+/* Shared by the kernels: addresses of step rows and KV rows, warp reductions, and element-wise launches with one thread
+ * per element. Only the first part knows how steps and KV are addressed. */
 #ifndef ST_CUDA_COMMON_CUH
 #define ST_CUDA_COMMON_CUH
 
@@ -9,7 +9,7 @@
 
 #include "backend/cuda/call.h"
 
-/* --- addresses: the one place to change for KV pages and for many conversations in a step --------------------------- */
+/* --- addresses: the only code to change for a paged KV cache or for several sequences in a step --------------------- */
 
 struct st_cuda_rows {
     const st_step *step; /* device memory */
@@ -53,7 +53,7 @@ static inline float *st_cuda_floats(st_bound_value value)
     return (float *)value.data;
 }
 
-/* --- vectors among the weights: F32, F16 or BF16 ------------------------------------------------------------------- */
+/* --- weight vectors: F32, F16 or BF16 ------------------------------------------------------------------------------ */
 
 struct st_cuda_vector {
     const void *data; /* NULL: absent */
@@ -108,13 +108,13 @@ static __device__ __forceinline__ float st_cuda_activate(st_activation activatio
 
 /* --- launches -------------------------------------------------------------------------------------------------------- */
 
-/* Every kernel that can be launched is in a list, so that all are loaded before memory is measured (load.cu). */
+/* A list of all kernels that can be launched: load.cu loads them before free memory is measured. */
 struct st_cuda_entry {
     const void *kernel;
     const st_cuda_entry *next;
 };
 
-const st_cuda_entry *st_cuda_list(const st_cuda_entry *entry); /* adds it; returns the one before it */
+const st_cuda_entry *st_cuda_list(const st_cuda_entry *entry); /* adds the entry; returns the previous head of the list */
 
 template <auto KERNEL> struct st_cuda_listed {
     static const st_cuda_entry entry;
@@ -135,7 +135,7 @@ static inline uint32_t st_cuda_blocks(size_t count, uint32_t each)
     return (uint32_t)((count + each - 1) / each);
 }
 
-/* f(rows, row, column) for every element of `width` columns. */
+/* Calls f(rows, row, column) for every element; rows have `width` columns. */
 template <class F> static __global__ void st_cuda_each_kernel(st_cuda_rows rows, uint32_t width, F f)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;

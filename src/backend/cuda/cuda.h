@@ -1,5 +1,5 @@
-/* Inside the CUDA backend's host part: a GPU as a device. device.c owns the context's memory and facts, queue.c streams,
- * events and counters, segment.c prepared operations. Knows CUDA through api.h alone; knows no plan and no model. */
+/* Private to the host code of the CUDA backend. device.c: the GPU's memory and properties; queue.c: streams, events and
+ * counters; segment.c: prepared operations. Calls CUDA only through api.h; knows no plan and no model. */
 #ifndef ST_CUDA_CUDA_H
 #define ST_CUDA_CUDA_H
 
@@ -7,24 +7,24 @@
 
 enum {
     ST_CUDA_ALIGNMENT = 256,
-    ST_CUDA_PIECES = 4,
-    ST_CUDA_PIECE_BYTES = 8 << 20,
-    ST_CUDA_STREAMS = 12,          /* of an engine with a few sessions */
-    ST_CUDA_PINNED_PER_BYTE = 512, /* an entry of 8 bytes for a page of 4 KiB */
+    ST_CUDA_PIECES = 4,            /* staging buffers … */
+    ST_CUDA_PIECE_BYTES = 8 << 20, /* … of this size */
+    ST_CUDA_STREAMS = 12,          /* enough for an engine with a few sessions */
+    ST_CUDA_PINNED_PER_BYTE = 512, /* the GPU's page tables have an entry of 8 bytes for each pinned page of 4 KiB */
 };
 
-/* A range of pinned memory of the host: allocated, or memory that lies elsewhere. All other memory is pageable. */
+/* A range of pinned host memory. All other host memory is pageable. */
 typedef struct st_cuda_pinned {
     const void *memory;
     size_t bytes;
-    bool elsewhere;
+    bool elsewhere; /* pinned in place, not allocated by CUDA: unpin it, do not free it */
     struct st_cuda_pinned *next;
 } st_cuda_pinned;
 
-/* The pinned buffers that copies from pageable memory go through, piece by piece: one is filled while another is copied. */
+/* Pinned staging buffers for copies from pageable memory: one is filled while another is copied. */
 typedef struct st_cuda_staging {
     unsigned char *pieces; /* [ST_CUDA_PIECES, ST_CUDA_PIECE_BYTES] */
-    void *copied[ST_CUDA_PIECES]; /* events behind the last copy from each */
+    void *copied[ST_CUDA_PIECES]; /* events: the last copy from each buffer has ended */
     uint32_t next;
 } st_cuda_staging;
 
@@ -35,8 +35,8 @@ struct st_device {
     bool lost;            /* a sticky error was seen: every call fails from then on */
     bool profile;
     st_op_time times[ST_OP_COUNT];
-    void *stream, *epoch; /* of the device itself: probes, and the beginning of its clock */
-    uint32_t *timed_out;  /* mapped pinned memory: a waiting kernel gave up */
+    void *stream, *epoch; /* for probes; an event recorded at open: time 0 of st_cuda_event_seconds */
+    uint32_t *timed_out;  /* in mapped pinned memory: a waiting kernel timed out */
     st_cuda_pinned *pinned;
     st_cuda_staging staging;
 };
@@ -54,21 +54,21 @@ struct st_event {
 
 struct st_segment {
     st_device *device;
-    st_segment_source source; /* its ops are ours */
+    st_segment_source source; /* source.ops points to `ops` */
     st_bound_op ops[];
 };
 
-/* Every call that can fail begins with this: refuses a lost device and makes it the thread's own. */
+/* Every call that can fail begins with this: fails if the device is lost, else makes it the calling thread's device. */
 strata_status st_cuda_enter(st_device *device, strata_error *error);
-/* OK, or the status of a failed call of `what`, with the reason and the device's name. */
+/* Converts a result to a status; the error names `what` failed, CUDA's reason and the device. */
 strata_status st_cuda_check(st_device *device, st_cuda_result result, const char *what, strata_error *error);
 
-/* Whether all of the memory is pinned. */
+/* Whether the whole range is pinned. */
 bool st_cuda_is_pinned(const st_device *device, const void *memory, size_t bytes);
 
 strata_status st_cuda_open(const st_cuda_api *api, const st_device_options *options, st_device **out, strata_error *error);
 
-/* segment.c: what it can run (st_backend.types), and what that works in. */
+/* segment.c: the supported operations and types (st_backend.types), and the scratch of an operation. */
 extern const uint64_t st_cuda_types[ST_OP_COUNT];
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows);
 
@@ -93,7 +93,7 @@ strata_status st_cuda_prepare(st_device *device, const st_segment_source *source
 strata_status st_cuda_launch(st_segment *segment, st_queue *queue, strata_error *error);
 void st_cuda_segment_free(st_segment *segment);
 
-/* The backend but for `open`, which binds it to an api. */
+/* The backend without `open`, which chooses the api. */
 extern const st_backend st_cuda_backend;
 
 #endif

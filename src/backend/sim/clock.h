@@ -3,8 +3,8 @@
  * the slowest of amount / rate; with others, at a fair share of the resources in common (share.h). Knows no device, no
  * operation and no memory: a command calls back when it starts and when it ends.
  *
- * Time passes only while the host waits or works. Events of the same moment happen in the order of the queue numbers,
- * ends before starts. */
+ * Time advances only while the host waits or works. Events at the same time are processed in the order of the queue
+ * numbers, ends before starts. */
 #ifndef ST_SIM_CLOCK_H
 #define ST_SIM_CLOCK_H
 
@@ -45,7 +45,7 @@ typedef struct st_command {
     void *context;
 } st_command;
 
-/* A resource with a rate of 0 is free. */
+/* A resource with a rate of 0 costs no time. */
 strata_status st_clock_new(const double rates[ST_RESOURCE_COUNT], st_clock **out, strata_error *error);
 void st_clock_free(st_clock *clock);
 double st_clock_now(const st_clock *clock); /* the host's time */
@@ -68,7 +68,7 @@ strata_status st_clock_wait(st_clock *clock, uint64_t point, double limit, strat
 /* The host waits for a condition in memory. */
 strata_status st_clock_wait_until(st_clock *clock, bool (*ready)(void *context), void *context, double limit,
                                   strata_error *error);
-/* The host works, outside any queue, while the queues go on. */
+/* The host works, outside any queue, while the queues continue. */
 strata_status st_clock_work(st_clock *clock, const st_demand *demand, strata_error *error);
 
 #endif

@@ -5,7 +5,7 @@
 #include "backend/sim/world.h"
 #include "base/error.h"
 
-/* One access against those of another actor. */
+/* Compares one access with the accesses of another actor. */
 typedef struct comparison {
     const st_sim_actor *other;
     st_sim_access access;

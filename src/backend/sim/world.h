@@ -1,5 +1,5 @@
-/* Private to the simulated device: what the GPU and its host share. sim.c has the world, memory.c the GPU's memory and
- * race.c the race checker; card.c, transfer.c and segment.c are the GPU, host.c is the host. */
+/* Private to the simulated device: the state that the GPU and its host share. sim.c: the world; memory.c: GPU memory;
+ * race.c: the race checker; card.c, transfer.c, segment.c: the GPU's backend; host.c: the host's backend. */
 #ifndef ST_SIM_WORLD_H
 #define ST_SIM_WORLD_H
 
@@ -63,7 +63,7 @@ struct st_sim_world {
     st_sim_actor *actors;
     uint64_t calls[ST_SIM_CALLS];
     uint64_t fail_in[ST_SIM_CALLS]; /* calls until one fails; 0: none */
-    uint64_t lose_in;
+    uint64_t lose_in; /* calls until the device is lost; 0: never */
     bool lost;
 };
 
@@ -85,7 +85,7 @@ typedef struct st_sim_ops {
 
 strata_status st_sim_ops_new(st_device *cpu, const st_segment_source *source, st_sim_ops *out, strata_error *error);
 void st_sim_ops_free(st_sim_ops *ops);
-/* Computes one of them on the CPU, or chooses its experts where nothing is computed. */
+/* Computes one operation on the CPU. With st_sim_world.routing it computes nothing and only chooses experts. */
 strata_status st_sim_ops_run(const st_sim_world *world, const st_sim_ops *ops, uint32_t index, uint32_t rows,
                              st_queue *cpu_queue, strata_error *error);
 
@@ -94,7 +94,7 @@ static inline uint32_t st_sim_rows(st_rows rows, const st_step *step)
     return rows == ST_ROWS_ALL ? step->count : step->out_count;
 }
 
-/* A value that a counter in memory has to reach. */
+/* The condition *counter ≥ value. */
 typedef struct st_sim_count {
     uint64_t *counter;
     uint64_t value;
@@ -102,7 +102,7 @@ typedef struct st_sim_count {
 
 bool st_sim_count_reached(void *count);
 
-enum { ST_SIM_SMALL_COPY = 64 << 10 }; /* bytes: smaller copies are made even where nothing is computed */
+enum { ST_SIM_SMALL_COPY = 64 << 10 }; /* bytes: smaller copies are made even if nothing is computed */
 
 /* Memory: `open` reserves the address space. */
 strata_status st_sim_memory_open(st_sim_memory *memory, uint64_t capacity, uint64_t granularity, strata_error *error);
