@@ -1,5 +1,5 @@
-/* The block layouts of the GGUF tensor types: what lies in the file, byte by byte. Usable from C and CUDA: plain
- * structs of fixed-width integers without padding. Scales named d, m or min_d are IEEE halves, little endian. */
+/* The block layouts of the GGUF tensor types, byte by byte as in the file. Usable from C and CUDA: plain structs of
+ * fixed-width integers without padding. Scales named d, m or min_d are IEEE float16, little endian. */
 #ifndef ST_QUANT_BLOCKS_H
 #define ST_QUANT_BLOCKS_H
 
@@ -17,7 +17,7 @@ enum {
     ST_NVFP4_BLOCK = 64,
 };
 
-/* ---- small blocks: element i is in the low half of byte i, element i + 16 in its high half ------------------- */
+/* ---- small blocks: element i is in the low nibble of byte i, element i + 16 in its high nibble ------------------- */
 
 typedef struct st_block_q4_0 {
     uint16_t d;
@@ -56,7 +56,7 @@ ST_BLOCK_SIZE_IS(st_block_q8_0, 34);
 /* ---- K blocks: 256 elements, scales of parts of 16 or 32 ------------------------------------------------------- */
 
 typedef struct st_block_q2_k {
-    uint8_t scales[16]; /* per 16 elements: scale in the low half, minimum in the high half */
+    uint8_t scales[16]; /* per 16 elements: scale in the low nibble, minimum in the high nibble */
     uint8_t qs[64];     /* half h of 128: element 32k + i is bits 2k of byte 32h + i */
     uint16_t d;
     uint16_t min_d;
@@ -64,9 +64,9 @@ typedef struct st_block_q2_k {
 ST_BLOCK_SIZE_IS(st_block_q2_k, 84);
 
 typedef struct st_block_q3_k {
-    uint8_t hmask[32];  /* element 32k + i is bit k of byte i; 0 subtracts 4 */
+    uint8_t hmask[32];  /* element 32k + i is bit k of byte i; a 0 bit subtracts 4 */
     uint8_t qs[64];     /* as in Q2_K */
-    uint8_t scales[12]; /* 16 scales of 6 bits, less 32: low halves of 8 bytes, high halves, then 2 bits each */
+    uint8_t scales[12]; /* 16 scales of 6 bits, less 32: low nibbles of 8 bytes, high nibbles, then 2 bits each */
     uint16_t d;
 } st_block_q3_k;
 ST_BLOCK_SIZE_IS(st_block_q3_k, 110);
@@ -75,7 +75,7 @@ typedef struct st_block_q4_k {
     uint16_t d;
     uint16_t min_d;
     uint8_t scales[12]; /* 8 scales and 8 minima of 6 bits, per 32 elements */
-    uint8_t qs[128];    /* quarter q of 64: elements i and 32 + i are the halves of byte 32q + i */
+    uint8_t qs[128];    /* quarter q of 64: elements i and 32 + i are the nibbles of byte 32q + i */
 } st_block_q4_k;
 ST_BLOCK_SIZE_IS(st_block_q4_k, 144);
 
@@ -89,8 +89,8 @@ typedef struct st_block_q5_k {
 ST_BLOCK_SIZE_IS(st_block_q5_k, 176);
 
 typedef struct st_block_q6_k {
-    uint8_t ql[128];   /* half h of 128: elements i and 64 + i are the halves of byte 64h + i */
-    uint8_t qh[64];    /* half h of 128: element 32k + i has bits 2k of byte 32h + i on top */
+    uint8_t ql[128];   /* half h of 128: elements i and 64 + i are the nibbles of byte 64h + i */
+    uint8_t qh[64];    /* half h of 128: bits 2k of byte 32h + i are the high bits of element 32k + i */
     int8_t scales[16]; /* per 16 elements */
     uint16_t d;
 } st_block_q6_k;
@@ -187,7 +187,7 @@ ST_BLOCK_SIZE_IS(st_block_mxfp4, 17);
 
 typedef struct st_block_nvfp4 {
     uint8_t d[4];   /* per 16 elements: unsigned E4M3 */
-    uint8_t qs[32]; /* per 16 elements 8 bytes: element i in the low half, i + 8 in the high half */
+    uint8_t qs[32]; /* per 16 elements 8 bytes: element i in the low nibble, i + 8 in the high nibble */
 } st_block_nvfp4;
 ST_BLOCK_SIZE_IS(st_block_nvfp4, 36);
 

@@ -1,6 +1,6 @@
-/* Element i of a block, for every block type: the reference that dequant.c loops over and GPU kernels call. Usable from
- * C and CUDA. The order of the float operations is part of the format: in C the results are the same to the bit
- * everywhere. Private to src/quant and the kernels. */
+/* Element i of a block, for every block type: the reference that dequant.c loops over and GPU kernels call. Usable
+ * from C and CUDA. The order of the float operations is part of the format: in C the results are bit-identical on
+ * every machine. Private to src/quant and the kernels. */
 #ifndef ST_QUANT_ELEMENTS_H
 #define ST_QUANT_ELEMENTS_H
 
@@ -21,7 +21,7 @@
 
 #include "quant/tables.h"
 
-/* Four bits of element i of a small block: 16 low halves, then 16 high halves. */
+/* Four bits of element i of a small block: 16 low nibbles, then 16 high nibbles. */
 ST_ELEMENT int st_nibble_of_32(const uint8_t *qs, int i)
 {
     return i < 16 ? qs[i] & 0x0F : qs[i - 16] >> 4;
@@ -60,7 +60,7 @@ ST_ELEMENT float st_at_q8_0(const st_block_q8_0 *block, int i)
 
 /* ---- K blocks ---------------------------------------------------------------------------------------------------- */
 
-/* Two bits of element i of 256: Q2_K, Q3_K and TQ2_0 store them alike. */
+/* Two bits of element i of 256: Q2_K, Q3_K and TQ2_0 have the same layout. */
 ST_ELEMENT int st_two_bits(const uint8_t *qs, int i)
 {
     return qs[32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
@@ -83,7 +83,7 @@ ST_ELEMENT float st_at_q3_k(const st_block_q3_k *block, int i)
     return ST_ELEMENT_HALF(block->d) * (float)scale * (float)(st_two_bits(block->qs, i) - minus);
 }
 
-/* The 6-bit scale and minimum of part 0 to 7: the first four whole, the others in pieces. */
+/* The 6-bit scale and minimum of part 0 to 7: the first four are contiguous, the others are split over two bytes. */
 ST_ELEMENT int st_scale_6(const uint8_t *scales, int part)
 {
     int place = part % 4;
@@ -96,7 +96,7 @@ ST_ELEMENT int st_min_6(const uint8_t *scales, int part)
     return part < 4 ? scales[4 + place] & 0x3F : scales[8 + place] >> 4 | (scales[4 + place] >> 6) << 4;
 }
 
-/* Four bits of element i of 256: Q4_K and Q5_K store them alike. */
+/* Four bits of element i of 256: Q4_K and Q5_K have the same layout. */
 ST_ELEMENT int st_four_bits(const uint8_t *qs, int i)
 {
     int byte = qs[32 * (i / 64) + i % 32];
@@ -131,7 +131,8 @@ ST_ELEMENT float st_at_tq2_0(const st_block_tq2_0 *block, int i)
     return ST_ELEMENT_HALF(block->d) * (float)(st_two_bits(block->qs, i) - 1);
 }
 
-/* Digit `place` of a byte that holds a fraction in base 3: shift it up, read the digit that falls out. */
+/* Digit `place` of a byte that holds a base-3 fraction: multiply by 3^place modulo 256, then by 3; the digit is the
+ * carry. */
 ST_ELEMENT int st_ternary_digit(uint8_t byte, int place)
 {
     int power = place == 0 ? 1 : place == 1 ? 3 : place == 2 ? 9 : place == 3 ? 27 : 81;
@@ -246,7 +247,7 @@ ST_ELEMENT float st_at_iq4_xs(const st_block_iq4_xs *block, int i)
 
 /* ---- 4-bit float blocks ------------------------------------------------------------------------------------------ */
 
-/* Half of 2 to the power e - 127; the two smallest are subnormal. The half undoes the doubling in st_fp4_values. */
+/* Half of 2 to the power e - 127, because st_fp4_values is doubled; the two smallest are subnormal. */
 ST_ELEMENT float st_half_of_e8m0(uint8_t e)
 {
     return ST_ELEMENT_FLOAT(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
@@ -257,7 +258,7 @@ ST_ELEMENT float st_at_mxfp4(const st_block_mxfp4 *block, int i)
     return st_half_of_e8m0(block->e) * (float)st_fp4_values[st_nibble_of_32(block->qs, i)];
 }
 
-/* Half of an unsigned E4M3; its one NaN counts as zero and the top bit is ignored. */
+/* Half of an unsigned E4M3; its NaN counts as zero and the top bit is ignored. */
 ST_ELEMENT float st_half_of_ue4m3(uint8_t byte)
 {
     if (byte == 0x7F) return 0.0f;

@@ -1,4 +1,4 @@
-/* Half and bfloat16 conversions, by bits, so that no processor flag changes them. */
+/* Float16 and bfloat16 conversions by integer arithmetic, so that no processor flag affects them. */
 #include <string.h>
 
 #include "quant/quant.h"
@@ -24,7 +24,7 @@ float st_half_to_float(uint16_t half)
     if (exponent == 0x1F) return float_of_bits(sign | 0x7F800000u | fraction << 13);
     if (exponent != 0) return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
     if (fraction == 0) return float_of_bits(sign);
-    /* A subnormal half is a normal float: shift until the leading one is where it is implied. */
+    /* A subnormal float16 is a normal float: shift until the leading one is at the implicit bit. */
     exponent = 113;
     while (!(fraction & 0x400)) {
         fraction <<= 1;
@@ -44,14 +44,14 @@ uint16_t st_float_to_half(float value)
 {
     uint32_t bits = bits_of_float(value), magnitude = bits & 0x7FFFFFFF;
     uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    if (magnitude > 0x7F800000) { /* NaN: the payload's top bits, and never an infinity */
+    if (magnitude > 0x7F800000) { /* NaN keeps its top payload bits and never becomes an infinity */
         uint32_t payload = magnitude >> 13 & 0x3FF;
         return (uint16_t)(sign | 0x7C00 | (payload ? payload : 0x200));
     }
     if (magnitude >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* rounds to 65536 or more */
     if (magnitude < 0x33000000) return sign;                       /* below half of the smallest subnormal */
     uint32_t exponent = magnitude >> 23;
-    /* Rounding may carry into the exponent, which is then the right one. */
+    /* Rounding may carry into the exponent, which gives the correct result. */
     if (exponent >= 113) return (uint16_t)(sign | shift_rounding(magnitude - (112u << 23), 13));
     uint32_t fraction = (magnitude & 0x7FFFFF) | 0x800000;
     return (uint16_t)(sign | shift_rounding(fraction, 126 - exponent));

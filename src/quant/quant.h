@@ -1,5 +1,6 @@
-/* The GGUF tensor types: one table {name, block, bytes, dequantise}. Alone knows block bits; knows nothing of files,
- * models or devices. Block layouts (blocks.h), codebooks (tables.h) and elements of blocks (elements.h) are usable from C and CUDA. */
+/* The GGUF tensor types: one table {name, block, bytes, dequantise}. Only this module knows the bits of a block; it
+ * knows no files, models or devices. Block layouts (blocks.h), codebooks (tables.h) and elements of blocks
+ * (elements.h) are usable from C and CUDA. */
 #ifndef ST_QUANT_QUANT_H
 #define ST_QUANT_QUANT_H
 
@@ -51,17 +52,17 @@ typedef struct st_type_info {
     void (*dequantise)(const void *from, float *to, size_t blocks);
 } st_type_info;
 
-/* The row of a type number from a file, or NULL for a number that is not in the table. */
+/* The table entry of a type number from a file; NULL: the number is not in the table. */
 const st_type_info *st_type_find(uint32_t type);
 
-/* Iterates over the table: st_type_count() rows. */
+/* Iterates over the table: st_type_count() entries. */
 size_t st_type_count(void);
 st_type st_type_at(size_t index);
 
 /* Bytes of a row of `elements`, checked: false if it is not a whole number of blocks or overflows. */
 bool st_type_row_bytes(const st_type_info *info, uint64_t elements, size_t *out);
 
-/* IEEE half and bfloat16, exact. */
+/* IEEE float16 and bfloat16 to float, exact. */
 float st_half_to_float(uint16_t half) __attribute__((const));
 uint16_t st_float_to_half(float value); /* round to nearest even */
 float st_bf16_to_float(uint16_t bits);

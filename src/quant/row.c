@@ -25,7 +25,7 @@ static size_t two_bytes(size_t count)
     return count * sizeof(uint16_t);
 }
 
-/* Half precision, with the largest finite value for what lies beyond it: an infinity would turn attention into NaN. */
+/* Float16, clamped to the largest finite value: an infinity would make attention return NaN. */
 static uint16_t finite_half(float value)
 {
     const float largest = 65504;

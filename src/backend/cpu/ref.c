@@ -513,7 +513,7 @@ static void ref_conv(const st_cpu_call *call)
     st_pool_run(call->pool, conv_part, (void *)(uintptr_t)call, parts);
 }
 
-static void unit_length(const float *in, size_t count, float *out)
+static void l2_normalise(const float *in, size_t count, float *out)
 {
     double squares = 0;
     for (size_t i = 0; i < count; i++) squares += (double)in[i] * in[i];
@@ -560,8 +560,8 @@ static void deltanet_part(void *context, uint32_t worker, size_t head)
     float bias = st_cpu_element(&bound->weight[0], head), a = st_cpu_element(&bound->weight[1], head);
     for (size_t row = 0; row < call->rows; row++) {
         const float *qkv = st_cpu_row(bound->in[0], row);
-        unit_length(qkv + key_head * size, size, q);
-        unit_length(qkv + (key_heads + key_head) * size, size, k);
+        l2_normalise(qkv + key_head * size, size, q);
+        l2_normalise(qkv + (key_heads + key_head) * size, size, k);
         const float *v = qkv + (2 * key_heads + head) * size;
         float decay = expf(softplus(st_cpu_row(bound->in[1], row)[head] + bias) * a);
         float b = sigmoid(st_cpu_row(bound->in[2], row)[head]);
