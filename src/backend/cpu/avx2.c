@@ -23,8 +23,8 @@ enum { FEW_QUERIES = 2 };
 
 enum { HALF_ROWS = 8, HALF_TILE = 4 };
 
-/* Dot products of some tokens with eight rows of a strip, for words first … last − 1 of a block. With minus_128, bytes
- * above 127 become signed, less 128, so that no pair of products overflows 16 bits. */
+/* Dot products of some tokens with eight rows of a strip, for words first … last − 1 of a block. With minus_128
+ * (types with bytes above 127) the bytes become signed, less 128, so that no pair of products overflows 16 bits. */
 INLINE void dot_words(__m256i sums[], const uint8_t *bytes, const int8_t *q, int tokens, int first, int last, bool minus_128)
 {
     for (int i = first; i < last; i++) {

@@ -177,9 +177,9 @@ INLINE void dot_four(const four_rows *rows, size_t width, const float *packed, s
 /* Prefetches one head's share of the next rows while the kernel uses that head of four rows. */
 INLINE void prefetch_share(const st_cache_rows *rows, size_t at, size_t head)
 {
-    if (!rows->fetch) return;
+    if (!rows->prefetch) return;
     size_t share = FOUR * rows->stride / rows->heads;
-    uintptr_t from = rows->fetch + at * rows->stride + head * share;
+    uintptr_t from = rows->prefetch + at * rows->stride + head * share;
     for (size_t i = 0; i < share; i += 64) _mm_prefetch((const char *)(from + i), _MM_HINT_T1);
 }
 

@@ -77,7 +77,7 @@ static void load_rows(const st_cpu_call *call, const cache_side *side, uint32_t 
     }
 }
 
-/* --- a batch of rows ---------------------------------------------------------------------------------------------- */
+/* --- a batch of rows ------------------------------------------------------------------------------------------------- */
 
 /* The scratch of a worker. */
 typedef struct block_state {
@@ -221,7 +221,7 @@ static void block_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* --- a few rows --------------------------------------------------------------------------------------------------- */
+/* --- a few rows -------------------------------------------------------------------------------------------------------- */
 
 typedef struct few_job {
     const st_cpu_call *call;

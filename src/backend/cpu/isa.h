@@ -54,12 +54,12 @@ typedef struct st_isa_type {
 } st_isa_type;
 
 /* Rows of the KV cache, read in place; a row holds `heads` heads. While a kernel reads the rows it prefetches the same
- * number of bytes, in order, starting at `fetch`. */
+ * number of bytes, in order, starting at `prefetch`. */
 typedef struct st_cache_rows {
     const unsigned char *first;
     size_t stride; /* bytes from row to row */
     size_t count, heads, width;
-    uintptr_t fetch; /* 0: none */
+    uintptr_t prefetch; /* 0: none */
 } st_cache_rows;
 
 /* A float matrix with each float split in place into two bfloat16 numbers, high and low. The split works on chunks of
@@ -98,7 +98,7 @@ typedef struct st_isa {
     float (*dot_float[ST_ISA_TYPES])(const void *row, const float *x, size_t count);
     void (*to_float[ST_ISA_TYPES])(const void *row, float *out, size_t count);
     void (*from_float[ST_ISA_TYPES])(const float *in, void *row, size_t count);
-    void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole blocks of a q8_0 row (quant/row.h) */
+    void (*q8_to_float)(const unsigned char *blocks, float *out, size_t count); /* whole q8_0 blocks (quant/row.h) */
     /* Converts queries in place to the format that dot_rows of a type reads; NULL: dot_rows reads floats. */
     void (*pack_queries[ST_ISA_TYPES])(float *queries, size_t count, size_t width);
     /* out[heads × shared, rows] = a[heads × shared, width] · the same head of each row; by type number. A head of q8_0
