@@ -19,8 +19,8 @@ strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error);
 void st_pool_free(st_pool *pool);
 uint32_t st_pool_threads(const st_pool *pool);
 
-/* Cancellation: from now on, parts are skipped once `*flag` is true; NULL: never. The result of a job with skipped parts
- * is undefined. */
+/* Cancellation: from now on, parts are skipped once `*flag` is true; NULL: never. A job with skipped parts has an
+ * undefined result. */
 void st_pool_watch(st_pool *pool, const atomic_bool *flag);
 bool st_pool_skipped(const st_pool *pool); /* whether parts were skipped since st_pool_watch */
 

@@ -234,8 +234,8 @@ static void keep_top_k(st_sampler *sampler, candidates *c)
     keep(sampler, c, c->logits[last], last);
 }
 
-/* Top-p and min-p keep a prefix of the ranking. At temperature 1 without min-p the draw has the same weights as top-p, so
- * it uses that ranking and limits the target to the prefix's sum instead of removing tokens. */
+/* Top-p and min-p keep a prefix of the ranking. At temperature 1 without min-p the draw has the same weights as top-p,
+ * so it uses that ranking and limits the target to the prefix's sum instead of removing tokens. */
 static strata_token draw(st_sampler *sampler, candidates *c)
 {
     const strata_sampling *s = &sampler->sampling;

@@ -9,7 +9,7 @@
 
 #include "backend/cuda/call.h"
 
-/* --- addresses: the only code to change for a paged KV cache or for several sequences in a step --------------------- */
+/* --- addresses: the only code to change for a paged KV cache or for several sequences in a step ------------------- */
 
 struct st_cuda_rows {
     const st_step *step; /* device memory */
@@ -53,7 +53,7 @@ static inline float *st_cuda_floats(st_bound_value value)
     return (float *)value.data;
 }
 
-/* --- weight vectors: F32, F16 or BF16 ------------------------------------------------------------------------------ */
+/* --- weight vectors: F32, F16 or BF16 ----------------------------------------------------------------------------- */
 
 struct st_cuda_vector {
     const void *data; /* NULL: absent */
@@ -114,7 +114,7 @@ struct st_cuda_entry {
     const st_cuda_entry *next;
 };
 
-const st_cuda_entry *st_cuda_list(const st_cuda_entry *entry); /* adds the entry; returns the previous head of the list */
+const st_cuda_entry *st_cuda_list(const st_cuda_entry *entry); /* adds the entry; returns the old head of the list */
 
 template <auto KERNEL> struct st_cuda_listed {
     static const st_cuda_entry entry;
