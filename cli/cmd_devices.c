@@ -25,11 +25,18 @@ static void print_rate(const json_t *object, const char *field, const char *labe
     if (json_object_get(object, field)) printf("  %-15s %.1f %s\n", label, real_of(object, field), unit);
 }
 
+static bool is_card(const json_t *device)
+{
+    return strcmp(json_string_value(json_object_get(device, "kind")), "card") == 0;
+}
+
 static void print_device(const json_t *device, const cli_style *style)
 {
-    bool card = strcmp(json_string_value(json_object_get(device, "kind")), "card") == 0;
+    bool card = is_card(device);
+    const char *name = json_string_value(json_object_get(device, "name"));
     printf("%s ", card ? "GPU" : "host");
-    cli_print_bold(style, json_string_value(json_object_get(device, "name")));
+    /* A GPU that was described without a name is called "card" in the JSON. */
+    cli_print_bold(style, card && strcmp(name, "card") == 0 ? "unnamed" : name);
     putchar('\n');
     print_bytes(device, "total_bytes", card ? "memory" : "RAM");
     print_bytes(device, "free_bytes", "available");
@@ -55,7 +62,7 @@ static void print_profiles(const json_t *profiles, const cli_style *style)
         char bytes[32] = "-";
         if (json_object_get(row, "total_bytes")) cli_group_digits(number_of(row, "total_bytes"), bytes, sizeof bytes);
         printf("%-16s %-6s %16s %10.1f", json_string_value(json_object_get(row, "name")),
-               json_string_value(json_object_get(row, "kind")), bytes, real_of(row, "memory_gb_per_s"));
+               is_card(row) ? "GPU" : "host", bytes, real_of(row, "memory_gb_per_s"));
         if (json_object_get(row, "link_up_gb_per_s")) printf(" %10.1f", real_of(row, "link_up_gb_per_s"));
         putchar('\n');
     }

@@ -180,7 +180,9 @@ static void print_device(const json_t *device, const cli_style *style)
 {
     char text[32], title[TEXT_SIZE];
     bool card = is_card(device, "kind");
-    snprintf(title, sizeof title, "%s: %s", card ? "GPU" : "RAM", text_of(device, "name"));
+    /* A GPU that was described without a name is called "card" in the JSON. */
+    const char *name = card && is_card(device, "name") ? "unnamed" : text_of(device, "name");
+    snprintf(title, sizeof title, "%s: %s", card ? "GPU" : "RAM", name);
     print_title(style, title);
     print_picture(device, style);
     for (size_t i = 0; i < OWNERS - 2; i++) {

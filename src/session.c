@@ -148,7 +148,8 @@ static strata_status take_snapshot(strata_session *session, strata_error *error)
  * would evict more useful ones. */
 static strata_status run_prompt(strata_session *session, strata_progress progress, void *context, strata_error *error)
 {
-    uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1; /* NextN runs the token before the rewind point again */
+    /* With a NextN block the token before the rewind point runs again. */
+    uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1;
     strata_status status = STRATA_OK;
     if (session->engine->desc->recurrent && session->count > first + step) {
         status = run_until(session, session->count - step, first, progress, context, error);

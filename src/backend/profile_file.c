@@ -216,7 +216,8 @@ static strata_status start_from(reader *r, json_t *object, st_profile *p)
     if (!name || !st_profile_find(st_str_from(name), p) || p->kind != r->kind)
         return refuse(r, "like", card ? "the name of a GPU's profile" : "the name of a host's profile", like);
     if (card && !like && !json_object_get(object, "vram"))
-        return st_error_set(r->error, STRATA_INPUT, NULL, "%s: card.vram: expected the GPU's memory, found none", r->where);
+        return st_error_set(r->error, STRATA_INPUT, NULL, "%s: card.vram: expected the GPU's memory, found none",
+                            r->where);
     const char *word = source ? json_string_value(source) : "data sheet";
     r->measured = word && strcmp(word, "measured") == 0;
     if (!r->measured && !(word && strcmp(word, "data sheet") == 0))
@@ -260,7 +261,8 @@ static strata_status read_root(const char *where, json_t *root, st_profile_set *
         else set.has_host = true;
     }
     if (!set.has_card && !set.has_host)
-        return st_error_set(error, STRATA_INPUT, NULL, "%s: expected an object with \"card\" (the GPU) or \"host\"", where);
+        return st_error_set(error, STRATA_INPUT, NULL, "%s: expected an object with \"card\" (the GPU) or \"host\"",
+                            where);
     *out = set;
     return STRATA_OK;
 }

@@ -79,7 +79,7 @@ static strata_status check_margins(const st_plan_source *source, const st_plan_o
         if (asked == ST_BYTES_AUTO || asked <= available) continue;
         const char *hint = i == ST_HOST ? "use a smaller placement.ram_margin_bytes" : "use a smaller placement.vram_margin_bytes";
         return st_error_set(error, STRATA_MEMORY, hint,
-                            "%s: a margin of %s bytes, %s are there: %s bytes are missing",
+                            "%s: a margin of %s bytes, %s are available: %s bytes are missing",
                             source->devices[i].name, st_number_text(asked, margin), st_number_text(available, there),
                             st_number_text(asked - available, missing));
     }
@@ -116,7 +116,7 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
         return contradiction(error, "placement.expert_slots 0", "a cache needs slots; placement.moe cpu has none");
     if ((cache || o->moe == ST_MOE_RESIDENT) && !p->card)
         return contradiction(error, slots ? "placement.expert_slots" : "placement.moe",
-                             "expected a GPU that takes part, found none");
+                             "expected layers on a GPU, found none");
     if ((cache || o->moe == ST_MOE_RESIDENT) && o->cpu_moe_layers >= p->moe_count)
         return contradiction(error, "placement.cpu_moe_layers", "it leaves no layer whose experts could be on the GPU");
     return STRATA_OK;

@@ -120,7 +120,8 @@ strata_status st_draft_refuse(st_planner *p, const st_draft *draft, strata_error
     uint64_t needs = countable ? device->planned_bytes + device->margin_bytes : UINT64_MAX;
     char who[ST_DEVICE_TEXT], size[ST_NUMBER_TEXT], there[ST_NUMBER_TEXT];
     return st_error_set(error, STRATA_MEMORY, r.used ? r.hint : NULL,
-                        "%s: %s, a context of %s and the margin need %s (%s bytes), %s are there: %s bytes are missing",
+                        "%s: %s, a context of %s and the margin need %s (%s bytes), %s are available: "
+                        "%s bytes are missing",
                         st_device_text(device->profile, who), name, st_number_text(draft->context, context),
                         st_size_text(needs, size), st_number_text(needs, needed),
                         st_size_text(device->capacity_bytes, there),

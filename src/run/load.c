@@ -332,7 +332,8 @@ static strata_status load_all(st_load *load, strata_error *error)
     }
     strata_status status = open_ledger(load, error);
     if (status == STRATA_OK) status = allocate_blocks(load, error);
-    if (status == STRATA_OK && has_cache(load)) status = pin_files(load, EVERY_LAYER, error); /* experts are uploaded at run time */
+    /* Experts are uploaded at run time. */
+    if (status == STRATA_OK && has_cache(load)) status = pin_files(load, EVERY_LAYER, error);
     if (status == STRATA_OK) status = load_weights(load, error);
     if (status != STRATA_OK) return status;
     place_slots(load);

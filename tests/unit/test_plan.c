@@ -475,7 +475,7 @@ static void margins(void **state)
     assert_int_equal(plan_rig_get(&rig)->device_count, 1);
     rig.options.margin_bytes[ST_CARD] = 701 * mib;
     check_refused(&rig, STRATA_MEMORY,
-                  "a margin of 735,051,776 bytes, 734,003,200 are there: 1,048,576 bytes are missing", "");
+                  "a margin of 735,051,776 bytes, 734,003,200 are available: 1,048,576 bytes are missing", "");
     plan_rig_close(&rig);
 }
 

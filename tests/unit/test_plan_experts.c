@@ -225,7 +225,7 @@ static void modes_as_asked(void **state)
     assert_int_equal(plan_rig_get(&rig)->batch, 512); /* no card takes part */
     assert_int_equal(rig.plan->experts.mode, ST_MOE_CPU);
     rig.options.moe = ST_MOE_RESIDENT;
-    check_refused(&rig, STRATA_USAGE, "placement.moe: expected a GPU that takes part, found none");
+    check_refused(&rig, STRATA_USAGE, "placement.moe: expected layers on a GPU, found none");
     rig.options.layers = 2; /* experts of two layers go with them */
     rig.options.moe = ST_MOE_RESIDENT;
     plan_rig_get(&rig);

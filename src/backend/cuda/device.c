@@ -12,7 +12,8 @@
 
 static strata_status tell_lost(const st_device *device, strata_error *error)
 {
-    return st_error_set(error, STRATA_DEVICE_LOST, "start again; a GPU that is lost again is broken",
+    return st_error_set(error, STRATA_DEVICE_LOST,
+                        "run strata again; if the GPU fails again, check its driver and hardware",
                         "the GPU %s failed and is no longer usable in this process", device->facts.name);
 }
 
@@ -52,7 +53,7 @@ static strata_status list_pinned(st_device *device, const void *memory, size_t b
     return STRATA_OK;
 }
 
-/* The entry that begins at `memory`, by the pointer to it; NULL: none. */
+/* The link to the entry that begins at `memory`; NULL: not found. */
 static st_cuda_pinned **find_pinned(st_device *device, const void *memory)
 {
     for (st_cuda_pinned **at = &device->pinned; *at; at = &(*at)->next)
@@ -86,7 +87,8 @@ static void cuda_close(st_device *device)
     st_free(device);
 }
 
-/* Streams take memory of the device, which the context keeps: it is taken here, before memory is measured. */
+/* Streams allocate device memory that the context never returns. Creating and freeing them here makes it part of the
+ * memory in use before free memory is measured. */
 static strata_status open_streams(st_device *device, strata_error *error)
 {
     void *streams[ST_CUDA_STREAMS] = {NULL};
@@ -187,7 +189,7 @@ static void cuda_free(st_device *device, void *memory)
     device->api->free(memory);
 }
 
-/* Where pinning is refused (limits of locked memory) pageable memory is given; copies from it go through staging. */
+/* If pinning fails (a limit on locked memory), allocates pageable memory; copies from it go through staging. */
 static strata_status cuda_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
 {
     void *memory = NULL;

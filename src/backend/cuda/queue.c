@@ -1,4 +1,4 @@
-/* Queues are streams; events, copies and counters on them. */
+/* Queues, which are CUDA streams, with their events, copies and counters. */
 #include <sched.h>
 #include <string.h>
 
@@ -93,13 +93,14 @@ strata_status st_cuda_event_wait_host(st_event *event, uint64_t limit_us, strata
     st_cuda_result result;
     while ((result = device->api->event_query(event->event)) == ST_CUDA_PENDING) {
         if (limit_us && st_clock_seconds() > end)
-            return st_error_set(error, STRATA_DEVICE, NULL, "%s: work was not done within %llu µs", device->facts.name,
+            return st_error_set(error, STRATA_DEVICE, NULL,
+                                "%s: timed out: the work did not end within %llu µs", device->facts.name,
                                 (unsigned long long)limit_us);
         sched_yield();
     }
     if (result != ST_CUDA_OK) return st_cuda_check(device, result, "the GPU's work", error);
     if (__atomic_exchange_n(device->timed_out, 0, __ATOMIC_ACQ_REL))
-        return st_error_set(error, STRATA_DEVICE, NULL, "%s: a queue waited for a counter that did not come in time",
+        return st_error_set(error, STRATA_DEVICE, NULL, "%s: timed out: a queue waited for a counter that was not set",
                             device->facts.name);
     return STRATA_OK;
 }
@@ -114,7 +115,7 @@ double st_cuda_event_seconds(const st_event *event)
 
 /* --- copies and counters ------------------------------------------------------------------------------------------ */
 
-/* A piece may be filled again when its last copy is over. */
+/* Waits until the last copy from a staging buffer has ended, so that it may be filled again. */
 static st_cuda_result wait_for_piece(const st_device *device, uint32_t piece)
 {
     st_cuda_result result;
@@ -122,7 +123,7 @@ static st_cuda_result wait_for_piece(const st_device *device, uint32_t piece)
     return result;
 }
 
-/* From pageable memory the driver would copy piece by piece, too, and the caller would wait for all of it. */
+/* Staged by hand: the driver stages copies from pageable memory as well, but blocks the caller until all is copied. */
 static strata_status copy_staged(st_queue *queue, unsigned char *to, const unsigned char *from, size_t bytes, strata_error *error)
 {
     st_device *device = queue->device;

@@ -1,4 +1,4 @@
-/* Segments: operations checked once, and put into a stream one after the other at each launch. */
+/* Segments: operations that are checked once and enqueued to a stream, in order, at each launch. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
@@ -16,7 +16,7 @@
      BIT(IQ4_NL) | BIT(IQ4_XS) | BIT(TQ1_0) | BIT(TQ2_0) | BIT(MXFP4) | BIT(NVFP4))
 #define KV_TYPES (VECTORS | BIT(Q8_0))
 
-/* A weight that is a vector, as of a norm, is one of floats. */
+/* A weight vector, such as a norm's, is F32, F16 or BF16. */
 #define TYPES_OF(kind) ((kind) == ST_OP_EMBED || (kind) == ST_OP_MATMUL || (kind) == ST_OP_EXPERTS ? MATRICES : VECTORS)
 const uint64_t st_cuda_types[ST_OP_COUNT] = {
 #define OP(id, text, cost) [ST_OP_##id] = TYPES_OF(ST_OP_##id),
@@ -108,8 +108,8 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-/* The expert tables are the host's and may change after the launch: the stream gets a copy, as they are now. The tables are
- * pageable memory, which the driver copies to its own before the call returns. */
+/* The host may change the expert tables after the launch, so the launch enqueues a copy. The tables are in pageable
+ * memory, which the driver reads before the call returns. */
 static strata_status send_tables(const st_segment *segment, st_cuda_call *call, strata_error *error)
 {
     st_device *device = segment->device;
