@@ -53,7 +53,7 @@ const char *strata_status_name(strata_status status);
 const char *strata_status_text(strata_status status);
 int strata_status_exit_code(strata_status status);
 
-/* An error for people. `message` names the file, key or tensor, what was expected and what was found; `hint` says
+/* An error in words. `message` names the file, key or tensor, what was expected and what was found; `hint` says
  * what to do and may be empty. Fields are named as options.context or placement.layers. */
 typedef struct strata_error {
     strata_status status;
@@ -71,7 +71,7 @@ typedef struct strata_model_options {
     const char *pre_tokenizer; /* use this pre-tokeniser row instead of the file's; NULL: the file's */
 } strata_model_options;
 
-/* Opens a GGUF file (or the first of a split) and checks its whole directory. The tokenizer is built on first use.
+/* Opens a GGUF file (or any file of a split) and checks its whole directory. The tokenizer is built on first use.
  * `options` may be NULL. */
 strata_status strata_model_open(const char *path, const strata_model_options *options, strata_model **out,
                                 strata_error *error);
@@ -149,18 +149,18 @@ typedef struct strata_engine strata_engine;
 
 /* Constraints on the plan. Start from STRATA_PLACEMENT_DEFAULT, which leaves every choice to the planner. */
 typedef struct strata_placement {
-    const char *device;       /* "cpu": no GPU; "cuda", "cuda:1": NVIDIA's; "sim": a simulated GPU; NULL: the one found */
+    const char *device;       /* "cpu": no GPU; "cuda", "cuda:1": an NVIDIA GPU; "sim": a simulated GPU; NULL: auto */
     const char *profile;      /* device profile: a name (strata_devices lists them) or a JSON file */
     uint64_t vram_bytes, ram_bytes; /* memory sizes; 0: the profile's, or this machine's */
     uint64_t vram_margin_bytes, ram_margin_bytes; /* kept free; UINT64_MAX: the default of the device */
-    uint64_t overhead_bytes;  /* VRAM that the driver uses; UINT64_MAX: the profile's */
+    uint64_t overhead_bytes;  /* VRAM that the driver uses; UINT64_MAX: as measured, or the profile's */
     int32_t layers;           /* on the GPU, from the first; −1: all; −2: the planner chooses */
     const char *moe;          /* routed experts: "resident", "cache" or "cpu"; NULL: the fastest */
-    int32_t expert_slots;     /* per layer; −1: fill the VRAM that is left */
+    int32_t expert_slots;     /* per layer; −1: as many as fit */
     uint32_t cpu_moe_layers, cpu_ffn_layers; /* layers with routed experts, or dense FFN, on the CPU */
     const char *expert_policy, *expert_profile; /* cache policy; recorded routing that fills the slots at load */
     const char *prefetch;     /* prefetch of experts: "same", "next" or "both"; NULL: none */
-    bool deterministic;       /* uploads become visible at fixed points, so two runs give the same bits */
+    bool deterministic;       /* uploads become visible at fixed points, so runs are reproducible bit by bit */
     bool disk;                /* weights that do not fit in RAM stay in the file and are read on use */
 } strata_placement;
 
@@ -176,7 +176,7 @@ typedef struct strata_engine_options {
     uint32_t threads;    /* 0: all physical cores */
     const char *cpu;     /* CPU kernels: "ref", "avx2" or "avx512"; NULL: the fastest that the CPU supports */
     const char *kv_type; /* "f32", "f16", "bf16" or "q8_0"; NULL: f16, or bf16 for models with recurrent layers */
-    bool nextn;          /* also run the model's NextN block */
+    bool nextn;          /* also run the model's NextN block (multi-token prediction) */
     bool profile;        /* time every kind of operation, for strata_engine_describe */
     bool expert_stats;   /* count hits, misses and uploads of routed experts, for strata_engine_describe */
     const char *record_routing; /* file for the routing, complete when the engine is freed; NULL: none */
@@ -186,19 +186,19 @@ typedef struct strata_engine_options {
     void *progress_context;   /* passed to both */
 } strata_engine_options;
 
-/* The plan by which strata_engine_new would load the model, as a JSON object (strata_free): docs/json.md. Reads the
- * file's directory alone, and asks a GPU that is found for its memory. */
+/* The plan by which strata_engine_new would load the model, as a JSON object (strata_free): docs/json.md. Reads only
+ * the file's directory, and queries the memory of a GPU if one is found. */
 strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error);
 
 /* The devices of this machine, or the devices that the placement describes, and the names of all profiles, as a JSON object
- * (strata_free). With `probe`, measures their rates and keeps them; else reads the kept measurement. */
+ * (strata_free). With `probe`, measures their rates and saves them; otherwise uses the saved measurement. */
 strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error);
 
 /* Replays a recorded routing against cache policies and the optimum, as a JSON object (strata_free): docs/experts.md. */
 typedef struct strata_replay_options {
-    const char *slots, *policies, *profile; /* "8,32", "lru,optimum", as of a placement; NULL: some sizes, all, the usual */
+    const char *slots, *policies, *profile; /* "8,32"; "lru,optimum"; a device profile. NULL: defaults */
     uint32_t admission;                     /* an expert is uploaded on its first or second touch; 0: by the policy */
-    double budget, upload_cost;             /* uploads per layer and token (0: any number); what one costs in hits */
+    double budget, upload_cost;             /* uploads per layer and token (0: unlimited); the cost of one, in hits */
 } strata_replay_options;
 strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error);
 
@@ -256,7 +256,7 @@ typedef struct strata_sampling {
     float top_p, min_p;       /* 1 and 0: off */
     float repeat_penalty;     /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
-    uint32_t penalty_tokens;  /* penalties apply to so many last tokens; UINT32_MAX: all of the context */
+    uint32_t penalty_tokens;  /* penalties apply to this many last tokens; UINT32_MAX: the whole context */
     uint64_t seed;            /* starts the random stream; STRATA_SEED_RANDOM: a random seed */
     const strata_bias *biases; /* [bias_count] */
     size_t bias_count;

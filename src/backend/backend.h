@@ -33,11 +33,11 @@ typedef struct st_device_options {
 typedef struct st_device_info {
     const char *name; /* valid until the device is closed */
     size_t total_bytes, free_bytes;
-    bool exact;              /* free_bytes changes by what is allocated and freed through this table alone, to the byte */
+    bool exact;              /* free_bytes changes only by allocations through this table, to the byte */
     size_t alignment;        /* of values, weights and rows of state */
     uint32_t workers;        /* each has worker_bytes of scratch */
     uint32_t pinned_per_byte; /* pinned bytes of the host for each byte of the device's page tables; 0: no such tables */
-    bool reads_host_memory;  /* weights and values may lie in ordinary memory */
+    bool reads_host_memory;  /* weights and values may be in ordinary host memory */
 } st_device_info;
 
 /* Measured rates of the device. */
@@ -45,7 +45,7 @@ typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
     double int8_ops;    /* multiplications and additions per second; 0: no int8 path */
     double link_up, link_down; /* of a GPU: bytes per second of pinned copies */
-    double handover_seconds;   /* of a GPU: from the end of its work to the host going on */
+    double handover_seconds;   /* of a GPU: from the end of its work until the host continues */
 } st_device_rates;
 
 typedef struct st_op_time {

@@ -15,7 +15,7 @@
 
 /* One atomic word holds the job number, the number of parts and the next part. A thread claims a part with one atomic
  * addition to that word, so a claimed part always belongs to the job that the same word names. The caller waits for
- * claimed parts, never for a thread without one: a preempted idle worker delays nobody. An idle worker spins for 50 µs,
+ * claimed parts, never for a thread without one: a preempted idle worker delays no job. An idle worker spins for 50 µs,
  * because the next job of a token is microseconds away, then sleeps on a futex.
  *
  * A worker that shares its core with another process is preempted in the middle of a part again and again, and every

@@ -1,8 +1,8 @@
-/* Searches for the context, and for the placement that puts most on the GPU at a given context. */
+/* Chooses the context, and finds the placement with the most on the GPU at a given context. */
 #include "plan/draft.h"
 
 enum {
-    CONTEXT_WHOLE = 4096, /* a model that fits the GPU whole with this context stays there */
+    CONTEXT_WHOLE = 4096, /* a model that fits on the GPU completely with this context stays there */
     CONTEXT_USUAL = 8192, /* the context that other models are placed for */
     CONTEXT_STEP = 256,
 };
@@ -45,7 +45,8 @@ static void try_step(st_planner *p, uint32_t step, st_draft *draft)
     st_draft_size(p, draft);
 }
 
-/* Slots are counted with every layer that may have some on the GPU; a layer that gets none then moves to the host. */
+/* Slots are first shared among all layers that may have some; the experts of a layer without slots then move to the
+ * host. */
 static void give_slots(st_planner *p, st_draft *draft)
 {
     st_draft filled = *draft;
@@ -137,7 +138,7 @@ static void extend(st_planner *p, uint32_t to, uint32_t step, st_draft *draft)
     st_draft_size(p, draft);
 }
 
-/* Without routed experts, or with every expert resident: the largest context that fits, to the position. */
+/* Without routed experts, or with every expert resident: the largest context that fits, not rounded. */
 static bool choose_exact(st_planner *p, st_moe_mode mode, st_draft *out)
 {
     uint32_t max = context_max(p);
@@ -149,7 +150,7 @@ static bool choose_exact(st_planner *p, st_moe_mode mode, st_draft *out)
     return true;
 }
 
-/* Trades expert slots for positions as long as decoding keeps SPEED_KEPT. */
+/* Trades expert slots for context while decoding keeps SPEED_KEPT of its speed. */
 static strata_status choose_cache(st_planner *p, uint32_t usual, uint32_t max, st_draft *out, strata_error *error)
 {
     double usual_tps, tps;

@@ -1,5 +1,5 @@
-/* A draft of a plan: a handful of decisions. Placing a draft gives every operation a device; sizing it gives every
- * owner its bytes. Both are cheap, so the planner tries hundreds of drafts. Knows bytes; prices no time. */
+/* A draft of a plan: a set of decisions. Placing a draft assigns a device to every operation; sizing it computes the
+ * bytes of every owner. Both are cheap, so the planner tries hundreds of drafts. Knows bytes; prices no time. */
 #ifndef ST_PLAN_DRAFT_H
 #define ST_PLAN_DRAFT_H
 
@@ -18,7 +18,7 @@ typedef struct st_layer_facts {
 typedef struct st_draft {
     /* decisions */
     st_moe_mode mode;       /* ST_MOE_AUTO: the model has no routed experts */
-    uint32_t trunk;         /* layers, from the first, whose attention part is on the GPU; 0: no GPU takes part */
+    uint32_t trunk;         /* layers, from the first, whose attention part is on the GPU; 0: the GPU is not used */
     uint32_t ffn;           /* dense feed-forward parts of these layers, from the first that the options allow */
     bool output, nextn;
     uint32_t slots, more;   /* per layer with a cache; the first `more` layers have one more */

@@ -107,7 +107,7 @@ static strata_status try_mode(st_planner *p, st_moe_mode mode, strata_error *err
     return st_draft_decode_tps(p, &draft, &p->tried_tps[mode], error);
 }
 
-/* Tries the modes from the simplest on. The CPU's always exists, if only to be refused. */
+/* Tries the modes, the simplest first. If none fits, chooses cpu, whose draft the planner then refuses. */
 static strata_status choose_mode(st_planner *p, st_moe_mode *out, strata_error *error)
 {
     static const st_moe_mode modes[] = {ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};

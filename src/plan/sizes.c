@@ -9,7 +9,7 @@ enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT
 
 /* --- one sequence ------------------------------------------------------------------------------------------------ */
 
-/* With experts in RAM a larger batch pays: each batch reads nearly all of them. */
+/* With experts in RAM a larger batch is faster: every batch reads nearly all experts. */
 static uint32_t batch_of(const st_planner *p, const st_draft *draft)
 {
     bool experts_in_ram = draft->trunk > 0 && draft->expert_bytes[ST_HOST] > 0;
@@ -30,7 +30,7 @@ static void ask_scratch(st_planner *p, uint32_t batch)
     p->scratch_batch = batch;
 }
 
-/* On the host beside a GPU: the step blocks on their way up, and logits on their way down. */
+/* Staging on the host beside a GPU: step blocks to upload, logits to download. */
 static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_sequence *s)
 {
     size_t logits, step = st_align_up(st_step_bytes(draft->batch), ST_RANGE_ALIGN);
@@ -87,7 +87,7 @@ static size_t expert_staging(const st_planner *p, const st_draft *draft)
     return largest ? (size_t)((used + EXPERTS_IN_TRANSIT) * largest) : 0;
 }
 
-/* A cache has the weights' files pinned, for which the device has page tables. */
+/* An expert cache pins the model's files; the GPU's page tables for them take memory. */
 static uint64_t page_table_bytes(const st_planner *p, const st_draft *draft)
 {
     const st_profile *card = &p->source->devices[ST_CARD];
@@ -117,7 +117,7 @@ static uint64_t owners_sum(const st_plan_device *device)
     return sum;
 }
 
-/* What the owners leave of the block is padding. False: overflow. */
+/* The rest of the block is padding. False: overflow. */
 static bool size_device(st_planner *p, st_draft *draft, uint8_t d)
 {
     st_plan_device *device = &draft->devices[d];
@@ -154,7 +154,7 @@ static void take_from(uint64_t *owner, uint64_t *bytes)
     *bytes -= taken;
 }
 
-/* What does not fit RAM stays on disk, experts first: each is read least often. */
+/* Weights that do not fit in RAM stay on disk, experts first: each is read least often. */
 static void leave_on_disk(st_plan_device *host, uint64_t limit, uint64_t *disk_bytes)
 {
     uint64_t missing = host->planned_bytes > limit ? host->planned_bytes - limit : 0, left = missing;
@@ -227,8 +227,8 @@ static uint64_t room_on_card(const st_planner *p, const st_draft *draft)
     return limit - draft->block_used[ST_CARD];
 }
 
-/* Layers get slots in a fixed order and none is skipped for a smaller one, so that more room never takes a slot away.
- * */
+/* Layers get slots in a fixed order, and no layer is skipped for one with smaller slots. So more memory never means
+ * fewer slots in a layer. */
 void st_draft_fill_slots(const st_planner *p, st_draft *draft)
 {
     draft->slots = draft->more = 0;
