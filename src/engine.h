@@ -14,18 +14,18 @@ struct strata_engine {
     const st_desc *desc;
     const st_binding *binding;
     const st_program *program;
-    st_placement placement; /* the devices as data, and the options */
+    st_placement placement; /* device profiles, and the planner's options */
     st_plan_source source;
     const st_plan *plan;
     st_backends backends;   /* the devices, opened */
-    st_watch watch;         /* counts and records the routing, where that is asked for */
+    st_watch watch;         /* counts and records the routing, if the options ask for it */
     st_trace *warm;         /* a recorded routing that fills the expert slots */
     st_load *load;
-    pthread_mutex_t lock;   /* of the devices, which share one pool, and of all counters; held for a batch at a time */
+    pthread_mutex_t lock;   /* guards the devices, which share a thread pool, and all counters; held for one batch */
     bool taken[ST_SEQUENCES_MAX]; /* which of the plan's sequences have a session; under `lock` */
 };
 
-/* The engine is const to those who read it; its lock is not. */
+/* Callers hold a const engine; the lock inside is still mutable. */
 void st_engine_lock(const strata_engine *engine);
 void st_engine_unlock(const strata_engine *engine);
 

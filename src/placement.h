@@ -1,18 +1,18 @@
-/* Turns the options for devices into device profiles and the planner's options, for strata_plan, the engine and the
- * replay. Knows the options, profiles and the machine; knows no model. */
+/* Converts the device options to device profiles and planner options, for strata_plan, the engine and the replay.
+ * Knows the options, profiles and the machine; knows no model. */
 #ifndef ST_PLACEMENT_H
 #define ST_PLACEMENT_H
 
 #include "backends.h"
 #include "strata.h"
 
-enum { ST_SNAPSHOTS = 4 }; /* kept of a model whose state cannot be rewound */
+enum { ST_SNAPSHOTS = 4 }; /* kept for models with recurrent state, which cannot be rewound */
 
 typedef struct st_placement {
     st_profile devices[ST_DEVICES_MAX]; /* the host, then the GPU */
     uint32_t device_count;
-    const st_backend_row *backend;      /* opens them. A GPU can only be planned for where the row has none */
-    st_load_device gpu;                 /* a GPU that was found, opened; empty: none */
+    const st_backend_row *backend;      /* opens them. If the row has no GPU, a GPU can only be planned for */
+    st_load_device gpu;                 /* the GPU found, open; empty: none found */
     st_plan_options options;
 } st_placement;
 
@@ -21,9 +21,9 @@ typedef enum st_placement_use {
     ST_PLACEMENT_RUN,  /* … is an error (STRATA_DEVICE) */
 } st_placement_use;
 
-/* `threads`: workers of the CPU as it will be opened. Rates of the host come from the stored measurement if there is one
- * and from a profile else. A GPU of this machine is opened, for it tells its own memory: the caller calls
- * st_placement_close, or takes `gpu` out. Without one the model runs on the CPU, and a note says so. */
+/* `threads`: workers of the CPU as it will be opened. Rates of the host come from the saved measurement or, without
+ * one, from a profile. A GPU of this machine is opened, to query its memory: the caller calls st_placement_close, or
+ * takes over `gpu`. Without a GPU the model runs on the CPU, and a note tells the user. */
 strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads, st_placement *out,
                               strata_error *error);
 

@@ -1,7 +1,7 @@
 /* The ledger: device × owner, to the byte. The plan reserves a range and its owner commits it; after
- * loading the ledger is locked, and a commit is an error. A device that can tell its free bytes exactly is asked before
- * and after, so that the plan is compared with the device and not with itself. Owns the numbers and the one allocation
- * per device; knows no model and decides nothing. */
+ * loading the ledger is locked, and a commit is an error. If a device reports its free memory exactly, the
+ * ledger queries it before and after loading, so that the plan is checked against the device. Owns the numbers and the
+ * block of each device; knows no model and decides nothing. */
 #ifndef ST_MEMORY_LEDGER_H
 #define ST_MEMORY_LEDGER_H
 
@@ -17,24 +17,24 @@ typedef void (*st_ledger_trace)(void *context, const char *moment, const char *d
 /* Empty; nothing is reserved. `trace` may be NULL. */
 strata_status st_ledger_new(uint32_t device_count, st_ledger_trace trace, void *context, st_ledger **out,
                             strata_error *error);
-/* Frees every block. STRATA_MEMORY with the device and both numbers where a device has not as many bytes free as before
- * its block was allocated. */
+/* Frees every block. STRATA_MEMORY, with the device and both numbers, if a device then has not as many bytes free as
+ * before its block was allocated. */
 strata_status st_ledger_close(st_ledger *ledger, strata_error *error);
 
 void st_ledger_name(st_ledger *ledger, uint32_t device, const char *name, uint64_t capacity_bytes);
 
-/* Adds what the plan gives an owner. */
+/* Reserves bytes that the plan gives to an owner. */
 void st_ledger_reserve(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 
-/* The device's one block. Freed by st_ledger_close. A block of no bytes is fine. */
+/* Allocates the device's block, which st_ledger_close frees. It may have 0 bytes. */
 strata_status st_ledger_allocate(st_ledger *ledger, uint32_t device, const st_backend *backend, st_device *handle,
                                  uint64_t bytes, bool host_memory, strata_error *error);
 unsigned char *st_ledger_block(const st_ledger *ledger, uint32_t device);
 
-/* Adds what an owner has: a range of the block, or mapped memory. */
+/* Commits bytes to an owner: a range of the block, or mapped memory. */
 void st_ledger_commit(st_ledger *ledger, uint32_t device, st_owner owner, uint64_t bytes);
 
-/* After it a commit is an error, which st_ledger_check reports. */
+/* Later commits are an error, which st_ledger_check reports. */
 void st_ledger_lock(st_ledger *ledger);
 
 void st_ledger_mark(st_ledger *ledger, const char *moment); /* calls trace for every device */

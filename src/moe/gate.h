@@ -1,7 +1,7 @@
-/* The gate: whether exchanges pay. For some events after each exchange that the policy proposes, made or not, it counts
- * the uses of the newcomer and of the victim. Their difference, over the time that a newcomer keeps its slot, is the
- * gain of an upload in hits. Under uniform routing the gain is 0. Uses are counted without uploads too, so a closed
- * gate can open again. Knows experts as numbers, and the number of slots. */
+/* The gate: decides whether exchanges gain more hits than they cost. For some events after each exchange that the
+ * policy proposes, made or not, it counts the uses of the newcomer and of the victim. Their difference, over the time
+ * that a newcomer keeps its slot, is the gain of an upload in hits. Under uniform routing the gain is 0. Uses are
+ * counted without uploads too, so a closed gate can open again. Knows experts as numbers, and the number of slots. */
 #ifndef ST_MOE_GATE_H
 #define ST_MOE_GATE_H
 

@@ -1,12 +1,12 @@
-/* Replays a recorded routing against a cache and gives its hit rate, its uploads and an estimate of the time. One event
- * per token and layer; the prompt warms the cache, decoding counts; an upload has landed at the layer's next event.
- * Knows traces and policies; knows no more of devices than the three rates below. */
+/* Replays a recorded routing against a cache and gives its hit rate, its uploads and an estimate of the time. One
+ * event per token and layer; the prompt warms the cache, decoding counts; an upload counts as landed at the layer's
+ * next event. Knows traces and policies; knows no more of devices than the three rates below. */
 #ifndef ST_MOE_REPLAY_H
 #define ST_MOE_REPLAY_H
 
 #include "moe/trace.h"
 
-/* The GPU reads the trunk and resident experts while the host reads the misses. */
+/* The GPU reads resident experts, and all weights but routed experts, while the host reads the misses. */
 typedef struct st_replay_rates {
     double card, host;       /* bytes per second */
     double handover_seconds; /* per event */
