@@ -23,7 +23,7 @@ static st_arena_block *arena_grow(st_arena *arena, size_t size)
     if (capacity < size) capacity = size;
 
     size_t bytes;
-    if (!st_add_size(capacity, sizeof(st_arena_block), &bytes)) return NULL;
+    if (!st_add_size(capacity, sizeof(st_arena_block), &bytes) || bytes > PTRDIFF_MAX) return NULL;
     st_arena_block *block = st_alloc_zero(1, bytes);
     if (!block) return NULL;
     block->capacity = capacity;
