@@ -6,7 +6,7 @@ enum {
     ST_SCRATCH_ALIGN = 64,
     ST_ACT_BLOCK = 32,      /* elements of int8 activations that share a scale */
     ST_ACT_TILE = 8,        /* tokens whose activations are interleaved in a batch */
-    ST_REFINED = 32,        /* a block with more than 1/32 of its row's squared error is refined, so at most 32 are */
+    ST_REFINED = 16,        /* a block with more than 1/16 of its row's squared error is refined, so at most 16 are */
     ST_STRIP_ROWS = 32,     /* rows of weights that are interleaved in a strip */
     ST_FLOAT_COLUMNS = 32,  /* float GEMM of a batch: columns of a tile */
     ST_FLOAT_STRETCH = 256, /* float GEMM of a batch: elements summed per tile */
