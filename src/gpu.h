@@ -12,7 +12,7 @@ typedef struct st_gpu_options {
 } st_gpu_options;
 
 /* Opens the GPU of a row that has a plugin; the caller closes it. STRATA_DEVICE: no plugin, no driver or no such GPU. The
- * profile's rates are those that `strata devices --probe` has saved, or are measured now. */
+ * profile gets the rates that `strata devices --probe` saved, or measures them. */
 strata_status st_gpu_open(const st_backend_row *row, const st_gpu_options *options, st_load_device *out, st_profile *profile,
                           strata_error *error);
 
