@@ -50,9 +50,10 @@ void cli_name_options(char *text)
         if (!option) continue;
         if (option->short_name) snprintf(name, sizeof name, "-%c", option->short_name);
         else snprintf(name, sizeof name, "--%s", option->name);
-        if (strlen(name) > field) continue; /* no room: the text does not grow */
-        memcpy(at, name, strlen(name));
-        memmove(at + strlen(name), at + field, strlen(at + field) + 1);
+        size_t length = strlen(name);
+        if (length > field) continue; /* no room: the text does not grow */
+        for (size_t i = 0; i < length; i++) at[i] = name[i];
+        memmove(at + length, at + field, strlen(at + field) + 1);
     }
 }
 
