@@ -1,5 +1,5 @@
 /* Every family split between the CPU and a GPU, simulated or the backend of support/mirror.h: the same logits as on the CPU, planned bytes taken to the byte,
- * and nothing left on the card. */
+ * and nothing left on the GPU. */
 #include "support/golden.h"
 
 #include <stdio.h>

@@ -32,7 +32,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void what_it_says_of_itself(void **state)
+static void device_info_states_kernels_and_workers(void **state)
 {
     (void)state;
     const st_backend *cpu = st_backend_cpu();
@@ -46,7 +46,7 @@ static void what_it_says_of_itself(void **state)
     assert_true(info.reads_host_memory);
     assert_true(info.total_bytes > 0 && info.free_bytes <= info.total_bytes);
     assert_true(info.alignment >= 64 && (info.alignment & (info.alignment - 1)) == 0);
-    for (int kind = 0; kind < ST_OP_COUNT; kind++) /* as the host's profile says */
+    for (int kind = 0; kind < ST_OP_COUNT; kind++) /* equals the host's profile */
         assert_true(st_cpu_ref_kernels[kind] && st_cpu_fast_kernels[kind]);
     cpu->close(device);
     cpu->close(NULL);
@@ -93,14 +93,14 @@ static void memory_is_aligned_and_moves(void **state)
         cpu->host_free(device, host);
         cpu->free(device, block);
     }
-    char text[] = "abcdefgh"; /* pieces of one block may overlap */
+    char text[] = "abcdefgh"; /* copies within a block may overlap */
     assert_int_equal(cpu->copy(queue, ST_COPY_WITHIN, text + 2, text, 5, NULL), STRATA_OK);
     assert_string_equal(text, "ababcdeh");
     cpu->queue_free(queue);
     cpu->close(device);
 }
 
-static void events_are_points_in_time(void **state)
+static void events_complete_in_queue_order(void **state)
 {
     (void)state;
     const st_backend *cpu = st_backend_cpu();
@@ -140,7 +140,7 @@ static void *signal_later(void *context)
     return NULL;
 }
 
-static void counters_hand_over(void **state)
+static void counters_synchronise_queues(void **state)
 {
     (void)state;
     const st_backend *cpu = st_backend_cpu();
@@ -155,7 +155,7 @@ static void counters_hand_over(void **state)
     assert_non_null(strstr(error.message, "20000"));
     assert_int_equal(cpu->signal(one, &counter, 2, NULL), STRATA_OK);
     assert_int_equal(counter, 2);
-    assert_int_equal(cpu->wait(two, &counter, 1, 0, NULL), STRATA_OK); /* past it already */
+    assert_int_equal(cpu->wait(two, &counter, 1, 0, NULL), STRATA_OK); /* the counter has already passed 1 */
     assert_int_equal(cpu->wait(two, &counter, 2, 0, NULL), STRATA_OK);
     pthread_t thread;
     hand_over h = {one, &counter};
@@ -171,7 +171,7 @@ static void counters_hand_over(void **state)
 
 enum { WIDTH = 5, ROWS = 4 };
 
-static void a_segment_runs_for_every_batch(void **state)
+static void a_prepared_segment_runs_repeatedly(void **state)
 {
     (void)state;
     const st_backend *cpu = st_backend_cpu();
@@ -212,7 +212,7 @@ static void a_segment_runs_for_every_batch(void **state)
     cpu->close(device);
 }
 
-static void memory_that_is_not_there(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     const st_backend *cpu = st_backend_cpu();
@@ -246,10 +246,10 @@ static void memory_that_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_says_of_itself),    cmocka_unit_test(kernels_by_name),
-        cmocka_unit_test(memory_is_aligned_and_moves), cmocka_unit_test(events_are_points_in_time),
-        cmocka_unit_test(counters_hand_over),        cmocka_unit_test(a_segment_runs_for_every_batch),
-        cmocka_unit_test(memory_that_is_not_there),
+        cmocka_unit_test(device_info_states_kernels_and_workers), cmocka_unit_test(kernels_by_name),
+        cmocka_unit_test(memory_is_aligned_and_moves), cmocka_unit_test(events_complete_in_queue_order),
+        cmocka_unit_test(counters_synchronise_queues), cmocka_unit_test(a_prepared_segment_runs_repeatedly),
+        cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("backend", tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 /* ---- statuses --------------------------------------------------------------------------------------------------- */
 
-static void every_status_has_a_row(void **state)
+static void every_status_has_a_name_and_an_exit_code(void **state)
 {
     (void)state;
     for (int i = 0; i < STRATA_STATUS_COUNT; i++) {
@@ -102,7 +102,7 @@ static void a_long_error_is_cut_between_code_points(void **state)
     }
 }
 
-static void a_memory_error_names_what_and_how_much(void **state)
+static void a_memory_error_names_the_object_and_its_bytes(void **state)
 {
     (void)state;
     strata_error error;
@@ -113,7 +113,7 @@ static void a_memory_error_names_what_and_how_much(void **state)
     assert_true(error.hint[0] != '\0');
 }
 
-static void a_prefix_goes_in_front(void **state)
+static void a_prefix_is_prepended_to_the_message(void **state)
 {
     (void)state;
     strata_error error;
@@ -178,7 +178,7 @@ static void alignment_rounds_up_and_is_checked(void **state)
     assert_int_equal(st_align_up(48, 24), 48);
 }
 
-static void ranges_follow_each_other(void **state)
+static void ranges_are_consecutive(void **state)
 {
     (void)state;
     size_t end = 0, offset = 7;
@@ -264,7 +264,7 @@ static void allocations_fail_on_demand(void **state)
     st_fault_arm(ST_FAULT_ALLOC, 0, false);
     assert_int_equal(failed_calls(), 0);
     assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
-    /* Kinds do not mix. */
+    /* Each kind of fault has its own counter. */
     st_fault_arm(ST_FAULT_FILE, 1, true);
     assert_int_equal(failed_calls(), 0);
     st_fault_arm(ST_FAULT_FILE, 0, false);
@@ -283,7 +283,7 @@ static void a_failed_realloc_keeps_the_block(void **state)
 
 /* ---- arenas ----------------------------------------------------------------------------------------------------- */
 
-static void an_arena_gives_zeroed_aligned_memory_apart(void **state)
+static void arena_blocks_are_zeroed_aligned_and_disjoint(void **state)
 {
     (void)state;
     st_arena arena = {0};
@@ -307,7 +307,7 @@ static void an_arena_gives_zeroed_aligned_memory_apart(void **state)
     st_arena_free(&arena);
     assert_null(arena.blocks);
     assert_int_equal(arena.used_bytes, 0);
-    assert_non_null(st_arena_alloc(&arena, 1, 1)); /* usable again */
+    assert_non_null(st_arena_alloc(&arena, 1, 1)); /* the arena is usable again */
     st_arena_free(&arena);
     st_arena_free(&arena);
 }
@@ -338,7 +338,7 @@ static void an_arena_survives_a_failure(void **state)
     assert_int_equal(arena.used_bytes, 0);
     assert_non_null(st_arena_alloc(&arena, 1, 16));
     st_fault_arm(ST_FAULT_ALLOC, 1, true);
-    assert_non_null(st_arena_alloc(&arena, 1, 16)); /* there is room */
+    assert_non_null(st_arena_alloc(&arena, 1, 16)); /* fits into the current chunk */
     assert_null(st_arena_alloc(&arena, 1, 1 << 20));
     assert_null(st_arena_copy(&arena, "x", 100000));
     st_fault_arm(ST_FAULT_ALLOC, 0, false);
@@ -366,7 +366,7 @@ static void a_buffer_grows(void **state)
     assert_null(buf.data);
     assert_int_equal(buf.length, 0);
     st_free(text);
-    text = st_buf_take(&buf, NULL); /* an empty one gives an empty text */
+    text = st_buf_take(&buf, NULL); /* an empty buffer gives an empty string */
     assert_string_equal(text, "");
     st_free(text);
     st_buf_free(&buf);
@@ -389,7 +389,7 @@ static void a_failed_buffer_stays_failed(void **state)
     size_t length = 55;
     assert_null(st_buf_take(&buf, &length));
     assert_int_equal(length, 55);
-    assert_null(buf.data); /* nothing is owed */
+    assert_null(buf.data); /* nothing is left to free */
     assert_false(buf.failed);
 }
 
@@ -420,28 +420,19 @@ static void views_compare_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_status_has_a_row),
+        cmocka_unit_test(every_status_has_a_name_and_an_exit_code),
         cmocka_unit_test(exit_codes_are_the_documented_ones),
-        cmocka_unit_test(a_status_out_of_range_is_a_runtime_error),
-        cmocka_unit_test(an_error_carries_message_and_hint),
-        cmocka_unit_test(an_error_may_be_null),
-        cmocka_unit_test(control_characters_in_an_error_are_replaced),
+        cmocka_unit_test(a_status_out_of_range_is_a_runtime_error), cmocka_unit_test(an_error_carries_message_and_hint),
+        cmocka_unit_test(an_error_may_be_null), cmocka_unit_test(control_characters_in_an_error_are_replaced),
         cmocka_unit_test(a_long_error_is_cut_between_code_points),
-        cmocka_unit_test(a_memory_error_names_what_and_how_much),
-        cmocka_unit_test(a_prefix_goes_in_front),
-        cmocka_unit_test(sums_and_products_are_checked),
-        cmocka_unit_test(alignment_rounds_up_and_is_checked),
-        cmocka_unit_test(ranges_follow_each_other),
-        cmocka_unit_test(powers_of_two),
-        cmocka_unit_test(the_allocator_checks_products),
-        cmocka_unit_test(allocations_fail_on_demand),
-        cmocka_unit_test(a_failed_realloc_keeps_the_block),
-        cmocka_unit_test(an_arena_gives_zeroed_aligned_memory_apart),
-        cmocka_unit_test(an_arena_checks_sizes),
-        cmocka_unit_test(an_arena_survives_a_failure),
-        cmocka_unit_test(a_buffer_grows),
-        cmocka_unit_test(a_failed_buffer_stays_failed),
-        cmocka_unit_test(a_buffer_checks_sizes),
+        cmocka_unit_test(a_memory_error_names_the_object_and_its_bytes),
+        cmocka_unit_test(a_prefix_is_prepended_to_the_message), cmocka_unit_test(sums_and_products_are_checked),
+        cmocka_unit_test(alignment_rounds_up_and_is_checked), cmocka_unit_test(ranges_are_consecutive),
+        cmocka_unit_test(powers_of_two), cmocka_unit_test(the_allocator_checks_products),
+        cmocka_unit_test(allocations_fail_on_demand), cmocka_unit_test(a_failed_realloc_keeps_the_block),
+        cmocka_unit_test(arena_blocks_are_zeroed_aligned_and_disjoint), cmocka_unit_test(an_arena_checks_sizes),
+        cmocka_unit_test(an_arena_survives_a_failure), cmocka_unit_test(a_buffer_grows),
+        cmocka_unit_test(a_failed_buffer_stays_failed), cmocka_unit_test(a_buffer_checks_sizes),
         cmocka_unit_test(views_compare_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

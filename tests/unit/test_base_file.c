@@ -78,7 +78,7 @@ static void only_regular_files_are_mapped(void **state)
     assert_int_equal(st_file_map(folder, &mapping, &error), STRATA_FILE);
     assert_non_null(strstr(error.message, "a directory"));
     assert_int_equal(st_file_map("/dev/null", &mapping, &error), STRATA_FILE);
-    assert_int_equal(mapping.size, 77); /* left alone */
+    assert_int_equal(mapping.size, 77); /* unchanged */
     assert_int_equal(st_file_map("/nonexistent/x.gguf", &mapping, NULL), STRATA_FILE);
     assert_int_equal(st_file_read("/nonexistent/x.txt", 10, &buf, &error), STRATA_FILE);
     assert_int_equal(st_file_read(folder, 10, &buf, &error), STRATA_FILE);

@@ -43,7 +43,7 @@ static void invalid_code_points_are_encoded_as_the_replacement(void **state)
 }
 
 /* The Unicode standard's table 3-8 and its neighbours: each maximal part becomes one U+FFFD (shown as *). */
-static void invalid_parts_are_replaced_as_unicode_says(void **state)
+static void invalid_parts_are_replaced_as_unicode_specifies(void **state)
 {
     (void)state;
     static const struct {
@@ -75,7 +75,7 @@ static void invalid_parts_are_replaced_as_unicode_says(void **state)
     }
 }
 
-static void the_valid_prefix_ends_at_the_first_fault(void **state)
+static void the_valid_prefix_ends_at_the_first_invalid_byte(void **state)
 {
     (void)state;
     assert_int_equal(st_utf8_valid_prefix("", 0), 0);
@@ -84,7 +84,7 @@ static void the_valid_prefix_ends_at_the_first_fault(void **state)
     assert_int_equal(st_utf8_valid_prefix("a\0b", 3), 3);
 }
 
-static void a_tail_is_unfinished_only_if_it_can_be_finished(void **state)
+static void a_tail_is_unfinished_only_if_it_can_be_completed(void **state)
 {
     (void)state;
     assert_int_equal(st_utf8_unfinished_tail("", 0), 0);
@@ -99,7 +99,7 @@ static void a_tail_is_unfinished_only_if_it_can_be_finished(void **state)
 }
 
 /* Random bytes: repair always gives valid text, and repairing in two parts at an unfinished tail gives the same. */
-static void random_bytes_are_repaired_alike_in_parts(void **state)
+static void repairing_in_parts_gives_the_same_text(void **state)
 {
     (void)state;
     uint64_t seed = 12345;
@@ -127,7 +127,7 @@ static void random_bytes_are_repaired_alike_in_parts(void **state)
     }
 }
 
-static void repair_reports_a_lack_of_memory(void **state)
+static void repair_reports_failed_allocations(void **state)
 {
     (void)state;
     st_buf out = {0};
@@ -164,7 +164,7 @@ static void a_map_finds_what_was_added(void **state)
     st_free(keys);
 }
 
-static void an_existing_value_stays(void **state)
+static void adding_an_existing_key_keeps_its_value(void **state)
 {
     (void)state;
     st_map map = {0};
@@ -197,7 +197,7 @@ static void a_failed_allocation_leaves_the_map_unchanged(void **state)
     assert_false(st_map_reserve(&map, SIZE_MAX));
     assert_false(st_map_reserve(&map, SIZE_MAX / 2));
     uint32_t added = 0;
-    st_fault_arm(ST_FAULT_ALLOC, 2, true); /* the first table is granted, its growth is not */
+    st_fault_arm(ST_FAULT_ALLOC, 2, true); /* the first table is allocated, growing it fails */
     while (added < 26 && st_map_add(&map, (st_str){letters + added, 1}, added) == ST_MAP_ADDED) added++;
     st_fault_arm(ST_FAULT_ALLOC, 0, false);
     assert_in_range(added, 1, 25);
@@ -243,16 +243,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scalar_value_round_trips),
         cmocka_unit_test(invalid_code_points_are_encoded_as_the_replacement),
-        cmocka_unit_test(invalid_parts_are_replaced_as_unicode_says),
-        cmocka_unit_test(the_valid_prefix_ends_at_the_first_fault),
-        cmocka_unit_test(a_tail_is_unfinished_only_if_it_can_be_finished),
-        cmocka_unit_test(random_bytes_are_repaired_alike_in_parts),
-        cmocka_unit_test(repair_reports_a_lack_of_memory),
-        cmocka_unit_test(a_map_finds_what_was_added),
-        cmocka_unit_test(an_existing_value_stays),
+        cmocka_unit_test(invalid_parts_are_replaced_as_unicode_specifies),
+        cmocka_unit_test(the_valid_prefix_ends_at_the_first_invalid_byte),
+        cmocka_unit_test(a_tail_is_unfinished_only_if_it_can_be_completed),
+        cmocka_unit_test(repairing_in_parts_gives_the_same_text), cmocka_unit_test(repair_reports_failed_allocations),
+        cmocka_unit_test(a_map_finds_what_was_added), cmocka_unit_test(adding_an_existing_key_keeps_its_value),
         cmocka_unit_test(empty_keys_and_keys_with_nul_are_keys),
-        cmocka_unit_test(a_failed_allocation_leaves_the_map_unchanged),
-        cmocka_unit_test(reserving_keeps_the_entries),
+        cmocka_unit_test(a_failed_allocation_leaves_the_map_unchanged), cmocka_unit_test(reserving_keeps_the_entries),
         cmocka_unit_test(the_hash_depends_on_every_byte_and_the_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

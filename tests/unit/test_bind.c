@@ -1,5 +1,5 @@
-/* src/model/bind.c: which tensors a model must have, in which shapes; and that the ways a file may keep its experts
- * compute the same. */
+/* src/model/bind.c: the tensors a model must have and their shapes; and that every layout of experts in a file computes
+ * the same. */
 #include "support/gguf_copy.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ static bool is_optional(const char *family, const char *name)
     return false;
 }
 
-static void every_tensor_is_missed(void **state)
+static void every_missing_tensor_is_an_error(void **state)
 {
     const char *family = *state;
     gguf_copy copy;
@@ -115,7 +115,7 @@ static void every_tensor_is_bound_once(void **state)
     golden_close(&g);
 }
 
-static void one_layer_more_or_less(void **state)
+static void a_wrong_layer_count_is_an_error(void **state)
 {
     const char *family = *state;
     golden g;
@@ -124,7 +124,7 @@ static void one_layer_more_or_less(void **state)
     golden_close(&g);
     gguf_copy copy;
     char name[96];
-    bool arrays = strncmp(family, "gemma4", 6) == 0; /* their arrays say how many layers there are */
+    bool arrays = strncmp(family, "gemma4", 6) == 0; /* the length of their arrays is checked against the layer count */
     if (!arrays) {
         gguf_copy_open(&copy, family);
         gguf_copy_set_u32(&copy, ".block_count", blocks + 1);
@@ -142,7 +142,7 @@ static void one_layer_more_or_less(void **state)
 
 /* ---- single cases ------------------------------------------------------------------------------------------------ */
 
-static void a_tensor_nobody_asked_for(void **state)
+static void unused_tensors_are_ignored(void **state)
 {
     (void)state;
     gguf_copy copy;
@@ -151,14 +151,14 @@ static void a_tensor_nobody_asked_for(void **state)
     uint64_t ne[2] = {7, 3};
     gguf_copy_add(&copy, "blk.0.mystery.weight", ST_TYPE_F32, 2, ne, NULL);
     gguf_copy_add(&copy, "mystery", ST_TYPE_F32, 2, ne, NULL);
-    gguf_copy_find(&copy, "output_norm.weight")->dim_count = 3; /* trailing ones do not matter */
+    gguf_copy_find(&copy, "output_norm.weight")->dim_count = 3; /* trailing dimensions of 1 are ignored */
     gguf_copy_finish(&copy, true);
     if (bind_copy(&copy, &error) != STRATA_OK) fail_msg("%s", error.message);
     gguf_copy_close(&copy);
 }
 
-/* Keys stand for values only where they are as long: the cache has no room for more. */
-static void short_values_need_a_tensor(void **state)
+/* Keys may serve as values only if both have the same length: the KV cache has no room for more. */
+static void values_shorter_than_keys_need_their_own_tensor(void **state)
 {
     (void)state;
     gguf_copy copy;
@@ -168,8 +168,8 @@ static void short_values_need_a_tensor(void **state)
     gguf_copy_close(&copy);
 }
 
-/* Layers with heads of other sizes rotate other numbers of pairs: the factors must cover all. */
-static void factors_for_the_largest_head(void **state)
+/* Layers may have heads of different sizes: RoPE factors must cover the pairs of the largest. */
+static void rope_factors_cover_the_largest_head(void **state)
 {
     (void)state;
     gguf_copy copy;
@@ -242,7 +242,7 @@ static void split_experts(gguf_copy *copy)
         }
 }
 
-static void experts_one_by_one(void **state)
+static void one_tensor_per_expert_computes_the_same(void **state)
 {
     (void)state;
     golden g;
@@ -255,7 +255,7 @@ static void experts_one_by_one(void **state)
     golden_close(&g);
 }
 
-static void experts_one_by_one_are_checked(void **state)
+static void one_tensor_per_expert_is_checked(void **state)
 {
     (void)state;
     gguf_copy copy;
@@ -283,7 +283,7 @@ static void experts_one_by_one_are_checked(void **state)
 }
 
 /* Gate and up in one tensor, or the other way round. */
-static void experts_fused(void **state)
+static void fused_gate_and_up_compute_the_same(void **state)
 {
     (void)state;
     golden g;
@@ -315,7 +315,7 @@ static void experts_fused(void **state)
 }
 
 /* A model of one expert is the dense model of that expert's matrices. */
-static void one_expert_is_dense(void **state)
+static void one_expert_equals_a_dense_layer(void **state)
 {
     (void)state;
     golden g, dense_model;
@@ -351,7 +351,7 @@ static void one_expert_is_dense(void **state)
 }
 
 /* Biases are optional where the family does not ask for them: zeros change nothing, others do. */
-static void optional_biases(void **state)
+static void optional_biases_are_added(void **state)
 {
     (void)state;
     static const struct { const char *name; uint64_t width; } biases[] = {
@@ -376,7 +376,7 @@ static void optional_biases(void **state)
 }
 
 /* An output matrix of its own that is the embedding computes what a tied one does; factors of one change nothing. */
-static void tied_output_and_unit_factors(void **state)
+static void tied_output_and_unit_factors_change_nothing(void **state)
 {
     (void)state;
     golden g;
@@ -401,10 +401,10 @@ static void tied_output_and_unit_factors(void **state)
 int main(void)
 {
     static const struct { const char *name; CMUnitTestFunction run; } kinds[] = {
-        {"missing", every_tensor_is_missed},
+        {"missing", every_missing_tensor_is_an_error},
         {"shapes", every_shape_is_checked},
         {"bound", every_tensor_is_bound_once},
-        {"layers", one_layer_more_or_less},
+        {"layers", a_wrong_layer_count_is_an_error},
     };
     enum { KINDS = sizeof kinds / sizeof *kinds };
     static char names[FAMILIES * KINDS][64];
@@ -417,11 +417,11 @@ int main(void)
                                            .initial_state = (void *)(uintptr_t)families[f]};
         }
     const struct CMUnitTest singles[] = {
-        cmocka_unit_test(a_tensor_nobody_asked_for),   cmocka_unit_test(short_values_need_a_tensor),
-        cmocka_unit_test(factors_for_the_largest_head), cmocka_unit_test(experts_one_by_one),
-        cmocka_unit_test(experts_one_by_one_are_checked), cmocka_unit_test(experts_fused),
-        cmocka_unit_test(one_expert_is_dense),         cmocka_unit_test(optional_biases),
-        cmocka_unit_test(tied_output_and_unit_factors),
+        cmocka_unit_test(unused_tensors_are_ignored), cmocka_unit_test(values_shorter_than_keys_need_their_own_tensor),
+        cmocka_unit_test(rope_factors_cover_the_largest_head),
+        cmocka_unit_test(one_tensor_per_expert_computes_the_same), cmocka_unit_test(one_tensor_per_expert_is_checked),
+        cmocka_unit_test(fused_gate_and_up_compute_the_same), cmocka_unit_test(one_expert_equals_a_dense_layer),
+        cmocka_unit_test(optional_biases_are_added), cmocka_unit_test(tied_output_and_unit_factors_change_nothing),
     };
     for (size_t i = 0; i < sizeof singles / sizeof *singles; i++) tests[n++] = singles[i];
     return _cmocka_run_group_tests("bind", tests, n, NULL, NULL);

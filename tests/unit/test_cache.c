@@ -46,7 +46,7 @@ static void fill(rig *r)
     for (uint32_t i = 0; i < r->answer.upload_count; i++) st_cache_filled(r->cache, 0, r->answer.uploads[i].slot);
 }
 
-/* Asks for these, and all copies end before the next event. */
+/* Requests these experts; all copies end before the next event. */
 #define ASK(r, ...)                                                                            \
     do {                                                                                       \
         const uint32_t asked_[] = {__VA_ARGS__};                                               \
@@ -67,7 +67,7 @@ static void expect_in(const rig *r, const char *experts)
     }
 }
 
-static void least_recently_used(void **state)
+static void lru_evicts_the_least_recently_used(void **state)
 {
     (void)state;
     rig r = open_rig(options_of("lru", 4, 2));
@@ -86,7 +86,7 @@ static void least_recently_used(void **state)
     st_cache_free(r.cache);
 }
 
-/* What an event uses it cannot evict, even where that leaves misses without a slot. */
+/* An event cannot evict an expert that it uses, even if that leaves misses without a slot. */
 static void an_event_does_not_evict_its_own_experts(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void an_event_does_not_evict_its_own_experts(void **state)
     assert_int_equal(r.answer.no_room, 2);
     assert_int_equal(r.answer.upload_count, 0);
     assert_true(r.answer.slot[0] < 0 && r.answer.slot[1] < 0 && r.answer.slot[2] >= 0 && r.answer.slot[3] >= 0);
-    ASK(&r, 2, 3, 4, 5); /* more than there are slots: as many as there are */
+    ASK(&r, 2, 3, 4, 5); /* more misses than slots: one upload for each slot */
     assert_int_equal(r.answer.upload_count, 2);
     assert_int_equal(r.answer.no_room, 2);
     expect_in(&r, "23");
@@ -112,43 +112,43 @@ static void a_slot_being_written_is_neither_a_hit_nor_a_victim(void **state)
     ask_weighed(&r, 1, &a, NULL);
     uint32_t slot = r.answer.uploads[0].slot;
     assert_int_equal(st_cache_slot_of(r.cache, 0, a), -1);
-    ask_weighed(&r, 1, &a, NULL); /* still under way: a miss, and no second copy */
+    ask_weighed(&r, 1, &a, NULL); /* still being copied: a miss, and no second copy */
     assert_int_equal(r.answer.misses, 1);
     assert_int_equal(r.answer.coming, 1);
     assert_int_equal(r.answer.upload_count, 0);
     ask_weighed(&r, 1, &b, NULL);
     uint32_t other = r.answer.uploads[0].slot;
     assert_int_not_equal(slot, other);
-    ask_weighed(&r, 1, &c, NULL); /* both are being written: neither can be given up */
+    ask_weighed(&r, 1, &c, NULL); /* both are being written: neither can be evicted */
     assert_int_equal(r.answer.no_room, 1);
     st_cache_filled(r.cache, 0, slot);
     assert_int_equal(st_cache_slot_of(r.cache, 0, a), slot);
     st_cache_failed(r.cache, 0, other);
     assert_int_equal(st_cache_slot_of(r.cache, 0, b), -1);
-    st_cache_filled(r.cache, 0, other); /* too late: it is empty */
+    st_cache_filled(r.cache, 0, other); /* too late: the slot is empty */
     assert_int_equal(st_cache_slot_of(r.cache, 0, b), -1);
     ask_weighed(&r, 1, &b, NULL);
     assert_int_equal(r.answer.uploads[0].slot, other);
     assert_int_equal(r.answer.uploads[0].evicted, -1);
     fill(&r);
-    st_cache_failed(r.cache, 0, slot); /* lost after it was there */
+    st_cache_failed(r.cache, 0, slot); /* lost after the upload had landed */
     expect_in(&r, "8");
     st_cache_free(r.cache);
 }
 
-static void segments(void **state)
+static void slru_protects_experts_used_twice(void **state)
 {
     (void)state;
-    rig r = open_rig(options_of("slru", 8, 2)); /* two of probation, six protected */
+    rig r = open_rig(options_of("slru", 8, 2)); /* two slots on probation, six protected */
     for (uint32_t i = 0; i < 6; i++) {
         ASK(&r, i);
         ASK(&r, i); /* the second use protects */
     }
-    for (uint32_t i = 6; i < 16; i++) ASK(&r, i); /* passers-by */
+    for (uint32_t i = 6; i < 16; i++) ASK(&r, i); /* used once each */
     expect_in(&r, "012345ef");
     st_cache_free(r.cache);
 
-    /* With no more slots than a token asks for, probation is all of them, and newcomers get in. */
+    /* With no more slots than a token uses experts, all slots are on probation, so new experts are admitted. */
     r = open_rig(options_of("slru", 2, 2));
     ASK(&r, 0, 1);
     ASK(&r, 0, 1);
@@ -157,7 +157,7 @@ static void segments(void **state)
     st_cache_free(r.cache);
 }
 
-static void uses_decay(void **state)
+static void lfu_counts_decay(void **state)
 {
     (void)state;
     rig r = open_rig(options_of("lfu", 2, 1));
@@ -170,7 +170,7 @@ static void uses_decay(void **state)
     st_cache_free(r.cache);
 }
 
-static void the_default_admits_only_what_is_worth_more(void **state)
+static void the_default_admits_only_more_valuable_experts(void **state)
 {
     (void)state;
     assert_string_equal(st_cache_policy_name(0), "blend");
@@ -187,7 +187,7 @@ static void the_default_admits_only_what_is_worth_more(void **state)
     expect_in(&r, is_in(&r, 0) ? "02" : "12");
     st_cache_free(r.cache);
 
-    /* Of experts that are used as often, those with the larger weights stay; and of newcomers they come first. */
+    /* Among experts used equally often, those with larger router weights stay; new ones are admitted in that order. */
     r = open_rig(options_of(NULL, 2, 4));
     const uint32_t pair[] = {5, 6, 7, 8};
     const float weights[] = {0.1f, 0.2f, 0.3f, 0.4f};
@@ -202,7 +202,7 @@ static void the_default_admits_only_what_is_worth_more(void **state)
     st_cache_free(r.cache);
 }
 
-static void weights_without_information(void **state)
+static void unusable_weights_count_as_equal(void **state)
 {
     (void)state;
     const uint32_t wanted[] = {3, 4};
@@ -219,7 +219,7 @@ static void weights_without_information(void **state)
     }
 }
 
-static void on_the_second_touch(void **state)
+static void admission_on_the_second_touch(void **state)
 {
     (void)state;
     st_cache_options options = options_of("lru", 2, 1);
@@ -232,14 +232,14 @@ static void on_the_second_touch(void **state)
     assert_int_equal(r.answer.unwanted, 1);
     ASK(&r, 2);
     expect_in(&r, "12");
-    ASK(&r, 0); /* it was evicted: that counts anew */
+    ASK(&r, 0); /* evicted: its touches are counted from zero */
     expect_in(&r, "12");
     ASK(&r, 0);
     expect_in(&r, "02");
     st_cache_free(r.cache);
 }
 
-static void a_budget(void **state)
+static void uploads_keep_to_the_budget(void **state)
 {
     (void)state;
     st_cache_options options = options_of("lru", 4, 4);
@@ -279,7 +279,7 @@ static void unspent_budget_is_limited(void **state)
     st_cache_free(r.cache);
 }
 
-static void places(void **state)
+static void experts_are_placed_before_the_first_event(void **state)
 {
     (void)state;
     rig r = open_rig(options_of("lru", 3, 1));
@@ -290,14 +290,14 @@ static void places(void **state)
     assert_int_equal(st_cache_place(r.cache, 0, 8), -1);
     assert_int_equal(st_cache_place(r.cache, 0, EXPERTS), -1);
     ASK(&r, 0);
-    expect_in(&r, "056"); /* what was placed first goes last */
+    expect_in(&r, "056"); /* the expert that was placed first is evicted last */
     ASK(&r, 1);
     expect_in(&r, "015");
     st_cache_free(r.cache);
 }
 
-/* A prediction uploads what is likely enough, and evicts nothing that is likely itself. */
-static void hints(void **state)
+/* A prediction uploads likely experts, and evicts none that is likely itself. */
+static void hints_upload_likely_experts(void **state)
 {
     (void)state;
     for (size_t p = 0; p < st_cache_policy_count(); p++) {
@@ -324,8 +324,8 @@ static void hints(void **state)
     }
 }
 
-/* A batch counts as its tokens: what most of them chose stays, what a long prompt did not choose is forgotten. */
-static void batches(void **state)
+/* A batch counts once per token: experts that most tokens chose stay; a long prompt decays the others. */
+static void batches_are_weighted_by_their_tokens(void **state)
 {
     (void)state;
     rig r = open_rig(options_of(NULL, 2, 2));
@@ -345,7 +345,7 @@ static void batches(void **state)
     st_cache_ask(r.cache, &demand, &r.answer);
     fill(&r);
     expect_in(&r, "45");
-    demand.tokens = UINT32_MAX; /* whatever it was before, this is all that counts */
+    demand.tokens = UINT32_MAX; /* decays everything that came before */
     st_cache_ask(r.cache, &demand, &r.answer);
     assert_int_equal(r.answer.hits, 2);
     st_cache_free(r.cache);
@@ -367,7 +367,7 @@ static void layers_have_their_own_slots(void **state)
     st_cache_free(r.cache);
 }
 
-static void options_that_are_refused(void **state)
+static void invalid_options_are_refused(void **state)
 {
     (void)state;
     st_cache *cache = NULL;
@@ -389,7 +389,7 @@ static void options_that_are_refused(void **state)
     assert_null(cache);
 }
 
-static void allocations_that_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     st_cache_options options = options_of(NULL, 4, 2);
@@ -402,7 +402,7 @@ static void allocations_that_fail(void **state)
         assert_true(status == STRATA_MEMORY || cache);
     }
     assert_true(failures >= 3);
-    /* And an event takes none. */
+    /* An event allocates nothing. */
     rig r = {.cache = cache};
     st_fault_arm(ST_FAULT_ALLOC, 1, true);
     for (uint32_t i = 0; i < 100; i++) ASK(&r, i % 16, (i * 7 + 1) % 16 == i % 16 ? (i + 3) % 16 : (i * 7 + 1) % 16);
@@ -414,22 +414,15 @@ static void allocations_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(least_recently_used),
-        cmocka_unit_test(an_event_does_not_evict_its_own_experts),
+        cmocka_unit_test(lru_evicts_the_least_recently_used), cmocka_unit_test(an_event_does_not_evict_its_own_experts),
         cmocka_unit_test(a_slot_being_written_is_neither_a_hit_nor_a_victim),
-        cmocka_unit_test(segments),
-        cmocka_unit_test(uses_decay),
-        cmocka_unit_test(the_default_admits_only_what_is_worth_more),
-        cmocka_unit_test(weights_without_information),
-        cmocka_unit_test(on_the_second_touch),
-        cmocka_unit_test(a_budget),
-        cmocka_unit_test(unspent_budget_is_limited),
-        cmocka_unit_test(places),
-        cmocka_unit_test(hints),
-        cmocka_unit_test(batches),
-        cmocka_unit_test(layers_have_their_own_slots),
-        cmocka_unit_test(options_that_are_refused),
-        cmocka_unit_test(allocations_that_fail),
+        cmocka_unit_test(slru_protects_experts_used_twice), cmocka_unit_test(lfu_counts_decay),
+        cmocka_unit_test(the_default_admits_only_more_valuable_experts),
+        cmocka_unit_test(unusable_weights_count_as_equal), cmocka_unit_test(admission_on_the_second_touch),
+        cmocka_unit_test(uploads_keep_to_the_budget), cmocka_unit_test(unspent_budget_is_limited),
+        cmocka_unit_test(experts_are_placed_before_the_first_event), cmocka_unit_test(hints_upload_likely_experts),
+        cmocka_unit_test(batches_are_weighted_by_their_tokens), cmocka_unit_test(layers_have_their_own_slots),
+        cmocka_unit_test(invalid_options_are_refused), cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }

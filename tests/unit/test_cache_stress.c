@@ -1,5 +1,5 @@
-/* src/moe/cache.c: a million random events against a second book-keeping, and the gate on routings of its own
- * making. */
+/* src/moe/cache.c: a million random events against a simple model of the cache, and the upload gate on synthetic
+ * routings. */
 #include "support/kit.h"
 
 #include <stdlib.h>
@@ -95,7 +95,7 @@ static void ask(rig *r)
     r->reasons += reasons;
 }
 
-/* A prediction: none is uploaded twice, and nothing likely is evicted. */
+/* A prediction: no expert is uploaded twice, and no likely one is evicted. */
 static void hint(rig *r)
 {
     uint32_t layer = draw(&r->random, LAYERS), likely[EXPERTS_MAX];
@@ -109,7 +109,7 @@ static void hint(rig *r)
     r->hints += a.upload_count;
 }
 
-/* Copies end in any order, some of them badly; slots become empty. */
+/* Copies end in any order, and some fail; their slots become empty. */
 static void disturb(rig *r)
 {
     uint32_t layer = draw(&r->random, LAYERS);
@@ -173,7 +173,7 @@ static void stress(st_cache_options options, uint64_t seed, uint32_t events)
     st_cache_free(r.cache);
 }
 
-static void a_million_events(void **state)
+static void a_million_random_events_keep_the_invariants(void **state)
 {
     (void)state;
     const double budgets[] = {-1.0, 0.3, 2.0}, costs[] = {0.0, 0.5};
@@ -213,7 +213,7 @@ static double uploads_of(st_cache *cache, uint64_t *random, bool local, uint32_t
     return (double)uploads / events;
 }
 
-static void uploads_stop_where_they_do_not_pay(void **state)
+static void the_gate_stops_uploads_that_cost_too_much(void **state)
 {
     (void)state;
     const uint32_t experts = WIDE, slots = HELD;
@@ -233,7 +233,7 @@ static void uploads_stop_where_they_do_not_pay(void **state)
             if (local < 0.05 || again < 0.1) fail_msg("%s: local: %g, %g uploads", options.policy, local, again);
             if (uniform > 0.3) fail_msg("%s: uniform again: %g uploads", options.policy, uniform);
             st_cache_free(cache);
-            /* Without a cost the same routing never rests, but for the policy's own doubts. */
+            /* Without a cost the gate stays open: only the policy's admission limits uploads. */
             options.upload_cost = 0.0;
             options.policy = "lru";
             assert_int_equal(st_cache_new(&options, &cache, NULL), STRATA_OK);
@@ -246,8 +246,8 @@ static void uploads_stop_where_they_do_not_pay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_million_events),
-        cmocka_unit_test(uploads_stop_where_they_do_not_pay),
+        cmocka_unit_test(a_million_random_events_keep_the_invariants),
+        cmocka_unit_test(the_gate_stops_uploads_that_cost_too_much),
     };
     return cmocka_run_group_tests_name("cache stress", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* src/backend/sim/clock.c and share.c: virtual time against times worked out by hand, and what must hold of any. */
+/* src/backend/sim/clock.c and share.c: virtual time against times computed by hand, and invariants of any schedule. */
 #include "support/kit.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "backend/sim/share.h"
 #include "base/fault.h"
 
-/* Round numbers: a card of 100 bytes and 1000 operations a second, a link of 25, DRAM of 60. */
+/* Round numbers: a GPU of 100 bytes and 1000 operations a second, a link of 25, DRAM of 60. */
 static const double rates[ST_RESOURCE_COUNT] = {
     [ST_RESOURCE_DEVICE_MEMORY] = 100, [ST_RESOURCE_DEVICE_OPS] = 1000, [ST_RESOURCE_LINK_UP] = 25,
     [ST_RESOURCE_LINK_DOWN] = 20,      [ST_RESOURCE_HOST_DRAM] = 60,    [ST_RESOURCE_CPU_OPS] = 500,
@@ -68,12 +68,12 @@ static st_demand up(double bytes)
 typedef struct note {
     st_clock *clock;
     double started, ended;
-    int order;      /* of its end among all */
+    int order;      /* rank of its end among all commands */
     int drops;
     strata_status result;
-    int phases;     /* of a command with several: so many, a second of device memory each … */
+    int phases;     /* number of phases, each a second of device memory … */
     int next_phase;
-    double latency; /* … the first one later by this */
+    double latency; /* … after this delay before the first */
 } note;
 
 static int ends;
@@ -133,7 +133,7 @@ static void a_copy_and_the_cpu_share_dram(void **state)
     check_seconds("CPU", work.pace, 35.0 / 60);
 }
 
-static void equals_share_equally(void **state)
+static void equal_commands_share_equally(void **state)
 {
     (void)state;
     st_share a = {.usage = {[ST_RESOURCE_DEVICE_MEMORY] = 100}}, b = a, c = a;
@@ -149,7 +149,7 @@ static void equals_share_equally(void **state)
     check_seconds("c", c.pace, 0.4);
 }
 
-static void a_slowed_command_leaves_its_other_resource(void **state)
+static void a_slowed_command_frees_its_other_resource(void **state)
 {
     (void)state;
     /* a is one of three on device memory: a third. Of the link it then takes a third, and d gets two thirds. */
@@ -175,7 +175,7 @@ static uint32_t random_below(uint32_t count)
     return (uint32_t)(random_real() * count);
 }
 
-/* Usage of everybody, on one resource. */
+/* The use of one resource by all commands. */
 static double sum_of(const st_share *shares, uint32_t count, int resource)
 {
     double sum = 0;
@@ -202,7 +202,7 @@ static void share_some(st_share *shares, uint32_t count)
     st_share_out(rates, list, count);
 }
 
-/* From whole rates down to next to nothing. */
+/* From full rates down to almost zero. */
 static double random_usage(int resource)
 {
     return rates[resource] * pow(random_real(), 1 + 12 * random_below(2));
@@ -250,7 +250,7 @@ static void one_resource_is_shared_equally(void **state)
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
-static void a_command_alone_takes_its_slowest_resource(void **state)
+static void a_single_command_runs_at_its_slowest_resource(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -285,12 +285,12 @@ static void the_host_works_while_a_copy_runs(void **state)
     double seconds = -1;
     assert_true(st_clock_reached(clock, point, &seconds));
     check_seconds("point", seconds, 4);
-    wait_for(clock, point); /* long past: takes no time */
+    wait_for(clock, point); /* already reached: takes no time */
     check_seconds("now", st_clock_now(clock), 4 + 70.0 / 60);
     st_clock_free(clock);
 }
 
-static void latency_takes_nothing_from_others(void **state)
+static void latency_uses_no_resource(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -307,7 +307,7 @@ static void latency_takes_nothing_from_others(void **state)
     st_clock_free(clock);
 }
 
-static void chains_of_queues(void **state)
+static void queues_wait_for_each_other(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -334,7 +334,7 @@ static void chains_of_queues(void **state)
     st_clock_free(clock);
 }
 
-static void events_of_one_moment_are_ordered(void **state)
+static void simultaneous_events_are_ordered(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -342,7 +342,7 @@ static void events_of_one_moment_are_ordered(void **state)
     note notes[3], next;
     ends = 0;
     for (int i = 2; i >= 0; i--) push(clock, queues[i], memory(100), &notes[i]);
-    push(clock, queues[0], memory(0), &next); /* begins after the others ended */
+    push(clock, queues[0], memory(0), &next); /* starts after the others ended */
     wait_for(clock, new_point(clock, queues[0]));
     for (int i = 0; i < 3; i++) {
         check_seconds("each", notes[i].ended, 3);
@@ -353,7 +353,7 @@ static void events_of_one_moment_are_ordered(void **state)
     st_clock_free(clock);
 }
 
-static void phases_follow_each_other(void **state)
+static void phases_run_in_order(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -375,7 +375,7 @@ static void phases_follow_each_other(void **state)
     st_clock_free(clock);
 }
 
-static void points_of_an_idle_queue(void **state)
+static void points_of_an_idle_queue_have_passed(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -389,7 +389,7 @@ static void points_of_an_idle_queue(void **state)
     st_clock_forget(clock, point);
     assert_false(st_clock_reached(clock, point, &seconds));
     uint64_t again = new_point(clock, queue);
-    assert_true(again != point); /* the old number says nothing of the new point */
+    assert_true(again != point); /* a new point gets a new number */
     assert_false(st_clock_reached(clock, point, &seconds));
     assert_int_equal(st_clock_wait(clock, point, 0, NULL), STRATA_DEVICE);
     assert_int_equal(st_clock_depend(clock, queue, point, NULL), STRATA_DEVICE);
@@ -414,7 +414,7 @@ static void waits_that_cannot_end_are_errors(void **state)
     assert_int_equal(st_clock_depend(clock, b, after, NULL), STRATA_OK);
     push(clock, b, memory(1), &never_b);
     uint64_t end = new_point(clock, b);
-    wait_for(clock, end); /* no circle yet: b's point came before */
+    wait_for(clock, end); /* no deadlock yet: b's point was recorded before */
     assert_int_equal(never_b.drops, 1);
 
     uint32_t c = new_queue(clock);
@@ -424,7 +424,7 @@ static void waits_that_cannot_end_are_errors(void **state)
     assert_int_equal(st_clock_depend(clock, a, promised, NULL), STRATA_OK);
     push(clock, a, memory(100), &stuck);
     uint64_t lost = new_point(clock, a);
-    st_clock_queue_free(clock, c); /* what it promised will never be */
+    st_clock_queue_free(clock, c); /* its points will never be reached */
     assert_int_equal(first.drops, 1);
     assert_int_equal(st_clock_wait(clock, promised, 0, &error), STRATA_DEVICE);
     assert_non_null(strstr(error.message, "freed"));
@@ -477,7 +477,7 @@ static strata_status set(void *context, strata_error *error)
     return STRATA_OK;
 }
 
-static void conditions_and_patience(void **state)
+static void a_wait_for_a_condition_times_out(void **state)
 {
     (void)state;
     strata_error error;
@@ -498,7 +498,7 @@ static void conditions_and_patience(void **state)
     check_seconds("patience", st_clock_now(clock), 6);
     st_clock_queue_free(clock, a);
 
-    /* The host's own. */
+    /* Commands of the host. */
     signal.context = &other;
     assert_int_equal(st_clock_push(clock, b, &signal, NULL), STRATA_OK);
     assert_int_equal(st_clock_wait_until(clock, is_set, &other, 1, &error), STRATA_DEVICE);
@@ -512,7 +512,7 @@ static void conditions_and_patience(void **state)
     st_clock_free(clock);
 }
 
-/* --- whatever happens --------------------------------------------------------------------------------------------- */
+/* --- invariants --------------------------------------------------------------------------------------------------- */
 
 enum { QUEUES = 4, COMMANDS = 60, POINTS = 30 };
 
@@ -538,7 +538,7 @@ static st_demand random_demand(void)
     return demand;
 }
 
-/* Commands, points and waits as they come; sums what was asked of each resource. */
+/* Random commands, points and waits; sums the demand on each resource. */
 static void tell(unsigned seed, story *s)
 {
     random_state = seed;
@@ -568,13 +568,13 @@ static void tell(unsigned seed, story *s)
     }
     for (int i = 0; i < QUEUES; i++) wait_for(clock, new_point(clock, queues[i]));
     s->end = st_clock_now(clock);
-    assert_true(s->end <= longest * (1 + 1e-9)); /* sharing never costs: in the worst case one after the other */
+    assert_true(s->end <= longest * (1 + 1e-9)); /* sharing is never slower than running one command after the other */
     for (int r = 0; r < ST_RESOURCE_COUNT; r++) /* no resource gives more than its rate */
         assert_true(asked[r] / rates[r] <= s->end * (1 + 1e-9));
     st_clock_free(clock);
 }
 
-static void random_commands_keep_the_rules(void **state)
+static void random_commands_keep_the_invariants(void **state)
 {
     (void)state;
     static story s, again;
@@ -594,7 +594,7 @@ static void random_commands_keep_the_rules(void **state)
     }
 }
 
-static void nothing_grows_with_time(void **state)
+static void memory_use_is_constant(void **state)
 {
     (void)state;
     st_clock *clock = new_clock();
@@ -633,7 +633,7 @@ static strata_status try_all(st_clock **out)
     return status;
 }
 
-static void allocations_that_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     strata_status status = STRATA_MEMORY;
@@ -653,24 +653,16 @@ static void allocations_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_copy_and_the_cpu_share_dram),
-        cmocka_unit_test(equals_share_equally),
-        cmocka_unit_test(a_slowed_command_leaves_its_other_resource),
-        cmocka_unit_test(shares_are_max_min_fair),
+        cmocka_unit_test(a_copy_and_the_cpu_share_dram), cmocka_unit_test(equal_commands_share_equally),
+        cmocka_unit_test(a_slowed_command_frees_its_other_resource), cmocka_unit_test(shares_are_max_min_fair),
         cmocka_unit_test(one_resource_is_shared_equally),
-        cmocka_unit_test(a_command_alone_takes_its_slowest_resource),
-        cmocka_unit_test(the_host_works_while_a_copy_runs),
-        cmocka_unit_test(latency_takes_nothing_from_others),
-        cmocka_unit_test(chains_of_queues),
-        cmocka_unit_test(events_of_one_moment_are_ordered),
-        cmocka_unit_test(phases_follow_each_other),
-        cmocka_unit_test(points_of_an_idle_queue),
-        cmocka_unit_test(waits_that_cannot_end_are_errors),
-        cmocka_unit_test(a_failure_stops_its_queue_alone),
-        cmocka_unit_test(conditions_and_patience),
-        cmocka_unit_test(random_commands_keep_the_rules),
-        cmocka_unit_test(nothing_grows_with_time),
-        cmocka_unit_test(allocations_that_fail),
+        cmocka_unit_test(a_single_command_runs_at_its_slowest_resource),
+        cmocka_unit_test(the_host_works_while_a_copy_runs), cmocka_unit_test(latency_uses_no_resource),
+        cmocka_unit_test(queues_wait_for_each_other), cmocka_unit_test(simultaneous_events_are_ordered),
+        cmocka_unit_test(phases_run_in_order), cmocka_unit_test(points_of_an_idle_queue_have_passed),
+        cmocka_unit_test(waits_that_cannot_end_are_errors), cmocka_unit_test(a_failure_stops_its_queue_alone),
+        cmocka_unit_test(a_wait_for_a_condition_times_out), cmocka_unit_test(random_commands_keep_the_invariants),
+        cmocka_unit_test(memory_use_is_constant), cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("clock", tests, NULL, NULL);
 }

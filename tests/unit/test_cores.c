@@ -75,7 +75,7 @@ static void negative_ids(void **state)
     assert_int_equal(count(0, 2), 2);
 }
 
-static void this_machine(void **state)
+static void cores_follow_the_affinity_mask(void **state)
 {
     (void)state;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -96,7 +96,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(missing_topology_files, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(negative_ids, tree_make, tree_remove),
-        cmocka_unit_test(this_machine),
+        cmocka_unit_test(cores_follow_the_affinity_mask),
     };
     return cmocka_run_group_tests_name("cores", tests, NULL, NULL);
 }

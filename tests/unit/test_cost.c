@@ -1,5 +1,5 @@
-/* src/plan/cost.c, timeline.c: predictions. Small programs on round numbers, with the seconds found by hand; then what
- * must hold for every model and every split. */
+/* src/plan/cost.c, timeline.c: predictions. Small programs with round rates and seconds computed by hand; then
+ * invariants for every model and every split. */
 #include "support/golden.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static void close_to(double a, double b)
     if (!(fabs(a - b) < 1e-9)) fail_msg("%.12g is not %.12g", a, b);
 }
 
-/* The prediction of a plan whose stages are made anew: a test may have changed its slots. */
+/* Predicts after rebuilding the plan's stages: a test may have changed its slots. */
 static st_plan_speed predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t tokens, double rate)
 {
     st_arena arena = {0};
@@ -120,7 +120,7 @@ static void takes(const rig *r, double decode, uint32_t tokens, double prefill, 
     assert_int_equal(speed.prefill, tokens);
 }
 
-static void on_the_host_alone(void **state)
+static void all_on_the_host(void **state)
 {
     (void)state;
     rig r;
@@ -134,7 +134,7 @@ static void on_the_host_alone(void **state)
 
 /* The step goes up, the embedding follows, two segments run, logits come down. In the prompt the second batch's
  * embedding waits until the first has left the host's memory. */
-static void all_but_the_embedding_on_the_card(void **state)
+static void all_but_the_embedding_on_the_gpu(void **state)
 {
     (void)state;
     rig r;
@@ -142,14 +142,14 @@ static void all_but_the_embedding_on_the_card(void **state)
     double head = 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
     double second = 0.756 + 0.064 + 0.064 + 0.25 + 0.1096 + head;
     takes(&r, 0.064 + 0.064 + 0.25 + 0.1096 + head, 3, second, "the link");
-    r.devices[ST_CARD].link_up = r.devices[ST_CARD].link_down = 1e6; /* then it is the host's memory that copies pass */
+    r.devices[ST_CARD].link_up = r.devices[ST_CARD].link_down = 1e6; /* copies are then limited by the host's memory */
     double quick = 0.024 + 0.25 + 0.4064 + 0.4 + 0.5;
     close_to(1 / predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.064 + 0.032 + 0.25 + 0.1096 + quick);
     assert_string_equal(predict(&r.source, &r.plan, 10, 3, -1).limit, "hand-overs");
 }
 
 /* The host's matrix runs while x goes up; the head waits for it to come back. */
-static void host_and_card_in_turn(void **state)
+static void host_and_gpu_alternate(void **state)
 {
     (void)state;
     static const uint8_t devices[] = {0, 0, 1, 0, 0};
@@ -159,8 +159,8 @@ static void host_and_card_in_turn(void **state)
     takes(&r, decode, 1, decode, "RAM");
 }
 
-/* What does not fit RAM is read for every step: here half of the weights. */
-static void from_the_disk(void **state)
+/* Weights that do not fit in RAM are read from disk at every step: here half of them. */
+static void weights_read_from_disk(void **state)
 {
     (void)state;
     rig r;
@@ -169,7 +169,7 @@ static void from_the_disk(void **state)
     r.plan.devices[ST_HOST] = (st_plan_device){.capacity_bytes = 6000, .margin_bytes = 1000};
     r.plan.devices[ST_HOST].owners[ST_OWNER_KV] = 700;
     r.plan.devices[ST_HOST].owners[ST_OWNER_SCRATCH] = 200;
-    r.plan.devices[ST_HOST].owners[ST_OWNER_WEIGHTS] = 4100; /* are what is asked about */
+    r.plan.devices[ST_HOST].owners[ST_OWNER_WEIGHTS] = 4100; /* half of the weights are in RAM */
     takes(&r, 5.224, 1, 5.224, "RAM");
     r.plan.on_disk = true;
     takes(&r, 5.224 + 25.32, 1, 5.224 + 25.32, "the disk");
@@ -199,15 +199,15 @@ static void experts_on_the_host(void **state)
 
 static const double cached_head = 0.25 + 0.0096 + 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
 
-/* What a token's two experts take from the fork on, the card's launch first: found with chance `hit` each, 0.6 on the card,
- * `all` on the host if both are missing; the hand-over, what comes back, and the launch that adds it. */
+/* Seconds of a token's two experts, from the GPU's launch to the launch that adds the host's sum. Each expert is a hit
+ * with probability `hit`; the GPU takes 0.6 s, and the host `all` seconds if both miss. */
 static double cached(double hit, double all)
 {
     double none = hit * hit, one = 2 * hit * (1 - hit), both = (1 - hit) * (1 - hit), back = 0.064 + 0.25;
     return none * (0.25 + 0.6) + one * (0.5 + all / 2 + back) + both * (0.5 + all + back);
 }
 
-/* One of four in a slot: a quarter of a token's experts are found. */
+/* One of four experts has a slot: the hit rate is a quarter. */
 static void experts_in_a_cache(void **state)
 {
     (void)state;
@@ -223,7 +223,7 @@ static void experts_in_a_cache(void **state)
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + cached_head);
 
-    /* no slot: nothing is found; a slot for each: nothing is moved, and the layer is one run */
+    /* no slots: no hits; a slot for each expert: nothing is copied, and the layer is one stage */
     slots = 0;
     close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0, 6) + cached_head);
     slots = 4;
@@ -236,7 +236,7 @@ static void experts_in_a_cache(void **state)
              forked + cached(0.9, 6 + 30) + cached_head + 0.32);
 }
 
-/* A prompt of two touches all four. Three of them go over the link (18 s) or are left to the host (9 s). */
+/* A prompt of two tokens uses all four experts. Three are fetched (18 s) or computed on the host (9 s). */
 static void experts_of_a_prompt(void **state)
 {
     (void)state;
@@ -250,10 +250,10 @@ static void experts_of_a_prompt(void **state)
     r.devices[ST_HOST].expert_share = 0.9;
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 10 + 0.128 + 0.25 + rest);
     r.devices[ST_HOST].op_rate = 0;
-    r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but of streamed experts no sum comes back */
+    r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but fetched experts need no copy of a sum */
     double told = 0.128 + 0.128 + 0.5; /* the embedding is slower; the routing reaches the host */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told + 0.25 + 18 + rest);
-    r.devices[ST_CARD].memory_rate = 600; /* 20 s of computing hide the host's share */
+    r.devices[ST_CARD].memory_rate = 600; /* 20 s of work on the GPU hide the host's */
     double slow = 10000.0 / 600 * (0.1096 + 0.0192 + 0.4064) - (0.1096 + 0.0192 + 0.4064);
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told - 0.5 + 0.25 + 20 + 0.128 + 0.25 + rest + slow);
 }
@@ -270,8 +270,9 @@ static void slow_experts_are_fetched(void **state)
     assert_int_equal(st_split_fetch(&host, &card, &demand), 1);
 }
 
-/* A rate is over all layers. Those without slots and those with all of them are certain; the others make up for it. */
-static void a_rate_is_of_all_layers(void **state)
+/* A hit rate is an average over all layers. Layers with no slots or with all of them have rates of 0 and 1; the others
+ * get the remainder. */
+static void a_hit_rate_is_over_all_layers(void **state)
 {
     (void)state;
     st_op ops[11]; /* the embedding, two layers, the head */
@@ -295,7 +296,7 @@ static void a_rate_is_of_all_layers(void **state)
     rest -= 0.128; /* the first layer's x is on the host already */
     close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + cached(0.5, 6) + cached(0, 6) + rest); /* half of 4 */
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + cached(0.8, 6) + cached(0, 6) + rest);
-    slots[1] = 4; /* then one of two is certain to be found */
+    slots[1] = 4; /* the second layer always hits */
     double found = 0.1048 + 0.6 + 0.25 + 0.0096;
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.6).decode_tps, layer + cached(0.2, 6) + found + rest);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, layer + cached(0, 6) + found + rest);
@@ -315,14 +316,14 @@ static void assumed_hit_rates(void **state)
     }
 }
 
-static void what_is_asked_about(void **state)
+static void depth_and_prefill_are_clamped(void **state)
 {
     (void)state;
     rig r;
     set_up(&r, &dense, all_host);
     r.plan.batch = 512;
     st_plan_speed speed = predict(&r.source, &r.plan, 5000, 0, -1);
-    assert_int_equal(speed.depth, 999); /* the token itself has to fit */
+    assert_int_equal(speed.depth, 999); /* the token itself needs a position */
     assert_int_equal(speed.prefill, 512);
     assert_false(speed.estimate);
     r.plan.context = 100;
@@ -334,7 +335,7 @@ static void what_is_asked_about(void **state)
     assert_int_equal(predict(&r.source, &r.plan, 99, 7, -1).prefill, 7);
     r.devices[ST_CARD].estimate = true;
     assert_true(predict(&r.source, &r.plan, 0, 1, -1).estimate);
-    r.plan.device_count = 1; /* a card that takes no part says nothing */
+    r.plan.device_count = 1; /* an unused GPU does not make it an estimate */
     assert_false(predict(&r.source, &r.plan, 0, 1, -1).estimate);
     r.devices[ST_HOST].estimate = true;
     assert_true(predict(&r.source, &r.plan, 0, 1, -1).estimate);
@@ -479,7 +480,7 @@ static void more_slots_are_not_slower(model_rig *r)
     not_slower(cached, ask(r, 100, TOKENS), "residence");
 }
 
-static void what_holds_for_all(void **state)
+static void predictions_are_monotonic(void **state)
 {
     static model_rig r;
     open_model(&r, *state);
@@ -494,7 +495,7 @@ static void what_holds_for_all(void **state)
     golden_close(&r.g);
 }
 
-static void decoding_alone_says_the_same(void **state)
+static void the_decode_prediction_equals_that_of_both(void **state)
 {
     (void)state;
     static model_rig r;
@@ -514,7 +515,7 @@ static void decoding_alone_says_the_same(void **state)
     golden_close(&r.g);
 }
 
-static void every_allocation_may_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     static model_rig r;
@@ -553,20 +554,20 @@ int main(void)
     static struct CMUnitTest tests[FAMILIES + 13];
     size_t n = 0;
     for (; n < FAMILIES; n++)
-        tests[n] = (struct CMUnitTest){.name = families[n], .test_func = what_holds_for_all,
+        tests[n] = (struct CMUnitTest){.name = families[n], .test_func = predictions_are_monotonic,
                                        .initial_state = (void *)(uintptr_t)families[n]};
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(on_the_host_alone);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_but_the_embedding_on_the_card);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(host_and_card_in_turn);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(from_the_disk);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_on_the_host);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_but_the_embedding_on_the_gpu);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(host_and_gpu_alternate);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(weights_read_from_disk);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_on_the_host);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_in_a_cache);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_of_a_prompt);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(slow_experts_are_fetched);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_rate_is_of_all_layers);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_hit_rate_is_over_all_layers);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(assumed_hit_rates);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(what_is_asked_about);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(decoding_alone_says_the_same);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_allocation_may_fail);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(depth_and_prefill_are_clamped);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_decode_prediction_equals_that_of_both);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(failed_allocations_are_errors);
     return _cmocka_run_group_tests("cost", tests, n, NULL, NULL);
 }

@@ -81,7 +81,7 @@ typedef struct refusal {
     const char *family;
     change changes[3]; /* the message names the key of the first */
     strata_status status;
-    const char *says; /* and this, if not NULL */
+    const char *says; /* and contains this text, if not NULL */
 } refusal;
 
 #define FORMAT STRATA_FORMAT
@@ -198,7 +198,7 @@ static const refusal refusals[] = {
 
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
-static void is_refused(void **state)
+static void invalid_keys_are_refused(void **state)
 {
     const refusal *row = *state;
     built b;
@@ -317,7 +317,7 @@ static void check_layer(const st_desc *desc, uint32_t layer, const char *expecte
     st_buf_free(&text);
 }
 
-static void is_described(void **state)
+static void every_family_is_described(void **state)
 {
     const family_row *row = *state;
     built b;
@@ -391,7 +391,7 @@ static const allowed allowances[] = {
 
 enum { ALLOWANCES = sizeof allowances / sizeof *allowances };
 
-static void is_allowed(void **state)
+static void optional_keys_have_defaults(void **state)
 {
     const allowed *row = *state;
     built b;
@@ -401,7 +401,7 @@ static void is_allowed(void **state)
     tear_down(&b);
 }
 
-/* A chunked layer and a full one are not of the same kind. */
+/* A chunked layer and a full one cannot share KV. */
 static void chunked_layers_share_among_themselves(void **state)
 {
     (void)state;
@@ -430,7 +430,7 @@ static void yarn_is_read(void **state)
     tear_down(&b);
 }
 
-static void tokens_say_the_vocabulary(void **state)
+static void the_token_list_sets_the_vocabulary_size(void **state)
 {
     (void)state;
     built b;
@@ -455,21 +455,21 @@ int main(void)
         const change *first = &refusals[i].changes[0];
         snprintf(names[n], sizeof *names, "refused %zu: %s %s %s", i, refusals[i].family, first->key,
                  first->kind == DROP ? "missing" : first->kind == TEXT ? first->text : "");
-        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = is_refused,
+        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = invalid_keys_are_refused,
                                        .initial_state = (void *)(uintptr_t)&refusals[i]};
     }
     for (size_t i = 0; i < FAMILIES; i++, n++) {
         snprintf(names[n], sizeof *names, "described: %s", family_rows[i].name);
-        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = is_described,
+        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = every_family_is_described,
                                        .initial_state = (void *)(uintptr_t)&family_rows[i]};
     }
     for (size_t i = 0; i < ALLOWANCES; i++, n++) {
         snprintf(names[n], sizeof *names, "allowed %zu: %s %s", i, allowances[i].family, allowances[i].changes[0].key);
-        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = is_allowed,
+        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = optional_keys_have_defaults,
                                        .initial_state = (void *)(uintptr_t)&allowances[i]};
     }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(chunked_layers_share_among_themselves);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(yarn_is_read);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(tokens_say_the_vocabulary);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_token_list_sets_the_vocabulary_size);
     return _cmocka_run_group_tests("desc", tests, n, NULL, NULL);
 }

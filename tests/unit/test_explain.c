@@ -1,4 +1,4 @@
-/* src/plan/explain.c: a plan made by hand, as JSON: what adds up, what is left out, and which words it uses. */
+/* src/plan/explain.c: a hand-made plan as JSON: sums, omitted fields and names. */
 #include "support/kit.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { OPS_MAX = 4096, LAYERS_MAX = 64 };
 
-/* A model of the kit and a plan for it that the test makes up. */
+/* A model of the kit and a hand-made plan for it. */
 typedef struct rig {
     st_gguf *gguf;
     st_arena arena;
@@ -42,7 +42,7 @@ static void open_rig(rig *r, const char *model)
         r->plan.devices[d] = (st_plan_device){.profile = &r->devices[d], .capacity_bytes = 1000, .margin_bytes = 100};
 }
 
-/* Everything of a layer runs on the card. */
+/* Everything of a layer runs on the GPU. */
 static void place_layer(rig *r, uint32_t layer)
 {
     const st_program *program = r->source.program;
@@ -111,7 +111,7 @@ static void owners_add_up(void **state)
     assert_int_equal(number(device, "margin_bytes"), 100);
     assert_int_equal(number(device, "planned_bytes"), 357);
     assert_int_equal(number(device, "free_bytes"), 543);
-    assert_int_equal(json_object_size(owners), 3); /* those with nothing are left out */
+    assert_int_equal(json_object_size(owners), 3); /* owners of zero bytes are left out */
     assert_int_equal(number(owners, "runtime") + number(owners, "weights") + number(owners, "padding"), 357);
     uint64_t weights = 0;
     for (uint32_t i = 0; i < r.source.binding->count; i++) weights += r.source.binding->weights[i].bytes;
@@ -141,7 +141,7 @@ static void kv_types_have_the_names_of_the_options(void **state)
     close_rig(&r);
 }
 
-/* The bytes of the map, of the kinds of layers and of the layouts are the same bytes. */
+/* The map, the kinds of layers and the layouts have the same total of bytes. */
 static void check_kv_sums(const rig *r)
 {
     json_int_t by_layer = 0, by_kind = 0, layers = 0;
@@ -164,7 +164,7 @@ static void check_kv_sums(const rig *r)
     assert_int_equal(by_layer, 2 * laid_out); /* two sequences */
 }
 
-static void the_map_of_a_split_model(void **state)
+static void the_map_shows_every_layers_device(void **state)
 {
     (void)state;
     rig r;
@@ -219,7 +219,7 @@ static const json_t *kv_of_kind(const json_t *plan, const char *kind)
     return NULL;
 }
 
-static void kinds_of_keys_and_values(void **state)
+static void kv_is_summed_by_kind_of_layer(void **state)
 {
     (void)state;
     rig r;
@@ -243,14 +243,14 @@ static void kinds_of_keys_and_values(void **state)
     check_kv_sums(&r);
     size_t with_nextn = json_array_size(json_object_get(plan, "map"));
     assert_int_equal(with_nextn, r.source.desc->layer_count + r.source.desc->nextn_count);
-    r.kv_device[r.source.desc->layer_count] = UINT8_MAX; /* kept nowhere */
+    r.kv_device[r.source.desc->layer_count] = UINT8_MAX; /* has no KV cache */
     lay_out(&r);
     assert_int_equal(json_array_size(json_object_get(explain(&r), "map")), with_nextn - 1);
     check_kv_sums(&r);
     close_rig(&r);
 }
 
-static void speed_and_lines(void **state)
+static void speed_and_reasons_are_written(void **state)
 {
     (void)state;
     static const char *const why[] = {"one", "two — with “quotes”"}, *const lacking[] = {"three"};
@@ -279,11 +279,9 @@ static void speed_and_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(owners_add_up),
-        cmocka_unit_test(kv_types_have_the_names_of_the_options),
-        cmocka_unit_test(the_map_of_a_split_model),
-        cmocka_unit_test(kinds_of_keys_and_values),
-        cmocka_unit_test(speed_and_lines),
+        cmocka_unit_test(owners_add_up), cmocka_unit_test(kv_types_have_the_names_of_the_options),
+        cmocka_unit_test(the_map_shows_every_layers_device), cmocka_unit_test(kv_is_summed_by_kind_of_layer),
+        cmocka_unit_test(speed_and_reasons_are_written),
     };
     return cmocka_run_group_tests_name("explain", tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include "strata.h"
 #include "support/gguf_copy.h"
 
-/* Tokens of the kit's models: <|im_start|> is a control token and no end, the others end an answer. */
+/* Tokens of the kit's models: <|im_start|> is a control token but no end token; the others are end tokens. */
 enum { PROMPT = 24, LETTER_A = 32, ENDOFTEXT = 286, IM_START = 287, IM_END = 288, WIDTH = 64, VOCAB = 320 };
 
 typedef struct rig {
@@ -209,7 +209,7 @@ static char *draw_text(rig *r, uint64_t seed, bool go_on)
 }
 
 /* Turns of a chat with one seed draw different numbers, and the whole chat can be repeated. */
-static void a_random_stream_over_generations(void **state)
+static void one_random_stream_spans_generations(void **state)
 {
     (void)state;
     char *turns[2][3];
@@ -254,12 +254,10 @@ static void penalties_over_the_whole_context(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(control_tokens_are_not_text),
-        cmocka_unit_test(a_control_token_as_stop_string),
+        cmocka_unit_test(control_tokens_are_not_text), cmocka_unit_test(a_control_token_as_stop_string),
         cmocka_unit_test(end_tokens_are_banned_with_ignore_end),
         cmocka_unit_test(nan_logits_are_an_error_and_the_session_goes_on),
-        cmocka_unit_test(a_random_stream_over_generations),
-        cmocka_unit_test(penalties_over_the_whole_context),
+        cmocka_unit_test(one_random_stream_spans_generations), cmocka_unit_test(penalties_over_the_whole_context),
     };
     return cmocka_run_group_tests_name("generation", tests, NULL, NULL);
 }

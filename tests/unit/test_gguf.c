@@ -350,7 +350,7 @@ static void files_without_tensors(void **state)
     }
 }
 
-static void string_of_64_mib(void **state)
+static void a_string_of_64_mib_is_read(void **state)
 {
     (void)state;
     gguf_writer writer;
@@ -368,7 +368,7 @@ static void string_of_64_mib(void **state)
 }
 
 /* The most keys and tensors that a file may have, the tensors in reverse order of their data. */
-static void the_most_keys_and_tensors(void **state)
+static void the_maximum_of_keys_and_tensors(void **state)
 {
     (void)state;
     gguf_writer writer;
@@ -420,7 +420,7 @@ static void opening_reads_no_tensor_data(void **state)
 }
 
 /* A file of 5 GiB, all holes: offsets beyond 32 bits. */
-static void large_file(void **state)
+static void offsets_beyond_32_bits(void **state)
 {
     (void)state;
     char path[] = "/tmp/strata-test-XXXXXX.gguf";
@@ -471,7 +471,7 @@ static void invalid_paths(void **state)
 }
 
 /* A long path loses its start, control characters in a name are replaced, and `error` may be NULL. */
-static void messages(void **state)
+static void messages_are_truncated_and_printable(void **state)
 {
     (void)state;
     char path[3000];
@@ -496,7 +496,7 @@ static void messages(void **state)
 }
 
 /* The five files that the mutations start from are valid. */
-static void valid_files(void **state)
+static void the_mutated_files_are_valid(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MUTATE_VALID_COUNT; i++) {
@@ -559,25 +559,15 @@ static void keys_of_other_architectures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kit_files),
-        cmocka_unit_test(kit_model),
-        cmocka_unit_test(kit_whole),
-        cmocka_unit_test(getters_of_every_type),
-        cmocka_unit_test(getters_of_absent_keys),
-        cmocka_unit_test(integers_at_their_limits),
-        cmocka_unit_test(strings_in_order),
-        cmocka_unit_test(names_of_maximum_length),
-        cmocka_unit_test(alignments),
-        cmocka_unit_test(alignments_of_other_types),
-        cmocka_unit_test(files_without_tensors),
-        cmocka_unit_test(string_of_64_mib),
-        cmocka_unit_test(the_most_keys_and_tensors),
-        cmocka_unit_test(opening_reads_no_tensor_data),
-        cmocka_unit_test(large_file),
-        cmocka_unit_test(invalid_paths),
-        cmocka_unit_test(messages),
-        cmocka_unit_test(valid_files),
-        cmocka_unit_test(standard_keys_of_valid_types),
+        cmocka_unit_test(kit_files), cmocka_unit_test(kit_model), cmocka_unit_test(kit_whole),
+        cmocka_unit_test(getters_of_every_type), cmocka_unit_test(getters_of_absent_keys),
+        cmocka_unit_test(integers_at_their_limits), cmocka_unit_test(strings_in_order),
+        cmocka_unit_test(names_of_maximum_length), cmocka_unit_test(alignments),
+        cmocka_unit_test(alignments_of_other_types), cmocka_unit_test(files_without_tensors),
+        cmocka_unit_test(a_string_of_64_mib_is_read), cmocka_unit_test(the_maximum_of_keys_and_tensors),
+        cmocka_unit_test(opening_reads_no_tensor_data), cmocka_unit_test(offsets_beyond_32_bits),
+        cmocka_unit_test(invalid_paths), cmocka_unit_test(messages_are_truncated_and_printable),
+        cmocka_unit_test(the_mutated_files_are_valid), cmocka_unit_test(standard_keys_of_valid_types),
         cmocka_unit_test(keys_of_other_architectures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -257,7 +257,7 @@ static void check_split(void **state)
 }
 
 /* Names that look like a split's but are not: each is a file by itself. */
-static void names_that_are_not_of_a_split(void **state)
+static void names_that_do_not_belong_to_a_split(void **state)
 {
     (void)state;
     static const char *const names[] = {"-00001-of-00003.gguf.bak", "m-0001-of-0003.gguf", "m-00001-of-00003.GGUF",
@@ -287,6 +287,6 @@ int main(void)
         tests[i] = (struct CMUnitTest){.name = split_cases[i].name, .test_func = check_split,
                                        .initial_state = (void *)(uintptr_t)&split_cases[i]};
     tests[COUNT] = (struct CMUnitTest){.name = "opens by any name", .test_func = opens_by_any_name};
-    tests[COUNT + 1] = (struct CMUnitTest){.name = "names beside the form", .test_func = names_that_are_not_of_a_split};
+    tests[COUNT + 1] = (struct CMUnitTest){.name = "names beside the form", .test_func = names_that_do_not_belong_to_a_split};
     return _cmocka_run_group_tests("gguf split", tests, COUNT + 2, NULL, NULL);
 }

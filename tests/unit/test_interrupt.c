@@ -43,7 +43,7 @@ static void the_pool_reads_the_flag_between_parts(void **state)
         st_pool *pool = NULL;
         counted_job job = {0};
         assert_int_equal(st_pool_new(threads[t], &pool, NULL), STRATA_OK);
-        assert_int_equal(parts_run(pool, &job), PARTS); /* no thread watches the flag */
+        assert_int_equal(parts_run(pool, &job), PARTS); /* the thread does not watch the flag */
         st_pool_watch(pool, &job.flag);
         assert_int_equal(parts_run(pool, &job), 0);
         assert_true(st_pool_skipped(pool));
@@ -170,7 +170,7 @@ static void a_prompt_stops_within_a_batch(void **state)
 }
 
 /* A longer prompt after a finished one: the interrupted batch falls back to a snapshot or to the batch's start. */
-static void an_interrupted_batch_keeps_what_was_there(void **state)
+static void an_interrupted_batch_keeps_earlier_batches(void **state)
 {
     (void)state;
     enum { LONGER = PROMPT + 30 };
@@ -218,7 +218,7 @@ static void a_prompt_stops_beside_a_gpu(void **state)
     close_rig(&r);
 }
 
-static void the_flag_holds_until_it_is_cleared(void **state)
+static void the_flag_stays_set_until_cleared(void **state)
 {
     (void)state;
     rig r;
@@ -266,7 +266,7 @@ static strata_answer generate(rig *r, listener *l, size_t max_tokens)
 }
 
 /* An answer that is interrupted, and then continued, is the answer. */
-static void an_answer_stops_and_goes_on(void **state)
+static void an_interrupted_answer_can_be_continued(void **state)
 {
     (void)state;
     enum { TOKENS = 24 };
@@ -300,12 +300,9 @@ static void an_answer_stops_and_goes_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_pool_reads_the_flag_between_parts),
-        cmocka_unit_test(a_prompt_stops_within_a_batch),
-        cmocka_unit_test(an_interrupted_batch_keeps_what_was_there),
-        cmocka_unit_test(a_prompt_stops_beside_a_gpu),
-        cmocka_unit_test(the_flag_holds_until_it_is_cleared),
-        cmocka_unit_test(an_answer_stops_and_goes_on),
+        cmocka_unit_test(the_pool_reads_the_flag_between_parts), cmocka_unit_test(a_prompt_stops_within_a_batch),
+        cmocka_unit_test(an_interrupted_batch_keeps_earlier_batches), cmocka_unit_test(a_prompt_stops_beside_a_gpu),
+        cmocka_unit_test(the_flag_stays_set_until_cleared), cmocka_unit_test(an_interrupted_answer_can_be_continued),
     };
     return cmocka_run_group_tests_name("interrupts", tests, NULL, NULL);
 }

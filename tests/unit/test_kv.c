@@ -1,4 +1,4 @@
-/* src/kv: the bytes of a sequence to the last one, and how far back it can go. */
+/* src/kv: the exact bytes of a sequence, and how far it can be rewound. */
 #include "support/kit.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { LAYERS_MAX = 128, MIB = 1 << 20 };
 
-/* A description made by hand. */
+/* A hand-made description. */
 typedef struct made {
     st_layer_desc layers[LAYERS_MAX];
     st_desc desc;
@@ -95,7 +95,7 @@ static void bytes_of_state(void **state)
     }
 }
 
-static void rings_are_as_long_as_they_must_be(void **state)
+static void rings_hold_window_plus_batch_positions(void **state)
 {
     (void)state;
     static const struct { uint32_t window, chunk, context, batch; bool no_rings; uint32_t capacity; } rows[] = {
@@ -119,7 +119,7 @@ static void rings_are_as_long_as_they_must_be(void **state)
     }
 }
 
-static void shared_layers_take_nothing(void **state)
+static void shared_layers_have_no_cache(void **state)
 {
     (void)state;
     golden g;
@@ -139,8 +139,8 @@ static void shared_layers_take_nothing(void **state)
     golden_close(&g);
 }
 
-/* Pieces lie apart, aligned, in the block. */
-static void pieces_lie_apart(void **state)
+/* Buffers are disjoint, aligned and inside the block. */
+static void buffers_are_disjoint_and_aligned(void **state)
 {
     (void)state;
     made m;
@@ -173,7 +173,7 @@ static void pieces_lie_apart(void **state)
     st_arena_free(&m.arena);
 }
 
-static void what_is_refused(void **state)
+static void invalid_options_are_refused(void **state)
 {
     (void)state;
     made m;
@@ -211,14 +211,14 @@ static void types_have_names(void **state)
     assert_null(st_kv_type_find("q4_0"));
 }
 
-static void the_type_by_itself(void **state)
+static void the_default_type(void **state)
 {
     (void)state;
     assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = false}), ST_TYPE_F16);
     assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = true}), ST_TYPE_BF16);
 }
 
-/* ---- going back -------------------------------------------------------------------------------------------------- */
+/* ---- rewinding --------------------------------------------------------------------------------------------------- */
 
 typedef struct sequence {
     made m;
@@ -258,7 +258,7 @@ static uint32_t rewind_to(sequence *s, uint32_t position)
     return reached;
 }
 
-static void full_layers_go_back_anywhere(void **state)
+static void full_layers_rewind_to_any_position(void **state)
 {
     (void)state;
     sequence s;
@@ -274,15 +274,15 @@ static void full_layers_go_back_anywhere(void **state)
     close_sequence(&s);
 }
 
-/* A ring of window 8 and batch 4 holds 11 positions. The token at p looks at p − 7 … p. */
-static void rings_go_back_as_far_as_they_hold(void **state)
+/* A ring of window 8 and batch 4 holds 11 positions. The token at p attends to p − 7 … p. */
+static void rings_rewind_within_their_capacity(void **state)
 {
     (void)state;
     static const struct { uint32_t stored, to, reached; } rows[] = {
         {11, 1, 1},   /* nothing is overwritten yet */
-        {12, 8, 8},   /* position 0 is gone; 8 looks at 1 */
-        {12, 7, 0},   /* 7 looks at 0 */
-        {30, 29, 29}, {30, 26, 26}, /* 19 is the oldest kept; 26 looks at 19 */
+        {12, 8, 8},   /* position 0 is overwritten; 8 attends to 1 */
+        {12, 7, 0},   /* 7 attends to 0 */
+        {30, 29, 29}, {30, 26, 26}, /* 19 is the oldest kept; 26 attends to 19 */
         {30, 25, 0},  {30, 30, 30}, {30, 0, 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -297,8 +297,8 @@ static void rings_go_back_as_far_as_they_hold(void **state)
     }
 }
 
-/* What was overwritten stays so after going back: the second step back counts from the highest position ever. */
-static void rings_remember_the_highest(void **state)
+/* A rewind restores no overwritten position: the limit of the second rewind counts from the highest position ever. */
+static void rewinds_of_a_ring_count_from_the_highest_position(void **state)
 {
     (void)state;
     sequence s;
@@ -309,12 +309,12 @@ static void rings_remember_the_highest(void **state)
     assert_int_equal(rewind_to(&s, 27), 27);
     assert_int_equal(rewind_to(&s, 26), 26);
     assert_int_equal(rewind_to(&s, 25), 0);
-    st_kv_advance(s.kv, 5); /* a new beginning: nothing is overwritten */
+    st_kv_advance(s.kv, 5); /* restarted: nothing is overwritten */
     assert_int_equal(rewind_to(&s, 2), 2);
     close_sequence(&s);
 }
 
-static void no_rings_no_limit(void **state)
+static void rewinds_without_rings_are_unlimited(void **state)
 {
     (void)state;
     sequence s;
@@ -356,23 +356,23 @@ static void check_state(sequence *s, uint32_t position)
     }
 }
 
-static void state_begins_at_zero(void **state)
+static void state_starts_as_zeros(void **state)
 {
     (void)state;
     sequence s;
     open_recurrent(&s, 2);
     check_state(&s, 0);
     go_to(&s, 5);
-    assert_int_equal(rewind_to(&s, 3), 0); /* without a snapshot there is only the beginning */
+    assert_int_equal(rewind_to(&s, 3), 0); /* without a snapshot the sequence restarts */
     check_state(&s, 0);
-    /* A batch that broke off has changed the state and not the position: back to 0 clears it all the same. */
+    /* A failed batch changes the state but not the position: a rewind to 0 clears the state all the same. */
     st_kv_state_of(s.kv, 1).delta[3] = 7;
     assert_int_equal(rewind_to(&s, 0), 0);
     check_state(&s, 0);
     close_sequence(&s);
 }
 
-static void snapshots_are_the_way_back(void **state)
+static void recurrent_state_rewinds_to_snapshots(void **state)
 {
     (void)state;
     sequence s;
@@ -394,11 +394,11 @@ static void snapshots_are_the_way_back(void **state)
     assert_int_equal(rewind_to(&s, 45), 20); /* the rewind to 20 dropped the snapshot at 30 */
     assert_int_equal(rewind_to(&s, 9), 0);
     go_to(&s, 60);
-    assert_int_equal(rewind_to(&s, 55), 0); /* the beginning forgets all of them */
+    assert_int_equal(rewind_to(&s, 55), 0); /* the restart dropped all snapshots */
     close_sequence(&s);
 }
 
-static void snapshots_are_recycled(void **state)
+static void the_oldest_snapshot_is_replaced(void **state)
 {
     (void)state;
     sequence s;
@@ -406,17 +406,17 @@ static void snapshots_are_recycled(void **state)
     for (uint32_t position = 10; position <= 50; position += 10) {
         go_to(&s, position);
         assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK);
-        assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK); /* twice at one place takes one place */
+        assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK); /* two snapshots at one position take one slot */
     }
     go_to(&s, 60);
     assert_int_equal(rewind_to(&s, 55), 50);
     assert_int_equal(rewind_to(&s, 49), 40);
     check_state(&s, 40);
-    assert_int_equal(rewind_to(&s, 39), 0); /* 10, 20 and 30 had to go */
+    assert_int_equal(rewind_to(&s, 39), 0); /* 10, 20 and 30 were replaced */
     close_sequence(&s);
 }
 
-static void no_room_for_snapshots(void **state)
+static void without_snapshots_a_rewind_restarts(void **state)
 {
     (void)state;
     sequence s;
@@ -428,7 +428,7 @@ static void no_room_for_snapshots(void **state)
     close_sequence(&s);
 }
 
-static void views_are_the_layout(void **state)
+static void views_match_the_layout(void **state)
 {
     (void)state;
     sequence s;
@@ -439,7 +439,7 @@ static void views_are_the_layout(void **state)
     assert_int_equal(view.key_row_bytes, 32);
     assert_int_equal(view.values - view.keys, layer->values_offset - layer->keys_offset);
     assert_int_equal(view.type, ST_TYPE_F32);
-    memset(view.keys, 1, view.capacity * view.key_row_bytes); /* the sanitizer says whether they are ours */
+    memset(view.keys, 1, view.capacity * view.key_row_bytes); /* the sanitizer checks the bounds */
     memset(view.values, 1, view.capacity * view.value_row_bytes);
     check_state(&s, 0);
     close_sequence(&s);
@@ -448,22 +448,15 @@ static void views_are_the_layout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_per_token),
-        cmocka_unit_test(bytes_of_state),
-        cmocka_unit_test(rings_are_as_long_as_they_must_be),
-        cmocka_unit_test(shared_layers_take_nothing),
-        cmocka_unit_test(pieces_lie_apart),
-        cmocka_unit_test(what_is_refused),
-        cmocka_unit_test(types_have_names), cmocka_unit_test(the_type_by_itself),
-        cmocka_unit_test(full_layers_go_back_anywhere),
-        cmocka_unit_test(rings_go_back_as_far_as_they_hold),
-        cmocka_unit_test(rings_remember_the_highest),
-        cmocka_unit_test(no_rings_no_limit),
-        cmocka_unit_test(state_begins_at_zero),
-        cmocka_unit_test(snapshots_are_the_way_back),
-        cmocka_unit_test(snapshots_are_recycled),
-        cmocka_unit_test(no_room_for_snapshots),
-        cmocka_unit_test(views_are_the_layout),
+        cmocka_unit_test(bytes_per_token), cmocka_unit_test(bytes_of_state),
+        cmocka_unit_test(rings_hold_window_plus_batch_positions), cmocka_unit_test(shared_layers_have_no_cache),
+        cmocka_unit_test(buffers_are_disjoint_and_aligned), cmocka_unit_test(invalid_options_are_refused),
+        cmocka_unit_test(types_have_names), cmocka_unit_test(the_default_type),
+        cmocka_unit_test(full_layers_rewind_to_any_position), cmocka_unit_test(rings_rewind_within_their_capacity),
+        cmocka_unit_test(rewinds_of_a_ring_count_from_the_highest_position),
+        cmocka_unit_test(rewinds_without_rings_are_unlimited), cmocka_unit_test(state_starts_as_zeros),
+        cmocka_unit_test(recurrent_state_rewinds_to_snapshots), cmocka_unit_test(the_oldest_snapshot_is_replaced),
+        cmocka_unit_test(without_snapshots_a_rewind_restarts), cmocka_unit_test(views_match_the_layout),
     };
     return cmocka_run_group_tests_name("kv", tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void sums_are_exact(void **state)
     (void)state;
     st_ledger *ledger = new_ledger(NULL, NULL);
     uint64_t sum = 0;
-    /* As large as they come, and odd: nothing is rounded. */
+    /* Large and odd sizes: nothing is rounded. */
     for (int owner = 0; owner < ST_OWNER_COUNT; owner++) {
         for (uint64_t i = 1; i <= 1000; i++) {
             uint64_t bytes = ((uint64_t)1 << 40) / i + (uint64_t)owner;
@@ -55,7 +55,7 @@ static void sums_are_exact(void **state)
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
-static void differences_are_told_with_both_numbers(void **state)
+static void errors_name_planned_and_allocated_bytes(void **state)
 {
     (void)state;
     st_ledger *ledger = new_ledger(NULL, NULL);
@@ -70,14 +70,14 @@ static void differences_are_told_with_both_numbers(void **state)
     expect_failure(ledger, (const char *const[]){"host", "staging", "planned 0", "found 7", NULL});
     st_ledger_reserve(ledger, HOST, ST_OWNER_STAGING, 7);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
-    /* A driver's own is measured, not compared. */
+    /* The driver's memory is measured, not compared. */
     st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 500);
     st_ledger_commit(ledger, CARD, ST_OWNER_RUNTIME, 600);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
-static void what_comes_after_the_lock_is_told(void **state)
+static void allocation_after_lock_is_an_error(void **state)
 {
     (void)state;
     st_ledger *ledger = new_ledger(NULL, NULL);
@@ -85,7 +85,7 @@ static void what_comes_after_the_lock_is_told(void **state)
     st_ledger_commit(ledger, CARD, ST_OWNER_SCRATCH, 30);
     st_ledger_lock(ledger);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
-    /* Even though the sums are right again afterwards. */
+    /* An error even though the sums agree. */
     st_ledger_reserve(ledger, CARD, ST_OWNER_SCRATCH, 10);
     st_ledger_commit(ledger, CARD, ST_OWNER_SCRATCH, 10);
     assert_int_equal(st_ledger_at(ledger, CARD, ST_OWNER_SCRATCH).committed, 40);
@@ -93,7 +93,7 @@ static void what_comes_after_the_lock_is_told(void **state)
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
-static void sums_that_overflow_are_told(void **state)
+static void sums_that_overflow_are_errors(void **state)
 {
     (void)state;
     st_ledger *ledger = new_ledger(NULL, NULL);
@@ -126,13 +126,13 @@ static void one_block_per_device(void **state)
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
     assert_int_equal(st_sim_used_bytes(world), 0);
 
-    /* A refusal names the device; nothing is taken and another try may follow. */
+    /* A failure names the device, allocates nothing and can be retried. */
     ledger = new_ledger(NULL, NULL);
     assert_int_equal(st_ledger_allocate(ledger, CARD, card, card_device, 2 * SIM_CAPACITY, false, &error), STRATA_MEMORY);
     assert_int_equal(strncmp(error.message, "card: ", 6), 0);
     assert_null(st_ledger_block(ledger, CARD));
     assert_int_equal(st_ledger_allocate(ledger, CARD, card, card_device, SIM_CAPACITY, false, &error), STRATA_OK);
-    /* No bytes, no block: but still the one. */
+    /* A block of zero bytes is still the device's one block. */
     assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 0, true, &error), STRATA_OK);
     assert_null(st_ledger_block(ledger, HOST));
     assert_int_equal(st_ledger_allocate(ledger, HOST, host, host_device, 0, true, &error), STRATA_RUNTIME);
@@ -143,8 +143,8 @@ static void one_block_per_device(void **state)
     st_sim_world_free(world);
 }
 
-/* The device is asked, not the plan: what it has less after loading is what was planned, and closing gives all of it back. */
-static void the_device_is_asked(void **state)
+/* The device reports its free bytes: loading takes exactly what was planned, and closing frees all of it. */
+static void free_memory_is_compared_with_the_plan(void **state)
 {
     (void)state;
     st_sim_options options = sim_options();
@@ -154,7 +154,7 @@ static void the_device_is_asked(void **state)
     strata_error error;
     assert_int_equal(card->open(&(st_device_options){.world = world}, &device, NULL), STRATA_OK);
     st_ledger *ledger = new_ledger(NULL, NULL);
-    st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 77); /* the driver's own is not in the block */
+    st_ledger_reserve(ledger, CARD, ST_OWNER_RUNTIME, 77); /* the driver's memory is not in the block */
     st_ledger_reserve(ledger, CARD, ST_OWNER_WEIGHTS, 3 * GRANULE - 5);
     st_ledger_reserve(ledger, CARD, ST_OWNER_GRANULARITY, 5);
     assert_int_equal(st_ledger_allocate(ledger, CARD, card, device, 3 * GRANULE, false, &error), STRATA_OK);
@@ -162,7 +162,7 @@ static void the_device_is_asked(void **state)
     st_ledger_commit(ledger, CARD, ST_OWNER_GRANULARITY, 5);
     assert_int_equal(st_ledger_check(ledger, NULL), STRATA_OK);
 
-    /* an allocation beside the plan */
+    /* an allocation outside the plan */
     void *more = NULL;
     assert_int_equal(card->alloc(device, 1, &more, &error), STRATA_OK);
     expect_failure(ledger, (const char *const[]){"card", "planned 1536 bytes", "2048 less", NULL});
@@ -171,7 +171,7 @@ static void the_device_is_asked(void **state)
     assert_non_null(strstr(error.message, "found 1048064"));
     card->free(device, more);
 
-    /* an allocation that is not what was planned */
+    /* an allocation of another size than planned */
     ledger = new_ledger(NULL, NULL);
     st_ledger_reserve(ledger, CARD, ST_OWNER_KV, 2 * GRANULE);
     st_ledger_commit(ledger, CARD, ST_OWNER_KV, 2 * GRANULE);
@@ -194,13 +194,13 @@ static void note_line(void *context, const char *moment, const char *device, uin
                   (unsigned long long)free_bytes);
 }
 
-static void moments_are_traced(void **state)
+static void marks_are_traced(void **state)
 {
     (void)state;
     st_buf lines = {0};
     st_ledger *ledger = new_ledger(note_line, &lines);
     st_ledger_mark(ledger, "start");
-    st_ledger_commit(ledger, HOST, ST_OWNER_WEIGHTS, 64000001); /* more than there is */
+    st_ledger_commit(ledger, HOST, ST_OWNER_WEIGHTS, 64000001); /* more than the device has */
     st_ledger_commit(ledger, CARD, ST_OWNER_WEIGHTS, 884901888);
     st_ledger_commit(ledger, CARD, ST_OWNER_KV, 5);
     st_ledger_mark(ledger, "end");
@@ -211,7 +211,7 @@ static void moments_are_traced(void **state)
     assert_int_equal(st_ledger_close(ledger, NULL), STRATA_OK);
 }
 
-static void what_cannot_be(void **state)
+static void invalid_arguments_are_refused(void **state)
 {
     (void)state;
     st_ledger *ledger = NULL;
@@ -226,14 +226,10 @@ static void what_cannot_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_exact),
-        cmocka_unit_test(differences_are_told_with_both_numbers),
-        cmocka_unit_test(what_comes_after_the_lock_is_told),
-        cmocka_unit_test(sums_that_overflow_are_told),
-        cmocka_unit_test(one_block_per_device),
-        cmocka_unit_test(the_device_is_asked),
-        cmocka_unit_test(moments_are_traced),
-        cmocka_unit_test(what_cannot_be),
+        cmocka_unit_test(sums_are_exact), cmocka_unit_test(errors_name_planned_and_allocated_bytes),
+        cmocka_unit_test(allocation_after_lock_is_an_error), cmocka_unit_test(sums_that_overflow_are_errors),
+        cmocka_unit_test(one_block_per_device), cmocka_unit_test(free_memory_is_compared_with_the_plan),
+        cmocka_unit_test(marks_are_traced), cmocka_unit_test(invalid_arguments_are_refused),
     };
     return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
 }

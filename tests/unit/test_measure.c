@@ -9,7 +9,7 @@ static void close_to(double a, double b)
     if (a < b * (1 - 1e-12) || a > b * (1 + 1e-12)) fail_msg("%.17g is not %.17g", a, b);
 }
 
-static void a_matrix_grows_with_the_workers(void **state)
+static void the_timed_matrix_grows_with_the_workers(void **state)
 {
     (void)state;
     assert_int_equal(st_measure_columns(1024, 0), 1024);
@@ -48,7 +48,7 @@ static void matrices_and_experts_have_rates_of_their_own(void **state)
     assert_true(st_rate_sums_finish(&sums));
     close_to(m.op_rate, 600);
     close_to(m.expert_share, 1.0 / 3);
-    close_to(m.type_share[ST_TYPE_Q4_K], 0.3); /* one row: of matrices alone */
+    close_to(m.type_share[ST_TYPE_Q4_K], 0.3); /* one row: only matrices count */
     assert_true(m.type_share[ST_TYPE_Q8_0] == 0);
 }
 
@@ -74,7 +74,7 @@ static void experts_are_at_most_as_fast_as_matrices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_matrix_grows_with_the_workers),
+        cmocka_unit_test(the_timed_matrix_grows_with_the_workers),
         cmocka_unit_test(matrices_and_experts_have_rates_of_their_own),
         cmocka_unit_test(experts_are_at_most_as_fast_as_matrices),
     };

@@ -58,7 +58,7 @@ static void v2_container(void **state)
     tree_write("/sys/fs/cgroup/memory.stat",
                "anon 100\nfile 2684354560\ninactive_file 1610612736\nactive_file 1073741824\n");
     expect(4 * GIB, 4 * GIB - GIB / 2);
-    write_bytes("/sys/fs/cgroup/memory.current", GIB); /* read at another moment than the cache */
+    write_bytes("/sys/fs/cgroup/memory.current", GIB); /* read at another time than the page cache: smaller than it */
     expect(4 * GIB, 4 * GIB);
     write_bytes("/sys/fs/cgroup/memory.current", 9 * GIB);
     expect(4 * GIB, 0);
@@ -71,7 +71,7 @@ static void v2_container(void **state)
     expect(64 * GIB, 60 * GIB);
 }
 
-/* The smallest limit of the group and its ancestors counts, for the total and for what is left. */
+/* The smallest limit of the group and its ancestors counts, for the total and for the available bytes. */
 static void v2_hierarchy(void **state)
 {
     (void)state;
@@ -84,12 +84,12 @@ static void v2_hierarchy(void **state)
     write_bytes("/sys/fs/cgroup/user.slice/user-1000.slice/memory.max", 8 * GIB);
     expect(8 * GIB, 8 * GIB);
     write_bytes("/sys/fs/cgroup/user.slice/user-1000.slice/app.scope/memory.max", 32 * GIB);
-    write_bytes("/sys/fs/cgroup/user.slice/memory.current", 14 * GIB); /* others fill the ancestor */
+    write_bytes("/sys/fs/cgroup/user.slice/memory.current", 14 * GIB); /* other processes fill the ancestor's group */
     expect(8 * GIB, 2 * GIB);
 }
 
 /* A path outside the namespace, or a folder that is not mounted: the mount point's own limit is left. */
-static void v2_path_outside(void **state)
+static void v2_path_outside_the_mount(void **state)
 {
     (void)state;
     tree_write("/proc/self/mountinfo", V2_MOUNT);
@@ -127,7 +127,7 @@ static void v1_container(void **state)
     write_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes", 4 * GIB);
     write_bytes("/sys/fs/cgroup/memory/memory.usage_in_bytes", GIB);
     expect(4 * GIB, 3 * GIB);
-    /* an ancestor's limit that cannot be seen but in the statistics */
+    /* an ancestor's limit that only the statistics show */
     tree_write("/sys/fs/cgroup/memory/memory.stat", "hierarchical_memory_limit 2147483648\n");
     expect(2 * GIB, GIB);
 }
@@ -161,7 +161,7 @@ static void malformed_files(void **state)
 }
 
 /* A measurement that fits in the cache measures the cache: some machines have 300 MiB of it. */
-static void probes_read_past_the_cache(void **state)
+static void probes_are_larger_than_the_cache(void **state)
 {
     (void)state;
     const uint64_t mib = (uint64_t)1 << 20;
@@ -180,12 +180,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_control_groups, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(v2_container, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(v2_hierarchy, tree_make, tree_remove),
-        cmocka_unit_test_setup_teardown(v2_path_outside, tree_make, tree_remove),
+        cmocka_unit_test_setup_teardown(v2_path_outside_the_mount, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(v1_hierarchy, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(v1_container, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(hybrid, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(malformed_files, tree_make, tree_remove),
-        cmocka_unit_test(probes_read_past_the_cache),
+        cmocka_unit_test(probes_are_larger_than_the_cache),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

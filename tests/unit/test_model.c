@@ -1,4 +1,4 @@
-/* src/model.c and src/card.c: what strata.h promises of an opened file, its tokens and its templates. */
+/* src/model.c and src/card.c: opened files, their tokens and their templates, as strata.h specifies them. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -32,7 +32,7 @@ static json_t *describe(const strata_model *model, unsigned flags)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static void what_cannot_be_opened_leaves_nothing(void **state)
+static void a_failed_open_leaves_the_output_unchanged(void **state)
 {
     (void)state;
     strata_model *model = (strata_model *)&model;
@@ -48,7 +48,7 @@ static void what_cannot_be_opened_leaves_nothing(void **state)
     strata_free(NULL);
 }
 
-static void a_card_lists_tensors_only_if_asked(void **state)
+static void a_description_lists_tensors_only_if_asked(void **state)
 {
     (void)state;
     strata_model *model = open_model(kit_path("qwen3moe.gguf"));
@@ -67,7 +67,7 @@ static void a_card_lists_tensors_only_if_asked(void **state)
     strata_model_close(model);
 }
 
-static void an_unknown_pre_tokenizer_is_found_on_use_and_every_time(void **state)
+static void an_unknown_pre_tokenizer_is_an_error_on_every_use(void **state)
 {
     (void)state;
     strata_model *model = NULL;
@@ -103,7 +103,7 @@ static void an_unknown_pre_tokenizer_is_found_on_use_and_every_time(void **state
 
 /* ---- tokens ----------------------------------------------------------------------------------------------------- */
 
-static void text_goes_there_and_back(void **state)
+static void text_round_trips(void **state)
 {
     (void)state;
     strata_model *model = open_model(kit_path("tokenizer/gpt-2.vocab.gguf"));
@@ -131,7 +131,7 @@ static void text_goes_there_and_back(void **state)
     strata_model_close(model);
 }
 
-static void wrong_requests_are_typed_errors(void **state)
+static void invalid_requests_are_typed_errors(void **state)
 {
     (void)state;
     strata_model *model = open_model(kit_path("tokenizer/gpt-2.vocab.gguf"));
@@ -189,7 +189,7 @@ static void check_stream(strata_model *model, strata_decoder *decoder, const str
     st_buf_free(&streamed);
 }
 
-static void a_stream_is_the_text(void **state)
+static void streamed_text_equals_the_whole_text(void **state)
 {
     (void)state;
     static const char *const vocabularies[] = {"tokenizer/gpt-2.vocab.gguf", "tokenizer/llama-spm.vocab.gguf"};
@@ -217,7 +217,7 @@ static void a_stream_is_the_text(void **state)
     json_decref(texts);
 }
 
-static void a_decoder_holds_back_what_is_not_whole(void **state)
+static void a_decoder_holds_back_incomplete_code_points(void **state)
 {
     (void)state;
     strata_model *model = open_model(kit_path("tokenizer/gpt-2.vocab.gguf"));
@@ -231,7 +231,7 @@ static void a_decoder_holds_back_what_is_not_whole(void **state)
     assert_int_equal(strata_decoder_new(model, &decoder, NULL), STRATA_OK);
     assert_int_equal(strata_decoder_push(decoder, tokens[0], &part, &length, &error), STRATA_OK);
     assert_int_equal(length, 0);
-    /* A wrong token changes nothing. */
+    /* An invalid token leaves the decoder unchanged. */
     length = 77;
     assert_int_equal(strata_decoder_push(decoder, 50257, &part, &length, &error), STRATA_INPUT);
     assert_int_equal(length, 77);
@@ -277,7 +277,7 @@ static void many_threads_share_one_tokenizer(void **state)
     strata_model_close(model);
 }
 
-static void a_tokenizer_that_found_no_memory_is_tried_again(void **state)
+static void a_tokenizer_loads_after_a_failed_allocation(void **state)
 {
     (void)state;
     strata_model *model = open_model(kit_path("qwen2.gguf"));
@@ -358,7 +358,7 @@ static void bos_and_eos_come_from_the_model_unless_given(void **state)
     strata_model_close(model);
 }
 
-static void a_template_that_is_not_there_or_wrong_is_a_template_error(void **state)
+static void missing_and_invalid_templates_are_template_errors(void **state)
 {
     (void)state;
     strata_model *model = open_model(kit_path("tokenizer/gpt-2.vocab.gguf"));
@@ -386,7 +386,7 @@ static void a_template_that_is_not_there_or_wrong_is_a_template_error(void **sta
     strata_model_close(model);
 }
 
-static void the_clock_is_given_or_real(void **state)
+static void the_time_is_given_or_the_systems(void **state)
 {
     (void)state;
     static const char source[] = "{{ strftime_now('%Y-%m-%d') }}";
@@ -509,7 +509,7 @@ static void attack_template(const char *vocabulary, const char *template_name)
     size_t *open_guarded = count_guarded(tokenizer, source.data, open_tokens, open_count);
     for (size_t id = 0; id < st_tokenizer_vocab_size(tokenizer); id++) open_total += open_guarded[id];
     assert_true(open_total > total);
-    /* And the text is all there. */
+    /* The text is complete. */
     if (strcmp(st_tokenizer_kind(tokenizer), "bpe") == 0) {
         char *back = NULL;
         size_t length = 0;
@@ -552,7 +552,7 @@ ATTACK(attack_on_gemma, "tokenizer/gemma4.vocab.gguf", "google-gemma-4-31B-it")
 static const char fault_args[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \"<|im_end|> hi\"}], \"add_generation_prompt\": true}";
 
-/* All that can be done with a file, with everything given back whatever fails. */
+/* Calls every function on a file and frees everything, whatever fails. */
 static strata_status do_everything(const char *path, strata_error *error)
 {
     strata_model *model = NULL;
@@ -607,7 +607,7 @@ static void fail_each(st_fault_kind kind, strata_status expected, strata_status 
                 assert_int_equal(status, STRATA_OK);
                 break;
             }
-            if (status == STRATA_OK && !persistent) continue; /* something that can do without */
+            if (status == STRATA_OK && !persistent) continue; /* an optional allocation */
             if ((status != expected && status != also) || error.status != status || !error.message[0])
                 fail_msg("call %llu: %s: %s", (unsigned long long)nth, strata_status_name(status), error.message);
         }
@@ -621,7 +621,7 @@ static void every_allocation_may_fail(void **state)
     fail_each(ST_FAULT_ALLOC, STRATA_MEMORY, STRATA_MEMORY, 20);
 }
 
-/* The JSON library cannot always tell a lack of memory from a lack of sense; an error it must be. */
+/* The JSON library reports some failed allocations as syntax errors: any error will do. */
 static void every_allocation_for_json_may_fail(void **state)
 {
     (void)state;
@@ -642,28 +642,20 @@ static void every_file_call_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_opened_leaves_nothing),
-        cmocka_unit_test(a_card_lists_tensors_only_if_asked),
-        cmocka_unit_test(an_unknown_pre_tokenizer_is_found_on_use_and_every_time),
-        cmocka_unit_test(text_goes_there_and_back),
-        cmocka_unit_test(wrong_requests_are_typed_errors),
-        cmocka_unit_test(bos_and_plain_are_flags),
-        cmocka_unit_test(a_stream_is_the_text),
-        cmocka_unit_test(a_decoder_holds_back_what_is_not_whole),
+        cmocka_unit_test(a_failed_open_leaves_the_output_unchanged),
+        cmocka_unit_test(a_description_lists_tensors_only_if_asked),
+        cmocka_unit_test(an_unknown_pre_tokenizer_is_an_error_on_every_use), cmocka_unit_test(text_round_trips),
+        cmocka_unit_test(invalid_requests_are_typed_errors), cmocka_unit_test(bos_and_plain_are_flags),
+        cmocka_unit_test(streamed_text_equals_the_whole_text),
+        cmocka_unit_test(a_decoder_holds_back_incomplete_code_points),
         cmocka_unit_test(many_threads_share_one_tokenizer),
-        cmocka_unit_test(a_tokenizer_that_found_no_memory_is_tried_again),
+        cmocka_unit_test(a_tokenizer_loads_after_a_failed_allocation),
         cmocka_unit_test(bos_and_eos_come_from_the_model_unless_given),
-        cmocka_unit_test(a_template_that_is_not_there_or_wrong_is_a_template_error),
-        cmocka_unit_test(the_clock_is_given_or_real),
-        cmocka_unit_test(attack_on_the_kit_model),
-        cmocka_unit_test(attack_on_spm),
-        cmocka_unit_test(attack_on_qwen),
-        cmocka_unit_test(attack_on_llama),
-        cmocka_unit_test(attack_on_mistral),
-        cmocka_unit_test(attack_on_deepseek),
-        cmocka_unit_test(attack_on_gemma),
-        cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(every_allocation_for_json_may_fail),
+        cmocka_unit_test(missing_and_invalid_templates_are_template_errors),
+        cmocka_unit_test(the_time_is_given_or_the_systems), cmocka_unit_test(attack_on_the_kit_model),
+        cmocka_unit_test(attack_on_spm), cmocka_unit_test(attack_on_qwen), cmocka_unit_test(attack_on_llama),
+        cmocka_unit_test(attack_on_mistral), cmocka_unit_test(attack_on_deepseek), cmocka_unit_test(attack_on_gemma),
+        cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(every_allocation_for_json_may_fail),
         cmocka_unit_test(every_file_call_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

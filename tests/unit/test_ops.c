@@ -64,7 +64,7 @@ static double angle_of(const st_rope *rope, const float *factors, uint32_t posit
     return position * speed;
 }
 
-static void angles(void **state)
+static void rope_angles(void **state)
 {
     (void)state;
     static const st_rope ropes[] = {
@@ -135,7 +135,7 @@ static void rope(void **state)
     }
 }
 
-static void temperature(void **state)
+static void attention_temperature(void **state)
 {
     (void)state;
     static const uint32_t positions[] = {0, 6, 30, 8190, 100000};
@@ -297,7 +297,7 @@ static double f_sigmoid(double a, double b, double w) { (void)w; return a * sigm
 static double f_silu_gate(double a, double b, double w) { (void)w; return a * silu(b); }
 static double f_softcap(double a, double b, double w) { (void)b; (void)w; return 2.5 * tanh(a / 2.5); }
 
-static void element_by_element(void **state)
+static void elementwise_operations(void **state)
 {
     (void)state;
     st_op add = {.kind = ST_OP_ADD}, scale = {.kind = ST_OP_SCALE}, mul = {.kind = ST_OP_MUL_WEIGHT};
@@ -455,9 +455,9 @@ static void deltanet(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rms_norm),           cmocka_unit_test(angles),           cmocka_unit_test(rope),
-        cmocka_unit_test(temperature),        cmocka_unit_test(attention),        cmocka_unit_test(element_by_element),
-        cmocka_unit_test(slice_and_concat),   cmocka_unit_test(gather),           cmocka_unit_test(conv),
+        cmocka_unit_test(rms_norm), cmocka_unit_test(rope_angles), cmocka_unit_test(rope),
+        cmocka_unit_test(attention_temperature), cmocka_unit_test(attention), cmocka_unit_test(elementwise_operations),
+        cmocka_unit_test(slice_and_concat), cmocka_unit_test(gather), cmocka_unit_test(conv),
         cmocka_unit_test(deltanet),
     };
     return kit_run("ops", tests, sizeof tests / sizeof *tests, op_rig_open, op_rig_close, argc, argv);

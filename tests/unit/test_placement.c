@@ -89,7 +89,7 @@ static void refuse(strata_placement given, const char *text)
 
 /* ---- devices ------------------------------------------------------------------------------------------------------- */
 
-static void nothing_said_is_this_host(void **state)
+static void the_default_is_this_host(void **state)
 {
     (void)state;
     st_placement p = place_options(&(strata_engine_options){0});
@@ -108,7 +108,7 @@ static void nothing_said_is_this_host(void **state)
     assert_int_equal(p.devices[ST_HOST].free_bytes, 5 * GIB);
 }
 
-static void a_card_of_so_many_bytes(void **state)
+static void a_gpu_described_by_its_memory(void **state)
 {
     (void)state;
     st_placement p = place(PLACEMENT(.vram_bytes = 12 * GIB, .ram_bytes = 64 * GIB));
@@ -133,7 +133,7 @@ static void a_card_of_so_many_bytes(void **state)
 }
 
 /* Every row of the table is a device that can be planned for. */
-static void the_table(void **state)
+static void the_table_of_profiles(void **state)
 {
     (void)state;
     static const struct { const char *name; double vram_gib, memory, link; } cards[] = {
@@ -155,7 +155,7 @@ static void the_table(void **state)
     }
 }
 
-static void devices_that_make_no_sense(void **state)
+static void invalid_devices_are_refused(void **state)
 {
     (void)state;
     refuse(PLACEMENT(.device = "tpu"), "expected cpu, sim or cuda, found tpu");
@@ -175,7 +175,7 @@ static void devices_that_make_no_sense(void **state)
 
 /* ---- options ------------------------------------------------------------------------------------------------------- */
 
-static void options_become_the_planners(void **state)
+static void options_reach_the_planner(void **state)
 {
     (void)state;
     strata_placement given = PLACEMENT(.layers = 7, .moe = "cache", .expert_slots = 9, .cpu_moe_layers = 3,
@@ -210,7 +210,7 @@ static void options_become_the_planners(void **state)
     for (size_t i = 0; i < 3; i++) assert_int_equal(place(PLACEMENT(.moe = modes[i].word)).options.moe, modes[i].mode);
 }
 
-static void options_that_make_no_sense(void **state)
+static void invalid_options_are_refused(void **state)
 {
     (void)state;
     refuse(PLACEMENT(.moe = "gpu"), "placement.moe: expected resident, cache or cpu, found gpu");
@@ -270,7 +270,7 @@ static void a_profile_with_few_fields(void **state)
     assert_true(p.devices[ST_HOST].free_bytes > 0 && p.devices[ST_HOST].estimate); /* the memory that is here */
 }
 
-static void profiles_with_a_mistake(void **state)
+static void invalid_profiles_are_refused(void **state)
 {
     (void)state;
     static const struct { const char *text, *message; } rows[] = {
@@ -326,7 +326,7 @@ static void profiles_with_a_mistake(void **state)
     assert_int_equal(error.status, STRATA_INPUT);
 }
 
-static void sizes(void **state)
+static void sizes_are_parsed(void **state)
 {
     (void)state;
     static const struct { const char *text; uint64_t bytes; } good[] = {
@@ -345,7 +345,7 @@ static void sizes(void **state)
 
 /* ---- the machine ------------------------------------------------------------------------------------------------------ */
 
-static void what_the_system_tells(void **state)
+static void memory_and_cpu_name_are_read_from_proc(void **state)
 {
     (void)state;
     st_memory memory = {0};
@@ -382,7 +382,7 @@ static size_t files_in(const char *path)
     return count;
 }
 
-static void a_measurement_is_kept(void **state)
+static void a_measurement_is_stored(void **state)
 {
     (void)state;
     char *path = st_measurement_path(), in[128];
@@ -411,7 +411,7 @@ static void a_measurement_is_kept(void **state)
     st_free(path);
 }
 
-static void rates_of_a_gpu_are_kept(void **state)
+static void rates_of_a_gpu_are_stored(void **state)
 {
     (void)state;
     char *path = st_measurement_path();
@@ -438,7 +438,7 @@ static void rates_of_a_gpu_are_kept(void **state)
     st_free(path);
 }
 
-static void a_damaged_measurement_is_none(void **state)
+static void a_damaged_measurement_is_ignored(void **state)
 {
     (void)state;
     char entry[256], *path = st_measurement_path(), in[128];
@@ -470,7 +470,7 @@ static void a_damaged_measurement_is_none(void **state)
     st_free(path);
 }
 
-static void a_measurement_that_cannot_be_written(void **state)
+static void an_unwritable_cache_folder_is_an_error(void **state)
 {
     (void)state;
     strata_error error;
@@ -496,7 +496,7 @@ static void a_measurement_that_cannot_be_written(void **state)
     free(home);
 }
 
-static void the_kept_measurement_is_used(void **state)
+static void the_stored_measurement_is_used(void **state)
 {
     (void)state;
     char *path = st_measurement_path();
@@ -533,7 +533,7 @@ static strata_status try_plan(const strata_model *model, char **json, strata_err
 }
 
 /* A typed error, or a plan that is whole (a kept measurement that cannot be read is none); nothing is owed. */
-static void failures_while_planning(void **state)
+static void failed_calls_while_planning_are_errors(void **state)
 {
     (void)state;
     strata_model *model = NULL;
@@ -563,23 +563,23 @@ static void failures_while_planning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(nothing_said_is_this_host),
-        IN_FOLDER(a_card_of_so_many_bytes),
-        cmocka_unit_test(the_table),
-        IN_FOLDER(devices_that_make_no_sense),
-        IN_FOLDER(options_become_the_planners),
-        IN_FOLDER(options_that_make_no_sense),
+        IN_FOLDER(the_default_is_this_host),
+        IN_FOLDER(a_gpu_described_by_its_memory),
+        cmocka_unit_test(the_table_of_profiles),
+        IN_FOLDER(invalid_devices_are_refused),
+        IN_FOLDER(options_reach_the_planner),
+        IN_FOLDER(invalid_options_are_refused),
         IN_FOLDER(a_profile_with_every_field),
         IN_FOLDER(a_profile_with_few_fields),
-        IN_FOLDER(profiles_with_a_mistake),
-        cmocka_unit_test(sizes),
-        IN_FOLDER(what_the_system_tells),
-        IN_FOLDER(a_measurement_is_kept),
-        IN_FOLDER(rates_of_a_gpu_are_kept),
-        IN_FOLDER(a_damaged_measurement_is_none),
-        IN_FOLDER(a_measurement_that_cannot_be_written),
-        IN_FOLDER(the_kept_measurement_is_used),
-        IN_FOLDER(failures_while_planning),
+        IN_FOLDER(invalid_profiles_are_refused),
+        cmocka_unit_test(sizes_are_parsed),
+        IN_FOLDER(memory_and_cpu_name_are_read_from_proc),
+        IN_FOLDER(a_measurement_is_stored),
+        IN_FOLDER(rates_of_a_gpu_are_stored),
+        IN_FOLDER(a_damaged_measurement_is_ignored),
+        IN_FOLDER(an_unwritable_cache_folder_is_an_error),
+        IN_FOLDER(the_stored_measurement_is_used),
+        IN_FOLDER(failed_calls_while_planning_are_errors),
     };
     return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void check_refused(plan_rig *rig, strata_status status, const char *messa
 
 /* --- placement --------------------------------------------------------------------------------------------------- */
 
-static void everything_on_the_card(void **state)
+static void everything_on_the_gpu(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -100,7 +100,7 @@ static void everything_on_the_card(void **state)
     plan_rig_close(&rig);
 }
 
-static void nothing_on_a_card(void **state)
+static void nothing_on_the_gpu(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -124,7 +124,7 @@ static void nothing_on_a_card(void **state)
     plan_rig_close(&rig);
 }
 
-static void layers_from_the_first(void **state)
+static void the_first_layers_go_to_the_gpu(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -145,7 +145,7 @@ static void layers_from_the_first(void **state)
 }
 
 /* Attention first, then the output matrix, then feed-forward parts from the first; each at its exact byte. */
-static void a_dense_model_larger_than_the_card(void **state)
+static void a_dense_model_larger_than_the_gpu(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -175,7 +175,7 @@ static void a_dense_model_larger_than_the_card(void **state)
     plan_rig_close(&rig);
 }
 
-static void whole_layers_go_to_ram_last_first(void **state)
+static void whole_layers_move_to_ram_last_first(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -197,8 +197,8 @@ static void whole_layers_go_to_ram_last_first(void **state)
     plan_rig_close(&rig);
 }
 
-/* A tied output matrix on the card serves the look-up; nothing of it is in RAM. */
-static void a_tied_output_matrix(void **state)
+/* A tied output matrix on the GPU serves the look-up; nothing of it is in RAM. */
+static void a_tied_output_matrix_is_stored_once(void **state)
 {
     (void)state;
     plan_shape shape = plan_small;
@@ -238,7 +238,7 @@ static void per_layer_tables_stay_in_ram(void **state)
 }
 
 /* The rows asked for are picked where the hidden state is, so that they alone cross; the rest goes with the matrix. */
-static void a_head_begins_where_its_body_ended(void **state)
+static void output_rows_are_gathered_on_the_last_layers_device(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -261,8 +261,8 @@ static void a_head_begins_where_its_body_ended(void **state)
     plan_rig_close(&rig);
 }
 
-/* What the card does not run, the host does; keys and values are where their operations can be. */
-static void what_the_card_cannot_run(void **state)
+/* What the GPU does not run, the host does; keys and values are where their operations can be. */
+static void operations_the_gpu_cannot_run(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -279,8 +279,8 @@ static void what_the_card_cannot_run(void **state)
     plan_rig_close(&rig);
 }
 
-/* A cache adds the host's experts to the card's, so a card that cannot add has no experts. */
-static void a_card_that_cannot_add(void **state)
+/* A cache adds the host's experts to the GPU's, so a GPU that cannot add has no experts. */
+static void a_gpu_that_cannot_add_has_no_experts(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -297,7 +297,7 @@ static void a_card_that_cannot_add(void **state)
 }
 
 /* With weights or without: the plan says so, before anything is loaded. */
-static void what_the_host_cannot_run(void **state)
+static void operations_the_host_cannot_run_are_refused(void **state)
 {
     (void)state;
     static const struct { st_op_kind kind; const char *message; } rows[] = {
@@ -316,7 +316,7 @@ static void what_the_host_cannot_run(void **state)
 
 /* --- keys, values and state -------------------------------------------------------------------------------------- */
 
-static void kv_types(void **state)
+static void kv_bytes_of_every_type(void **state)
 {
     (void)state;
     static const struct { int32_t type; uint64_t row; } rows[] = {
@@ -335,7 +335,7 @@ static void kv_types(void **state)
 }
 
 /* Window layers keep window + batch − 1 positions; a pattern that is all "full" is a dense model. */
-static void rings_and_full_layers(void **state)
+static void window_layers_keep_rings(void **state)
 {
     (void)state;
     plan_shape shape = windowed;
@@ -363,8 +363,8 @@ static void rings_and_full_layers(void **state)
     plan_rig_close(&rig);
 }
 
-/* Layers that read another's keys and values have none; a host layer's look-up crosses to the card. */
-static void shared_keys_and_values(void **state)
+/* Layers that read another's keys and values have none; a host layer's look-up crosses to the GPU. */
+static void layers_may_share_kv(void **state)
 {
     (void)state;
     plan_shape shape = windowed;
@@ -455,7 +455,7 @@ static void a_nextn_block(void **state)
 
 /* --- margins, disk, refusals ------------------------------------------------------------------------------------- */
 
-static void margins(void **state)
+static void default_margins(void **state)
 {
     (void)state;
     const uint64_t mib = 1 << 20;
@@ -479,7 +479,7 @@ static void margins(void **state)
     plan_rig_close(&rig);
 }
 
-static void refused_to_the_byte(void **state)
+static void refusals_are_exact_to_the_byte(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -510,7 +510,7 @@ static void refused_to_the_byte(void **state)
     plan_rig_close(&rig);
 }
 
-static void contradictions(void **state)
+static void contradictory_options_are_refused(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -543,7 +543,7 @@ static void contradictions(void **state)
 }
 
 /* What RAM has no room for stays in the file, if that is allowed, and costs the disk's time. */
-static void weights_in_the_file(void **state)
+static void weights_may_stay_in_the_file(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -566,7 +566,7 @@ static void weights_in_the_file(void **state)
 }
 
 /* Every allocation of the planner fails once: an error, nothing leaked. */
-static void out_of_memory(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -588,27 +588,18 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_on_the_card),
-        cmocka_unit_test(nothing_on_a_card),
-        cmocka_unit_test(layers_from_the_first),
-        cmocka_unit_test(a_dense_model_larger_than_the_card),
-        cmocka_unit_test(whole_layers_go_to_ram_last_first),
-        cmocka_unit_test(a_tied_output_matrix),
+        cmocka_unit_test(everything_on_the_gpu), cmocka_unit_test(nothing_on_the_gpu),
+        cmocka_unit_test(the_first_layers_go_to_the_gpu), cmocka_unit_test(a_dense_model_larger_than_the_gpu),
+        cmocka_unit_test(whole_layers_move_to_ram_last_first), cmocka_unit_test(a_tied_output_matrix_is_stored_once),
         cmocka_unit_test(per_layer_tables_stay_in_ram),
-        cmocka_unit_test(a_head_begins_where_its_body_ended),
-        cmocka_unit_test(what_the_card_cannot_run),
-        cmocka_unit_test(a_card_that_cannot_add),
-        cmocka_unit_test(what_the_host_cannot_run),
-        cmocka_unit_test(kv_types),
-        cmocka_unit_test(rings_and_full_layers),
-        cmocka_unit_test(shared_keys_and_values),
-        cmocka_unit_test(recurrent_state_and_snapshots),
-        cmocka_unit_test(a_nextn_block),
-        cmocka_unit_test(margins),
-        cmocka_unit_test(refused_to_the_byte),
-        cmocka_unit_test(contradictions),
-        cmocka_unit_test(weights_in_the_file),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(output_rows_are_gathered_on_the_last_layers_device),
+        cmocka_unit_test(operations_the_gpu_cannot_run), cmocka_unit_test(a_gpu_that_cannot_add_has_no_experts),
+        cmocka_unit_test(operations_the_host_cannot_run_are_refused), cmocka_unit_test(kv_bytes_of_every_type),
+        cmocka_unit_test(window_layers_keep_rings), cmocka_unit_test(layers_may_share_kv),
+        cmocka_unit_test(recurrent_state_and_snapshots), cmocka_unit_test(a_nextn_block),
+        cmocka_unit_test(default_margins), cmocka_unit_test(refusals_are_exact_to_the_byte),
+        cmocka_unit_test(contradictory_options_are_refused), cmocka_unit_test(weights_may_stay_in_the_file),
+        cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static uint64_t planned_on_card(const plan_rig *rig)
     return rig->plan->devices[ST_CARD].planned_bytes;
 }
 
-/* What the card takes with a cache of no slots at this context: the rest of a plan that has some. */
+/* What the GPU takes with a cache of no slots at this context: the rest of a plan that has some. */
 static uint64_t beside_slots(plan_rig *rig)
 {
     rig->options.expert_slots = 1;
@@ -37,7 +37,7 @@ static uint64_t beside_slots(plan_rig *rig)
 
 /* --- slots ------------------------------------------------------------------------------------------------------- */
 
-static void slots_to_the_byte(void **state)
+static void slots_are_exact_to_the_byte(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -68,7 +68,7 @@ static void slots_to_the_byte(void **state)
     plan_rig_close(&rig);
 }
 
-/* Layers whose experts are larger take more of the card; a layer's share of a slot begins at a multiple of 256. */
+/* Layers whose experts are larger take more of the GPU; a layer's share of a slot begins at a multiple of 256. */
 static void slots_of_different_sizes(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ static void slots_of_different_sizes(void **state)
     plan_rig_close(&rig);
 }
 
-static void slots_as_asked(void **state)
+static void slots_follow_the_option(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -129,7 +129,7 @@ static void slots_as_asked(void **state)
     plan_rig_close(&rig);
 }
 
-static void experts_kept_on_the_cpu(void **state)
+static void cpu_moe_layers_have_no_slots(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -162,8 +162,8 @@ static double speed_of(plan_rig *rig, st_moe_mode mode)
     return tps;
 }
 
-/* At every size of the card the mode is the simplest that no other beats by more than 15 %. */
-static void the_mode_by_predicted_speed(void **state)
+/* At every size of the GPU the mode is the simplest that no other beats by more than 15 %. */
+static void the_mode_is_chosen_by_predicted_speed(void **state)
 {
     (void)state;
     static const st_moe_mode modes[] = {ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};
@@ -182,7 +182,7 @@ static void the_mode_by_predicted_speed(void **state)
         double best_tps = 0;
         for (int i = 0; i < 3; i++) {
             double tps = speed_of(&rig, modes[i]);
-            /* Chosen by itself, everything is on the card or no expert is. */
+            /* Chosen by itself, everything is on the GPU or no expert is. */
             if (modes[i] == ST_MOE_RESIDENT && tps > 0 &&
                 !(rig.plan->experts.resident_share == 1 && rig.plan->output_on_card))
                 tps = 0;
@@ -199,7 +199,7 @@ static void the_mode_by_predicted_speed(void **state)
     plan_rig_close(&rig);
 }
 
-static void modes_as_asked(void **state)
+static void the_mode_follows_the_option(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -218,11 +218,11 @@ static void modes_as_asked(void **state)
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_EXPERTS], 0);
     assert_int_equal(rig.plan->devices[ST_HOST].owners[ST_OWNER_EXPERTS], LAYERS * EXPERTS * EXPERT);
     assert_int_equal(rig.plan->experts.slots[2], 0);
-    assert_int_equal(rig.plan->batch, 2048); /* experts in RAM beside a card */
+    assert_int_equal(rig.plan->batch, 2048); /* experts in RAM beside a GPU */
     rig.options.context = 1024;
     assert_int_equal(plan_rig_get(&rig)->batch, 1024);
     rig.options.layers = 0;
-    assert_int_equal(plan_rig_get(&rig)->batch, 512); /* no card takes part */
+    assert_int_equal(plan_rig_get(&rig)->batch, 512); /* no GPU takes part */
     assert_int_equal(rig.plan->experts.mode, ST_MOE_CPU);
     rig.options.moe = ST_MOE_RESIDENT;
     check_refused(&rig, STRATA_USAGE, "placement.moe: expected layers on a GPU, found none");
@@ -262,7 +262,7 @@ static void hit_rates(void **state)
 }
 
 /* A context that leaves no room for slots moves whole layers to RAM, last first; -g forbids it. */
-static void a_context_that_pushes_layers_out(void **state)
+static void a_long_context_moves_layers_to_ram(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -292,7 +292,7 @@ static void a_context_that_pushes_layers_out(void **state)
 
 /* --- context ----------------------------------------------------------------------------------------------------- */
 
-static void the_models_maximum(void **state)
+static void the_default_context_is_the_models_maximum(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -306,7 +306,7 @@ static void the_models_maximum(void **state)
 }
 
 /* Without routed experts: the largest that fits, to the position. */
-static void the_largest_context_that_fits(void **state)
+static void a_dense_model_gets_the_largest_context_that_fits(void **state)
 {
     (void)state;
     plan_shape shape = plan_small;
@@ -340,7 +340,7 @@ static void the_largest_context_that_fits(void **state)
 }
 
 /* A model that does not fit with 4,096 positions is placed for 8,192; what is then left makes it longer. */
-static void placed_for_the_usual_context(void **state)
+static void a_large_model_is_placed_for_8192_positions(void **state)
 {
     (void)state;
     plan_shape shape = plan_small;
@@ -364,7 +364,7 @@ static void placed_for_the_usual_context(void **state)
 }
 
 /* With routed experts in a cache: the largest multiple of 256 that keeps nine tenths of the speed at 8,192. */
-static void context_against_slots(void **state)
+static void context_is_traded_for_slots(void **state)
 {
     (void)state;
     plan_shape shape = plan_small_moe;
@@ -394,8 +394,8 @@ static void context_against_slots(void **state)
     plan_rig_close(&rig);
 }
 
-/* On the CPU they cost nothing of the card: the largest multiple of 256 that fits. */
-static void context_beside_cpu_experts(void **state)
+/* On the CPU they cost nothing of the GPU: the largest multiple of 256 that fits. */
+static void cpu_experts_leave_the_gpu_to_the_context(void **state)
 {
     (void)state;
     plan_shape shape = plan_small_moe;
@@ -415,7 +415,7 @@ static void context_beside_cpu_experts(void **state)
 }
 
 /* Too little for the usual context is still enough for a shorter one, down to 256. */
-static void a_short_context(void **state)
+static void a_short_context_is_the_last_resort(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -437,20 +437,15 @@ static void a_short_context(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_to_the_byte),
-        cmocka_unit_test(slots_of_different_sizes),
-        cmocka_unit_test(slots_as_asked),
-        cmocka_unit_test(experts_kept_on_the_cpu),
-        cmocka_unit_test(the_mode_by_predicted_speed),
-        cmocka_unit_test(modes_as_asked),
-        cmocka_unit_test(hit_rates),
-        cmocka_unit_test(a_context_that_pushes_layers_out),
-        cmocka_unit_test(the_models_maximum),
-        cmocka_unit_test(the_largest_context_that_fits),
-        cmocka_unit_test(placed_for_the_usual_context),
-        cmocka_unit_test(context_against_slots),
-        cmocka_unit_test(context_beside_cpu_experts),
-        cmocka_unit_test(a_short_context),
+        cmocka_unit_test(slots_are_exact_to_the_byte), cmocka_unit_test(slots_of_different_sizes),
+        cmocka_unit_test(slots_follow_the_option), cmocka_unit_test(cpu_moe_layers_have_no_slots),
+        cmocka_unit_test(the_mode_is_chosen_by_predicted_speed), cmocka_unit_test(the_mode_follows_the_option),
+        cmocka_unit_test(hit_rates), cmocka_unit_test(a_long_context_moves_layers_to_ram),
+        cmocka_unit_test(the_default_context_is_the_models_maximum),
+        cmocka_unit_test(a_dense_model_gets_the_largest_context_that_fits),
+        cmocka_unit_test(a_large_model_is_placed_for_8192_positions), cmocka_unit_test(context_is_traded_for_slots),
+        cmocka_unit_test(cpu_experts_leave_the_gpu_to_the_context),
+        cmocka_unit_test(a_short_context_is_the_last_resort),
     };
     return cmocka_run_group_tests_name("plan, experts and context", tests, NULL, NULL);
 }

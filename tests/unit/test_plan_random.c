@@ -123,7 +123,7 @@ static void random_devices(plan_rig *rig)
     host->granularity = ONE_OF(1, 4096);
     card->overhead_bytes = one_in(2) ? between(0, 30 << 20) : 0;
     card->display = one_in(2);
-    if (one_in(8)) card->types[between(0, ST_OP_COUNT - 1)] = 0; /* the card cannot do everything */
+    if (one_in(8)) card->types[between(0, ST_OP_COUNT - 1)] = 0; /* the GPU cannot do everything */
     if (one_in(8)) rig->source.device_count = 1;
 }
 
@@ -161,7 +161,7 @@ static void random_options(plan_rig *rig)
 /* --- properties -------------------------------------------------------------------------------------------------- */
 
 /* Refusals carry numbers; plans keep to what every plan keeps to and to what was asked for. */
-static void plans_are_sound(void **state)
+static void plans_keep_the_invariants(void **state)
 {
     (void)state;
     uint32_t planned = 0, refused = 0, cards = 0, modes[4] = {0};
@@ -252,7 +252,7 @@ static void climb(plan_rig *rig, const plan_shape *shape, uint32_t device, bool 
 
 /* With a fixed context more memory means no fewer slots and no slower prediction. Nobody waits for a hand-over here:
  * what a split costs in latency is the price of any memory that holds more than nothing and less than all. */
-static void more_memory_is_no_worse(void **state)
+static void more_memory_is_never_slower(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < repeats(LADDERS); i++) {
@@ -289,8 +289,8 @@ static int seed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(plans_are_sound, seed),
-        cmocka_unit_test_setup(more_memory_is_no_worse, seed),
+        cmocka_unit_test_setup(plans_keep_the_invariants, seed),
+        cmocka_unit_test_setup(more_memory_is_never_slower, seed),
     };
     return cmocka_run_group_tests_name("plan, random", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* src/plan on the shapes of real models, on a card of 12 GiB: what the user of such a card is promised. */
+/* src/plan on the shapes of real models, on a GPU of 12 GiB: what the user of such a GPU is promised. */
 #include "support/plan_rig.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ static const plan_shape qwen35_27b = {.arch = "qwen35", .layers = 64, .embedding
                                       .delta_values = 48, .delta_size = 128, .nextn = true, .type = ST_TYPE_Q4_K,
                                       .big = ST_TYPE_Q6_K};
 
-/* The card and the RAM of the page, with what a driver takes and the default margins. */
+/* The GPU and the RAM of the page, with what a driver takes and the default margins. */
 static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
 {
     plan_rig_open(rig, shape);
@@ -71,7 +71,7 @@ static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
     rig->options.snapshots = 4;
 }
 
-static void all_of_qwen3_8b(void **state)
+static void qwen3_8b_fits_the_gpu(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -85,7 +85,7 @@ static void all_of_qwen3_8b(void **state)
 }
 
 /* Rings saturate: the whole context fits beside the weights, and the margin is left alone. */
-static void all_of_gemma4_12b(void **state)
+static void gemma4_12b_fits_the_gpu(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -106,7 +106,7 @@ static void all_of_gemma4_12b(void **state)
     plan_rig_close(&rig);
 }
 
-static void the_trunk_of_qwen3_30b_a3b(void **state)
+static void qwen3_30b_a3b_uses_an_expert_cache(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -122,7 +122,7 @@ static void the_trunk_of_qwen3_30b_a3b(void **state)
 }
 
 /* The sums of docs/plan.md, but for the layers whose tensors are wider: here all values, and down from the middle on. */
-static void the_sums_of_the_page(void **state)
+static void bytes_agree_with_the_documentation(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -180,8 +180,8 @@ static void llama4_scout_in_ram(void **state)
     plan_rig_close(&rig);
 }
 
-/* A dense model of 17 GB: all attention and state, a part of the feed-forward parts; none with half the card. */
-static void a_part_of_qwen35_27b(void **state)
+/* A dense model of 17 GB: all attention and state, a part of the feed-forward parts; none with half the GPU. */
+static void qwen35_27b_is_split(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -204,12 +204,9 @@ static void a_part_of_qwen35_27b(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_of_qwen3_8b),
-        cmocka_unit_test(all_of_gemma4_12b),
-        cmocka_unit_test(the_trunk_of_qwen3_30b_a3b),
-        cmocka_unit_test(the_sums_of_the_page),
-        cmocka_unit_test(llama4_scout_in_ram),
-        cmocka_unit_test(a_part_of_qwen35_27b),
+        cmocka_unit_test(qwen3_8b_fits_the_gpu), cmocka_unit_test(gemma4_12b_fits_the_gpu),
+        cmocka_unit_test(qwen3_30b_a3b_uses_an_expert_cache), cmocka_unit_test(bytes_agree_with_the_documentation),
+        cmocka_unit_test(llama4_scout_in_ram), cmocka_unit_test(qwen35_27b_is_split),
     };
     return cmocka_run_group_tests_name("plan, real shapes", tests, NULL, NULL);
 }

@@ -120,7 +120,7 @@ static void two_callers_share_a_pool(void **state)
 }
 
 /* As two engines do: more threads than the machine may have cores. */
-static void two_callers_with_a_pool_each(void **state)
+static void two_pools_run_side_by_side(void **state)
 {
     (void)state;
     st_pool *pools[2] = {NULL, NULL};
@@ -131,7 +131,7 @@ static void two_callers_with_a_pool_each(void **state)
 }
 
 /* Workers that fell asleep between jobs wake up, and a pool can be freed while they sleep. */
-static void jobs_after_a_sleep(void **state)
+static void sleeping_workers_wake_up(void **state)
 {
     (void)state;
     st_pool *pool = NULL;
@@ -233,7 +233,7 @@ static void a_pool_is_freed_during_a_backoff(void **state)
     st_pool_free(pool); /* the clock never advances: a pool that waits would hang */
 }
 
-static void nothing_is_allocated_to_run(void **state)
+static void running_a_job_allocates_nothing(void **state)
 {
     (void)state;
     st_pool *pool = NULL;
@@ -247,7 +247,7 @@ static void nothing_is_allocated_to_run(void **state)
     st_pool_free(pool);
 }
 
-static void sizes_of_a_pool(void **state)
+static void the_thread_count_is_checked(void **state)
 {
     (void)state;
     st_pool *pool = NULL;
@@ -261,7 +261,7 @@ static void sizes_of_a_pool(void **state)
     st_pool_free(NULL);
 }
 
-static void allocation_fails(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     for (uint64_t nth = 1; nth <= 2; nth++) {
@@ -279,12 +279,11 @@ static void allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_part_runs_once),        cmocka_unit_test(many_short_jobs),
-        cmocka_unit_test(two_callers_share_a_pool),      cmocka_unit_test(two_callers_with_a_pool_each),
-        cmocka_unit_test(jobs_after_a_sleep),          cmocka_unit_test(a_slow_worker_backs_off),
-        cmocka_unit_test(a_pool_is_freed_during_a_backoff),
-        cmocka_unit_test(nothing_is_allocated_to_run), cmocka_unit_test(sizes_of_a_pool),
-        cmocka_unit_test(allocation_fails),
+        cmocka_unit_test(every_part_runs_once), cmocka_unit_test(many_short_jobs),
+        cmocka_unit_test(two_callers_share_a_pool), cmocka_unit_test(two_pools_run_side_by_side),
+        cmocka_unit_test(sleeping_workers_wake_up), cmocka_unit_test(a_slow_worker_backs_off),
+        cmocka_unit_test(a_pool_is_freed_during_a_backoff), cmocka_unit_test(running_a_job_allocates_nothing),
+        cmocka_unit_test(the_thread_count_is_checked), cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

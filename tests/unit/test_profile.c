@@ -11,7 +11,7 @@ static void close_to(double a, double b)
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static void the_slower_of_memory_and_arithmetic(void **state)
+static void time_is_the_slower_of_memory_and_arithmetic(void **state)
 {
     (void)state;
     st_profile p = {.memory_rate = 1000, .op_rate = 500};
@@ -38,7 +38,7 @@ static void experts_compute_at_their_share(void **state)
     assert_true(demand.bytes == 6000 && demand.ops == 1000);
 }
 
-static void what_is_not_known_is_not_charged(void **state)
+static void unknown_rates_cost_no_time(void **state)
 {
     (void)state;
     st_profile nothing = {.op_rate = 0}, half = {.op_rate = 500};
@@ -76,7 +76,7 @@ static void check_work(const golden *g, const st_op *op, uint32_t rows, uint32_t
     }
 }
 
-static void keys_and_values_count_at_their_type(void **state)
+static void kv_bytes_count_at_their_type(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "qwen35moe", "gemma4-e", "llama4"};
@@ -112,7 +112,7 @@ static st_op experts_op(void)
                    .weight = {1, 0, 2, ST_NO_WEIGHT}, .p.experts = {.experts = 2, .used = 2, .width = 8}};
 }
 
-static void the_type_is_that_of_most_bytes(void **state)
+static void the_type_of_most_bytes_counts(void **state)
 {
     (void)state;
     st_op op = experts_op();
@@ -130,7 +130,7 @@ static void the_type_is_that_of_most_bytes(void **state)
 
 /* ---- what runs --------------------------------------------------------------------------------------------------- */
 
-static void runs_only_with_every_weight(void **state)
+static void an_operation_needs_all_its_weight_types(void **state)
 {
     (void)state;
     st_op op = experts_op();
@@ -154,7 +154,7 @@ static void runs_only_with_every_weight(void **state)
     assert_false(st_profile_runs(&p, &binding, &op));
 }
 
-static void what_every_device_has(void **state)
+static void default_profiles(void **state)
 {
     (void)state;
     st_profile card = st_profile_default(ST_DEVICE_CARD), host = st_profile_default(ST_DEVICE_HOST);
@@ -177,13 +177,10 @@ static void what_every_device_has(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_slower_of_memory_and_arithmetic),
-        cmocka_unit_test(experts_compute_at_their_share),
-        cmocka_unit_test(what_is_not_known_is_not_charged),
-        cmocka_unit_test(keys_and_values_count_at_their_type),
-        cmocka_unit_test(the_type_is_that_of_most_bytes),
-        cmocka_unit_test(runs_only_with_every_weight),
-        cmocka_unit_test(what_every_device_has),
+        cmocka_unit_test(time_is_the_slower_of_memory_and_arithmetic), cmocka_unit_test(experts_compute_at_their_share),
+        cmocka_unit_test(unknown_rates_cost_no_time), cmocka_unit_test(kv_bytes_count_at_their_type),
+        cmocka_unit_test(the_type_of_most_bytes_counts), cmocka_unit_test(an_operation_needs_all_its_weight_types),
+        cmocka_unit_test(default_profiles),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

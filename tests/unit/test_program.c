@@ -14,7 +14,7 @@ enum { FAMILIES = sizeof families / sizeof *families, VALUES_MAX = 4096 };
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static void is_written_before_it_is_read(void **state)
+static void values_are_written_before_they_are_read(void **state)
 {
     golden g;
     assert_true(golden_open(&g, *state));
@@ -69,7 +69,7 @@ static span life_of(const st_program *p, int32_t value)
     return life;
 }
 
-static void values_alive_together_lie_apart(void **state)
+static void live_values_do_not_overlap(void **state)
 {
     golden g;
     assert_true(golden_open(&g, *state));
@@ -186,7 +186,7 @@ static bool fits(const golden *g, const st_op *op)
     }
 }
 
-static void widths_fit(void **state)
+static void widths_match_their_weights(void **state)
 {
     golden g;
     assert_true(golden_open(&g, *state));
@@ -220,7 +220,7 @@ static void parts_cover_the_program(void **state)
     golden_close(&g);
 }
 
-static void all_kinds_are_reached(void **state)
+static void every_operation_is_used_by_a_family(void **state)
 {
     (void)state;
     bool reached[ST_OP_COUNT] = {false};
@@ -296,7 +296,7 @@ static const printed prints[] = {
 
 enum { PRINTS = sizeof prints / sizeof *prints };
 
-static void is_printed(void **state)
+static void every_operation_is_printed(void **state)
 {
     const printed *row = *state;
     golden g;
@@ -357,7 +357,7 @@ static void costs_add_up(void **state)
 }
 
 /* A token of a dense model with a tied output reads every weight once, and one row of the embedding once more. */
-static void a_token_reads_the_model_once(void **state)
+static void a_token_reads_every_weight_once(void **state)
 {
     (void)state;
     golden g;
@@ -400,7 +400,7 @@ static void write_deep(gguf_writer *w, uint32_t layers)
 }
 
 /* Its rows need no more room than those of two layers; and it is built at once, or the whole run is stopped. */
-static void the_deepest_model(void **state)
+static void a_model_of_maximum_depth(void **state)
 {
     (void)state;
     static const uint32_t layers[] = {2, 4096};
@@ -423,9 +423,9 @@ static void the_deepest_model(void **state)
 int main(void)
 {
     static const struct { const char *name; CMUnitTestFunction run; } kinds[] = {
-        {"written before read", is_written_before_it_is_read},
-        {"apart", values_alive_together_lie_apart},
-        {"widths", widths_fit},
+        {"written before read", values_are_written_before_they_are_read},
+        {"apart", live_values_do_not_overlap},
+        {"widths", widths_match_their_weights},
         {"parts", parts_cover_the_program},
         {"costs", costs_add_up},
     };
@@ -441,11 +441,11 @@ int main(void)
         }
     for (size_t i = 0; i < PRINTS; i++, n++) {
         snprintf(names[n], sizeof *names, "%s: printed", prints[i].family);
-        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = is_printed,
+        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = every_operation_is_printed,
                                        .initial_state = (void *)(uintptr_t)&prints[i]};
     }
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_kinds_are_reached);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_token_reads_the_model_once);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_deepest_model);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_operation_is_used_by_a_family);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_token_reads_every_weight_once);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_model_of_maximum_depth);
     return _cmocka_run_group_tests("program", tests, n, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static double half_by_definition(uint16_t half)
     return half & 0x8000 ? -magnitude : magnitude;
 }
 
-static void half_every_value(void **state)
+static void every_half_converts(void **state)
 {
     (void)state;
     for (uint32_t half = 0; half <= 0xFFFF; half++) {
@@ -49,7 +49,7 @@ static void half_every_value(void **state)
 }
 
 /* Between each two neighbours: below the middle goes down, above goes up, the middle to the even one. */
-static void half_rounding(void **state)
+static void halves_round_to_nearest_even(void **state)
 {
     (void)state;
     for (uint32_t half = 0; half < 0x7BFF; half++) {
@@ -63,7 +63,7 @@ static void half_rounding(void **state)
     }
 }
 
-static void half_ends(void **state)
+static void halves_at_their_limits(void **state)
 {
     (void)state;
     assert_int_equal(st_float_to_half(65504.0f), 0x7BFF);
@@ -80,7 +80,7 @@ static void half_ends(void **state)
     assert_true(isnan(st_half_to_float(st_float_to_half(from_bits(0xFFFFFFFF)))));
 }
 
-static void bf16_every_value(void **state)
+static void every_bf16_converts(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits <= 0xFFFF; bits++) {
@@ -91,7 +91,7 @@ static void bf16_every_value(void **state)
     }
 }
 
-static void bf16_rounding(void **state)
+static void bf16_rounds_to_nearest_even(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 0x7F80; bits++) {
@@ -107,7 +107,7 @@ static void bf16_rounding(void **state)
     assert_true(isnan(st_bf16_to_float(st_float_to_bf16(from_bits(0xFFFFFFFF)))));
 }
 
-static void table_is_whole(void **state)
+static void every_type_has_a_row(void **state)
 {
     (void)state;
     assert_int_equal(st_type_count(), 31);
@@ -123,7 +123,7 @@ static void table_is_whole(void **state)
     }
 }
 
-static void unknown_numbers(void **state)
+static void unknown_type_numbers_are_rejected(void **state)
 {
     (void)state;
     static const uint32_t gone[] = {4, 5, 9, 15, 31, 32, 33, 36, 37, 38, 41, 42, 255, 1u << 31, UINT32_MAX};
@@ -206,10 +206,10 @@ static void fp4_scales(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(half_every_value), cmocka_unit_test(half_rounding),
-        cmocka_unit_test(half_ends),        cmocka_unit_test(bf16_every_value),
-        cmocka_unit_test(bf16_rounding),    cmocka_unit_test(table_is_whole),
-        cmocka_unit_test(unknown_numbers),  cmocka_unit_test(row_bytes),
+        cmocka_unit_test(every_half_converts), cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(halves_at_their_limits), cmocka_unit_test(every_bf16_converts),
+        cmocka_unit_test(bf16_rounds_to_nearest_even), cmocka_unit_test(every_type_has_a_row),
+        cmocka_unit_test(unknown_type_numbers_are_rejected), cmocka_unit_test(row_bytes),
         cmocka_unit_test(plain_types_convert), cmocka_unit_test(fp4_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static const char small[] = "# route_trace v1\n# model=x arch=y n_layer=2 n_expe
                             "0,1,2,0,0,2,0.5,0,0\n0,1,2,0,1,0,0.5,0,0\n" /* both hit */
                             "0,1,2,1,0,1,0.5,0,0\n0,1,2,1,1,3,0.5,0,0\n"; /* both hit */
 
-static void counts_by_hand(void **state)
+static void counts_match_those_by_hand(void **state)
 {
     (void)state;
     st_trace *trace = NULL;
@@ -93,7 +93,7 @@ static uint32_t apart(uint64_t a, uint64_t b)
     return (uint32_t)(a > b ? a - b : b - a);
 }
 
-static void counts_by_another_implementation(void **state)
+static void counts_match_another_implementation(void **state)
 {
     (void)state;
     st_trace *trace = read_trace(excerpt);
@@ -184,7 +184,7 @@ static double hit_rate(const st_trace *trace, const char *policy, uint32_t slots
 }
 
 /* What others measured on the recording of Qwen3-30B-A3B, and what the default must reach there. */
-static void the_trace_of_qwen(void **state)
+static void hit_rates_on_the_qwen_trace(void **state)
 {
     (void)state;
     const char *path = trace_path("qwen");
@@ -250,7 +250,7 @@ static void rows_as_json(void **state)
     strata_free(text);
 }
 
-static void wrong_options(void **state)
+static void invalid_options_are_refused(void **state)
 {
     (void)state;
     const struct { strata_replay_options options; const char *words; } rows[] = {
@@ -270,7 +270,7 @@ static void wrong_options(void **state)
     assert_int_equal(strata_replay("/nowhere", NULL, &text, NULL), STRATA_FILE);
 }
 
-static void allocations_that_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     strata_replay_options options = {.slots = "4", .policies = "lru,optimum", .profile = "rtx-4070-ti+ddr5-5600"};
@@ -292,14 +292,10 @@ static void allocations_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_by_hand),
-        cmocka_unit_test(counts_by_another_implementation),
-        cmocka_unit_test(no_policy_beats_the_optimum),
-        cmocka_unit_test(the_trace_of_qwen),
-        cmocka_unit_test(the_default_is_robust),
-        cmocka_unit_test(rows_as_json),
-        cmocka_unit_test(wrong_options),
-        cmocka_unit_test(allocations_that_fail),
+        cmocka_unit_test(counts_match_those_by_hand), cmocka_unit_test(counts_match_another_implementation),
+        cmocka_unit_test(no_policy_beats_the_optimum), cmocka_unit_test(hit_rates_on_the_qwen_trace),
+        cmocka_unit_test(the_default_is_robust), cmocka_unit_test(rows_as_json),
+        cmocka_unit_test(invalid_options_are_refused), cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("replay", tests, NULL, NULL);
 }

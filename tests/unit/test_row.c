@@ -21,7 +21,7 @@ static void fill(float *row, size_t count, unsigned seed)
     }
 }
 
-static void bytes_are_exact(void **state)
+static void row_bytes_are_exact(void **state)
 {
     (void)state;
     for (size_t n = 0; n < LENGTHS; n++) {
@@ -45,7 +45,7 @@ static double allowed_error(st_type type, const float *row, size_t count, size_t
     return largest / 127 * 0.5 + largest / 1024; /* the scale is a half */
 }
 
-static void what_goes_in_comes_out(void **state)
+static void rows_round_trip(void **state)
 {
     (void)state;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
@@ -67,7 +67,7 @@ static void what_goes_in_comes_out(void **state)
         }
 }
 
-static void pieces_are_the_whole(void **state)
+static void slices_equal_the_whole_row(void **state)
 {
     (void)state;
     float row[LENGTH_MAX], whole[LENGTH_MAX], piece[LENGTH_MAX];
@@ -169,9 +169,9 @@ static void zeros_and_extremes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f16_saturates), cmocka_unit_test(q8_0_saturates), cmocka_unit_test(bytes_are_exact),
-        cmocka_unit_test(what_goes_in_comes_out),     cmocka_unit_test(pieces_are_the_whole),
-        cmocka_unit_test(q8_0_is_the_file_format),    cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(f16_saturates), cmocka_unit_test(q8_0_saturates), cmocka_unit_test(row_bytes_are_exact),
+        cmocka_unit_test(rows_round_trip), cmocka_unit_test(slices_equal_the_whole_row),
+        cmocka_unit_test(q8_0_is_the_file_format), cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(zeros_and_extremes),
     };
     return cmocka_run_group_tests_name("row", tests, NULL, NULL);

@@ -109,7 +109,7 @@ static void check_row(rig *r, uint32_t row, uint32_t position)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-static void rows_are_those_asked_for(void **state)
+static void logits_are_those_of_the_rows_asked_for(void **state)
 {
     (void)state;
     rig r;
@@ -133,7 +133,7 @@ static void rows_are_those_asked_for(void **state)
     close_rig(&r);
 }
 
-static void rows_that_are_not_there(void **state)
+static void rows_out_of_range_are_refused(void **state)
 {
     (void)state;
     rig r;
@@ -160,7 +160,7 @@ static void rows_that_are_not_there(void **state)
     close_rig(&r);
 }
 
-static void batches_that_do_not_fit(void **state)
+static void batches_beyond_the_context_are_refused(void **state)
 {
     (void)state;
     rig r;
@@ -182,7 +182,7 @@ static void batches_that_do_not_fit(void **state)
 
 /* ---- other devices ----------------------------------------------------------------------------------------------- */
 
-static void every_byte_is_known(void **state)
+static void every_byte_is_in_the_ledger(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "gemma4-e", "qwen35moe"};
@@ -227,7 +227,7 @@ static void the_token_path_allocates_nothing(void **state)
 }
 
 /* A launch that fails has done its work to the state all the same. Back to the beginning, everything is as new. */
-static void after_a_launch_that_failed(void **state)
+static void a_sequence_restarts_after_a_failed_launch(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "qwen35", "qwen35moe"};
@@ -260,10 +260,9 @@ static void after_a_launch_that_failed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_those_asked_for),      cmocka_unit_test(rows_that_are_not_there),
-        cmocka_unit_test(batches_that_do_not_fit),
-        cmocka_unit_test(every_byte_is_known),           cmocka_unit_test(the_token_path_allocates_nothing),
-        cmocka_unit_test(after_a_launch_that_failed),
+        cmocka_unit_test(logits_are_those_of_the_rows_asked_for), cmocka_unit_test(rows_out_of_range_are_refused),
+        cmocka_unit_test(batches_beyond_the_context_are_refused), cmocka_unit_test(every_byte_is_in_the_ledger),
+        cmocka_unit_test(the_token_path_allocates_nothing), cmocka_unit_test(a_sequence_restarts_after_a_failed_launch),
     };
     return cmocka_run_group_tests_name("run", tests, NULL, NULL);
 }

@@ -123,7 +123,7 @@ static void check_draws(const strata_sampling *s, const float *logits, const str
 
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
 
-static void nothing_but_temperature(void **state)
+static void temperature_alone(void **state)
 {
     (void)state;
     static const float temperatures[] = {0.1f, 0.5f, 1, 2, 100};
@@ -184,7 +184,7 @@ static void top_p(void **state)
 }
 
 /* Four tokens of probability 1/4: two reach 0.5, and 0.51 needs the third. */
-static void the_edge_of_top_p(void **state)
+static void top_p_keeps_the_token_that_reaches_it(void **state)
 {
     (void)state;
     float logits[VOCAB];
@@ -278,7 +278,7 @@ static void penalties_by_hand(void **state)
     st_sampler_free(sampler);
 }
 
-static void biases(void **state)
+static void logit_biases(void **state)
 {
     (void)state;
     const strata_bias list[] = {{3, 5}, {4, -5}, {3, 1}, {39, -INFINITY}};
@@ -292,7 +292,7 @@ static void biases(void **state)
     }
 }
 
-static void everything_at_once(void **state)
+static void all_stages_together(void **state)
 {
     (void)state;
     const strata_bias list[] = {{2, 1.5f}, {11, -INFINITY}};
@@ -313,7 +313,7 @@ static void everything_at_once(void **state)
 
 /* ---- extreme logits ---------------------------------------------------------------------------------------------- */
 
-static void greedy_is_the_first_of_the_best(void **state)
+static void greedy_ties_go_to_the_lower_id(void **state)
 {
     (void)state;
     float logits[VOCAB];
@@ -405,7 +405,7 @@ static void bans_that_leave_no_token_are_an_error(void **state)
     st_sampler_free(sampler);
 }
 
-static void an_infinite_bias_decides(void **state)
+static void an_infinite_bias_forces_its_token(void **state)
 {
     (void)state;
     const strata_bias list[] = {{21, INFINITY}};
@@ -469,7 +469,7 @@ static void adversarial_logits(int kind, float *logits)
 
 enum { KINDS = 12 };
 
-static void ranks_are_those_of_a_sort(void **state)
+static void ranks_match_a_sort(void **state)
 {
     (void)state;
     static float logits[MANY];
@@ -536,7 +536,7 @@ static strata_token pick_sorted(const strata_sampling *s, const float *logits, s
     return -1;
 }
 
-static void draws_are_those_of_a_sort(void **state)
+static void draws_match_a_sort(void **state)
 {
     (void)state;
     static float logits[MANY];
@@ -580,7 +580,7 @@ static void weights_are_exponentials(void **state)
 
 /* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
-static void a_seed_is_a_sequence(void **state)
+static void a_seed_determines_the_draws(void **state)
 {
     (void)state;
     float logits[VOCAB];
@@ -605,7 +605,7 @@ static void a_seed_is_a_sequence(void **state)
 }
 
 /* A saved stream continues. */
-static void a_random_stream_can_go_on(void **state)
+static void a_saved_random_stream_continues(void **state)
 {
     (void)state;
     float logits[VOCAB];
@@ -644,7 +644,7 @@ static void penalties_reach_back_beyond_a_million_tokens(void **state)
     st_sampler_free(sampler);
 }
 
-static void logits_stay_as_they_are(void **state)
+static void logits_are_not_modified(void **state)
 {
     (void)state;
     float logits[VOCAB], copy[VOCAB];
@@ -660,7 +660,7 @@ static void logits_stay_as_they_are(void **state)
     st_sampler_free(sampler);
 }
 
-static void nothing_is_allocated_to_pick(void **state)
+static void picking_allocates_nothing(void **state)
 {
     (void)state;
     float logits[VOCAB];
@@ -676,7 +676,7 @@ static void nothing_is_allocated_to_pick(void **state)
     st_sampler_free(sampler);
 }
 
-static void ranges(void **state)
+static void options_out_of_range_are_refused(void **state)
 {
     (void)state;
     static const strata_bias wrong[] = {{VOCAB, 1}, {-1, 1}, {3, NAN}};
@@ -712,31 +712,17 @@ static void ranges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_but_temperature),
-        cmocka_unit_test(top_k),
-        cmocka_unit_test(top_k_ties_go_to_the_lower_id),
-        cmocka_unit_test(top_p),
-        cmocka_unit_test(the_edge_of_top_p),
-        cmocka_unit_test(min_p),
-        cmocka_unit_test(min_p_of_one_keeps_the_best_alone),
-        cmocka_unit_test(penalties),
-        cmocka_unit_test(penalties_by_hand),
-        cmocka_unit_test(biases),
-        cmocka_unit_test(everything_at_once),
-        cmocka_unit_test(greedy_is_the_first_of_the_best),
-        cmocka_unit_test(extreme_logits),
-        cmocka_unit_test(unusable_logits_are_errors),
-        cmocka_unit_test(bans_that_leave_no_token_are_an_error),
-        cmocka_unit_test(an_infinite_bias_decides),
-        cmocka_unit_test(ranks_are_those_of_a_sort),
-        cmocka_unit_test(draws_are_those_of_a_sort),
-        cmocka_unit_test(weights_are_exponentials),
-        cmocka_unit_test(a_seed_is_a_sequence),
-        cmocka_unit_test(a_random_stream_can_go_on),
-        cmocka_unit_test(penalties_reach_back_beyond_a_million_tokens),
-        cmocka_unit_test(logits_stay_as_they_are),
-        cmocka_unit_test(nothing_is_allocated_to_pick),
-        cmocka_unit_test(ranges),
+        cmocka_unit_test(temperature_alone), cmocka_unit_test(top_k), cmocka_unit_test(top_k_ties_go_to_the_lower_id),
+        cmocka_unit_test(top_p), cmocka_unit_test(top_p_keeps_the_token_that_reaches_it), cmocka_unit_test(min_p),
+        cmocka_unit_test(min_p_of_one_keeps_the_best_alone), cmocka_unit_test(penalties),
+        cmocka_unit_test(penalties_by_hand), cmocka_unit_test(logit_biases), cmocka_unit_test(all_stages_together),
+        cmocka_unit_test(greedy_ties_go_to_the_lower_id), cmocka_unit_test(extreme_logits),
+        cmocka_unit_test(unusable_logits_are_errors), cmocka_unit_test(bans_that_leave_no_token_are_an_error),
+        cmocka_unit_test(an_infinite_bias_forces_its_token), cmocka_unit_test(ranks_match_a_sort),
+        cmocka_unit_test(draws_match_a_sort), cmocka_unit_test(weights_are_exponentials),
+        cmocka_unit_test(a_seed_determines_the_draws), cmocka_unit_test(a_saved_random_stream_continues),
+        cmocka_unit_test(penalties_reach_back_beyond_a_million_tokens), cmocka_unit_test(logits_are_not_modified),
+        cmocka_unit_test(picking_allocates_nothing), cmocka_unit_test(options_out_of_range_are_refused),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* src/plan/schedule.c: the order of work of split programs. A machine of tags runs it: two memories in which every cell
- * remembers which value it is of and how often that had been written, and a card that does its stages at once or much
+ * remembers which value it is of and how often that had been written, and a GPU that does its stages at once or much
  * later. If an operation ever reads anything but what it would have read on one device, the schedule is wrong. */
 #include "support/golden.h"
 
@@ -54,7 +54,7 @@ typedef struct machine {
     uint32_t version[VALUES_MAX]; /* how often it will have been written when everything issued is done */
     step steps[STEPS_MAX];
     uint32_t step_count;
-    queued queue[QUEUE_MAX];      /* the card's */
+    queued queue[QUEUE_MAX];      /* the GPU's */
     uint32_t queue_count, queue_done;
     bool wrong;
 } machine;
@@ -348,7 +348,7 @@ static bool runs_right(const part *main_part, const part *nextn, uint32_t input_
     return !m.wrong;
 }
 
-static void any_split_computes_the_same(void **state)
+static void every_split_computes_the_same(void **state)
 {
     golden g;
     assert_true(golden_open(&g, *state));
@@ -457,9 +457,9 @@ static void stages_are(const st_stages *stages, const wanted_stage *wanted, uint
 #define RUN(device, first, count, wait) {ST_STAGE_RUN, device, first, count, ST_NO_VALUE, wait, false}
 #define MOVE(device, value, awaited) {ST_STAGE_MOVE, device, 0, 0, value, ST_NO_STAGE, awaited}
 
-/* A layer whose experts are on the host: all that they need goes down when the router has chosen, the card goes on with
+/* A layer whose experts are on the host: all that they need goes down when the router has chosen, the GPU goes on with
  * the shared expert, and the sum comes back. */
-static void the_card_goes_on_while_the_host_works(void **state)
+static void the_gpu_runs_while_the_host_works(void **state)
 {
     (void)state;
     st_value values[HAND_VALUES] = {{.name = "x", .width = 4}, {.name = "h", .width = 4}, {.name = "r", .width = 4},
@@ -487,7 +487,7 @@ static void the_card_goes_on_while_the_host_works(void **state)
 }
 
 /* The host writes where a value lay that is still on its way up: it waits. In another place it does not. */
-static void a_place_is_not_taken_too_early(void **state)
+static void memory_is_not_reused_during_a_copy(void **state)
 {
     (void)state;
     for (int way = 0; way < 4; way++) {
@@ -515,7 +515,7 @@ static void a_place_is_not_taken_too_early(void **state)
 
 /* What is at hand before a range: nothing on either device is a mistake that is told, the other device means a move
  * first of all, both mean none. A range with nothing in it is fine. */
-static void a_range_starts_from_what_is_there(void **state)
+static void a_range_starts_from_valid_inputs(void **state)
 {
     (void)state;
     const st_value values[] = {{.name = "a", .width = 4}, {.name = "b", .width = 4, .offset_bytes = 64}};
@@ -545,7 +545,7 @@ static void a_range_starts_from_what_is_there(void **state)
 }
 
 /* All on one device: one run, whatever the model. */
-static void one_device_is_one_run(void **state)
+static void one_device_needs_one_stage(void **state)
 {
     (void)state;
     for (uint32_t f = 0; f < FAMILIES; f++) {
@@ -564,7 +564,7 @@ static void one_device_is_one_run(void **state)
     }
 }
 
-static void every_allocation_may_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     golden g;
@@ -596,13 +596,13 @@ int main(void)
     static struct CMUnitTest tests[FAMILIES + 6];
     size_t n = 0;
     for (; n < FAMILIES; n++)
-        tests[n] = (struct CMUnitTest){.name = families[n], .test_func = any_split_computes_the_same,
+        tests[n] = (struct CMUnitTest){.name = families[n], .test_func = every_split_computes_the_same,
                                        .initial_state = (void *)(uintptr_t)families[n]};
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_wait_is_needed);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_card_goes_on_while_the_host_works);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_place_is_not_taken_too_early);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_range_starts_from_what_is_there);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(one_device_is_one_run);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_allocation_may_fail);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_gpu_runs_while_the_host_works);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(memory_is_not_reused_during_a_copy);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_range_starts_from_valid_inputs);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(one_device_needs_one_stage);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(failed_allocations_are_errors);
     return _cmocka_run_group_tests("schedule", tests, n, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The reference is one of the ways in which the CPU computes, and more rows never need less. */
-static void statements_grow_with_rows(void **state)
+static void scratch_grows_with_rows(void **state)
 {
     (void)state;
     golden g;
@@ -26,8 +26,8 @@ static void statements_grow_with_rows(void **state)
     golden_close(&g);
 }
 
-/* A card is charged what its own backend states, not the CPU's tiles. */
-static void a_card_states_its_own(void **state)
+/* A GPU is charged what its own backend states, not the CPU's tiles. */
+static void a_gpu_states_its_own_scratch(void **state)
 {
     (void)state;
     enum { OPS = 1024, BATCH = 256 };
@@ -55,7 +55,7 @@ static bool is_poisoned(const unsigned char *at)
 #endif
 }
 
-static void the_rest_is_poisoned(void **state)
+static void scratch_beyond_the_statement_is_poisoned(void **state)
 {
     (void)state;
     enum { SHARED = 256, WORKER = 128, WORKERS = 3 };
@@ -75,7 +75,7 @@ static void the_rest_is_poisoned(void **state)
 }
 
 /* A working set that is too small for what an operation states is told. */
-static void less_than_stated_is_an_error(void **state)
+static void too_little_scratch_is_an_error(void **state)
 {
     (void)state;
     static const st_op op = {.kind = ST_OP_MATMUL};
@@ -93,10 +93,8 @@ static void less_than_stated_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(statements_grow_with_rows),
-        cmocka_unit_test(a_card_states_its_own),
-        cmocka_unit_test(the_rest_is_poisoned),
-        cmocka_unit_test(less_than_stated_is_an_error),
+        cmocka_unit_test(scratch_grows_with_rows), cmocka_unit_test(a_gpu_states_its_own_scratch),
+        cmocka_unit_test(scratch_beyond_the_statement_is_poisoned), cmocka_unit_test(too_little_scratch_is_an_error),
     };
     return cmocka_run_group_tests_name("scratch", tests, NULL, NULL);
 }

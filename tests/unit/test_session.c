@@ -93,7 +93,7 @@ static void check_against_fresh(rig *r, const strata_token *tokens, size_t count
 
 /* ---- the engine -------------------------------------------------------------------------------------------------- */
 
-static void engine_options_that_are_refused(void **state)
+static void invalid_engine_options_are_refused(void **state)
 {
     (void)state;
     static const struct { strata_engine_options options; const char *says; } rows[] = {
@@ -116,7 +116,7 @@ static void engine_options_that_are_refused(void **state)
     strata_session_free(NULL);
 }
 
-static void a_model_without_weights(void **state)
+static void a_vocabulary_alone_is_refused(void **state)
 {
     (void)state;
     strata_model *model = NULL;
@@ -129,7 +129,7 @@ static void a_model_without_weights(void **state)
     strata_model_close(model);
 }
 
-static void contexts(void **state)
+static void context_is_clamped_to_the_models_maximum(void **state)
 {
     (void)state;
     static const struct { uint32_t asked, given; } rows[] = {{0, 512}, {100, 100}, {1, 1}, {512, 512}, {513, 512},
@@ -142,7 +142,7 @@ static void contexts(void **state)
     }
 }
 
-static void loading_is_watched(void **state)
+static void loading_reports_progress(void **state)
 {
     (void)state;
     counter c = {0};
@@ -198,7 +198,7 @@ static void an_engine_describes_itself(void **state)
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
-static void a_prefix_is_not_run_again(void **state)
+static void a_common_prefix_is_reused(void **state)
 {
     (void)state;
     rig r;
@@ -224,7 +224,7 @@ static void a_prefix_is_not_run_again(void **state)
 }
 
 /* State cannot be rewound: the way back is the last token of a prompt, or where an answer ended. */
-static void recurrent_models_go_back_to_snapshots(void **state)
+static void recurrent_models_rewind_to_snapshots(void **state)
 {
     (void)state;
     static const char *const names[] = {"qwen35", "qwen35moe"};
@@ -252,7 +252,7 @@ static void recurrent_models_go_back_to_snapshots(void **state)
 }
 
 /* Window layers keep window + batch − 1 = 23 positions. */
-static void rings_limit_the_way_back(void **state)
+static void rings_limit_rewinds(void **state)
 {
     (void)state;
     rig r;
@@ -272,7 +272,7 @@ static void rings_limit_the_way_back(void **state)
     close_rig(&r);
 }
 
-static void prompts_that_are_refused(void **state)
+static void invalid_prompts_are_refused(void **state)
 {
     (void)state;
     rig r;
@@ -300,7 +300,7 @@ static void prompts_that_are_refused(void **state)
     close_rig(&r);
 }
 
-static void a_prompt_can_be_stopped(void **state)
+static void a_prompt_can_be_cancelled(void **state)
 {
     (void)state;
     rig r;
@@ -321,7 +321,7 @@ static void a_prompt_can_be_stopped(void **state)
 
 /* ---- a device that fails ----------------------------------------------------------------------------------------- */
 
-static void after_an_error_it_is_as_new(void **state)
+static void a_session_restarts_after_an_error(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "gemma4-e", "qwen35moe"};
@@ -443,7 +443,7 @@ static char *greedy_text(rig *r, size_t max_tokens)
     return st_buf_take(&l.text, NULL);
 }
 
-static void greedy_is_the_likeliest(void **state)
+static void greedy_picks_the_largest_logit(void **state)
 {
     (void)state;
     enum { COUNT = 20 };
@@ -501,7 +501,7 @@ static void stop_strings(void **state)
 }
 
 /* What could have become a stop string is shown at the end. */
-static void a_stop_string_that_does_not_come(void **state)
+static void the_start_of_a_stop_string_is_shown_at_the_end(void **state)
 {
     (void)state;
     rig r;
@@ -523,7 +523,7 @@ static void a_stop_string_that_does_not_come(void **state)
     close_rig(&r);
 }
 
-static void the_end_of_an_answer(void **state)
+static void an_end_token_ends_the_answer(void **state)
 {
     (void)state;
     rig r;
@@ -547,7 +547,7 @@ static void the_end_of_an_answer(void **state)
     close_rig(&r);
 }
 
-static void the_end_of_the_context(void **state)
+static void a_full_context_ends_the_answer(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "gemma4-e", "qwen35"};
@@ -568,7 +568,7 @@ static void the_end_of_the_context(void **state)
     }
 }
 
-static void the_listener_says_no(void **state)
+static void the_callback_cancels_the_answer(void **state)
 {
     (void)state;
     rig r;
@@ -586,7 +586,7 @@ static void the_listener_says_no(void **state)
     close_rig(&r);
 }
 
-static void seeds(void **state)
+static void a_seed_determines_the_answer(void **state)
 {
     (void)state;
     rig r;
@@ -608,7 +608,7 @@ static void seeds(void **state)
     close_rig(&r);
 }
 
-static void generations_that_are_refused(void **state)
+static void invalid_generations_are_refused(void **state)
 {
     (void)state;
     rig r;
@@ -634,7 +634,7 @@ static void generations_that_are_refused(void **state)
     close_rig(&r);
 }
 
-static void tokens_allocate_nothing(void **state)
+static void generating_allocates_nothing(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "gemma4-moe", "qwen35moe"};
@@ -662,7 +662,7 @@ static void tokens_allocate_nothing(void **state)
 }
 
 /* The same prompt again, and again after an answer to it: the last token alone is run, for its logits. */
-static void a_repeated_prompt_is_not_run_again(void **state)
+static void a_repeated_prompt_runs_one_token(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "qwen35", "qwen35"};
@@ -721,7 +721,7 @@ static void *talk(void *context)
     return NULL;
 }
 
-static void sessions_do_not_disturb_each_other(void **state)
+static void sessions_are_independent(void **state)
 {
     (void)state;
     enum { TALKERS = 4 };
@@ -733,7 +733,7 @@ static void sessions_do_not_disturb_each_other(void **state)
         placement.vram_bytes = n == 2 ? (uint64_t)1 << 30 : 0;
         placement.moe = n == 2 ? "cache" : NULL;
         placement.expert_slots = n == 2 ? 3 : -1;
-        /* Card and CPU differ in an expert's last bits, and timing decides which of them runs it. Float32 KV keeps the
+        /* GPU and CPU differ in an expert's last bits, and timing decides which of them runs it. Float32 KV keeps the
          * difference that small; a narrower type may round it up to its own step, and another token is drawn. */
         open_rig(&r, names[n], (strata_engine_options){.threads = 2, .batch = 8, .placement = &placement,
                                                        .kv_type = n == 2 ? "f32" : NULL, .expert_stats = n == 2});
@@ -758,7 +758,7 @@ static void sessions_do_not_disturb_each_other(void **state)
 }
 
 /* Counters are read while another thread counts: the thread sanitizer is told of it. */
-static void an_engine_describes_itself_beside_a_session(void **state)
+static void an_engine_is_described_while_a_session_runs(void **state)
 {
     (void)state;
     rig r;
@@ -780,30 +780,18 @@ static void an_engine_describes_itself_beside_a_session(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(engine_options_that_are_refused),
-        cmocka_unit_test(a_model_without_weights),
-        cmocka_unit_test(contexts),
-        cmocka_unit_test(loading_is_watched),
-        cmocka_unit_test(an_engine_describes_itself),
-        cmocka_unit_test(a_prefix_is_not_run_again),
-        cmocka_unit_test(recurrent_models_go_back_to_snapshots),
-        cmocka_unit_test(a_repeated_prompt_is_not_run_again),
-        cmocka_unit_test(rings_limit_the_way_back),
-        cmocka_unit_test(prompts_that_are_refused),
-        cmocka_unit_test(a_prompt_can_be_stopped),
-        cmocka_unit_test(after_an_error_it_is_as_new),
-        cmocka_unit_test(scoring),
-        cmocka_unit_test(greedy_is_the_likeliest),
-        cmocka_unit_test(stop_strings),
-        cmocka_unit_test(a_stop_string_that_does_not_come),
-        cmocka_unit_test(the_end_of_an_answer),
-        cmocka_unit_test(the_end_of_the_context),
-        cmocka_unit_test(the_listener_says_no),
-        cmocka_unit_test(seeds),
-        cmocka_unit_test(generations_that_are_refused),
-        cmocka_unit_test(tokens_allocate_nothing),
-        cmocka_unit_test(sessions_do_not_disturb_each_other),
-        cmocka_unit_test(an_engine_describes_itself_beside_a_session),
+        cmocka_unit_test(invalid_engine_options_are_refused), cmocka_unit_test(a_vocabulary_alone_is_refused),
+        cmocka_unit_test(context_is_clamped_to_the_models_maximum), cmocka_unit_test(loading_reports_progress),
+        cmocka_unit_test(an_engine_describes_itself), cmocka_unit_test(a_common_prefix_is_reused),
+        cmocka_unit_test(recurrent_models_rewind_to_snapshots), cmocka_unit_test(a_repeated_prompt_runs_one_token),
+        cmocka_unit_test(rings_limit_rewinds), cmocka_unit_test(invalid_prompts_are_refused),
+        cmocka_unit_test(a_prompt_can_be_cancelled), cmocka_unit_test(a_session_restarts_after_an_error),
+        cmocka_unit_test(scoring), cmocka_unit_test(greedy_picks_the_largest_logit), cmocka_unit_test(stop_strings),
+        cmocka_unit_test(the_start_of_a_stop_string_is_shown_at_the_end),
+        cmocka_unit_test(an_end_token_ends_the_answer), cmocka_unit_test(a_full_context_ends_the_answer),
+        cmocka_unit_test(the_callback_cancels_the_answer), cmocka_unit_test(a_seed_determines_the_answer),
+        cmocka_unit_test(invalid_generations_are_refused), cmocka_unit_test(generating_allocates_nothing),
+        cmocka_unit_test(sessions_are_independent), cmocka_unit_test(an_engine_is_described_while_a_session_runs),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* src/backend/sim: the simulated card and its host: memory, copies, time, and mistakes that must be told. */
+/* src/backend/sim: the simulated GPU and its host: memory, copies, time, and mistakes that must be told. */
 #include "support/sim_rig.h"
 
 #include <math.h>
@@ -175,7 +175,7 @@ static void a_gpu_without_free_memory(void **state)
 
 /* --- copies ------------------------------------------------------------------------------------------------------- */
 
-static void a_copy_is_poison_until_it_ends(void **state)
+static void the_target_of_a_copy_is_poisoned_until_it_ends(void **state)
 {
     (void)state;
     sim_rig r;
@@ -260,7 +260,7 @@ static void memory_freed_during_a_copy_is_an_error(void **state)
 
 /* --- segments ----------------------------------------------------------------------------------------------------- */
 
-static void operations_take_their_time(void **state)
+static void operations_take_the_predicted_time(void **state)
 {
     (void)state;
     sim_rig r;
@@ -341,7 +341,7 @@ static void a_missing_wait_is_an_error(void **state)
 }
 
 /* A copy down that nobody waited for: the host finds poison. */
-static void the_host_reads_poison(void **state)
+static void the_host_reads_poison_without_a_wait(void **state)
 {
     (void)state;
     sim_rig r;
@@ -407,7 +407,7 @@ static void indices_out_of_range_are_errors(void **state)
     open_unpriced(&r);
     static const st_op embed = {.kind = ST_OP_EMBED, .p.embed.scale = 1}, gather = {.kind = ST_OP_GATHER};
     static const st_op experts = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = 2, .used = 1, .width = 2}};
-    const void *parts[2] = {r.weights, &error}; /* the second is not the card's */
+    const void *parts[2] = {r.weights, &error}; /* the second is not the GPU's */
     st_bound_weight table = r.ops[0].weight[0], expert = table;
     expert.parts = parts;
     expert.ne[1] = 2;
@@ -442,7 +442,7 @@ static void indices_out_of_range_are_errors(void **state)
     close_rig(&r);
 }
 
-static void a_segment_freed_in_flight(void **state)
+static void a_segment_may_be_freed_in_flight(void **state)
 {
     (void)state;
     sim_rig r;
@@ -464,7 +464,7 @@ static void a_segment_freed_in_flight(void **state)
     close_rig(&r);
 }
 
-static void counters_hand_over(void **state)
+static void counters_synchronise_queues(void **state)
 {
     (void)state;
     sim_rig r;
@@ -484,7 +484,7 @@ static void counters_hand_over(void **state)
     close_rig(&r);
 }
 
-/* --- the host beside the card ------------------------------------------------------------------------------------- */
+/* --- the host beside the GPU ------------------------------------------------------------------------------------- */
 
 typedef struct host_rig {
     const st_backend *host;
@@ -549,7 +549,7 @@ static void the_host_shares_the_clock(void **state)
     memcpy(r.host_z, h.z, sizeof h.z);
     assert_true(sim_rig_is_right(&r));
 
-    /* While it works, the card does: a copy of 10 bytes takes 0.1 s. The host has 400 of its 500 left meanwhile. */
+    /* While it works, the GPU does: a copy of 10 bytes takes 0.1 s. The host has 400 of its 500 left meanwhile. */
     st_event *event = NULL;
     assert_int_equal(card->event_new(r.device, &event, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_UP, r.block, r.host + 1280, 10, NULL), STRATA_OK);
@@ -570,7 +570,7 @@ static void the_host_shares_the_clock(void **state)
     close_rig(&r);
 }
 
-static void the_host_waits_for_what_it_reads(void **state)
+static void the_host_must_wait_for_its_inputs(void **state)
 {
     (void)state;
     sim_rig r;
@@ -610,23 +610,15 @@ static void the_host_waits_for_what_it_reads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(device_info),
-        cmocka_unit_test(memory_is_limited),
-        cmocka_unit_test(allocations_do_not_overlap),
-        cmocka_unit_test(freeing_an_unknown_address_is_an_error),
-        cmocka_unit_test(a_gpu_without_free_memory),
-        cmocka_unit_test(a_copy_is_poison_until_it_ends),
+        cmocka_unit_test(device_info), cmocka_unit_test(memory_is_limited),
+        cmocka_unit_test(allocations_do_not_overlap), cmocka_unit_test(freeing_an_unknown_address_is_an_error),
+        cmocka_unit_test(a_gpu_without_free_memory), cmocka_unit_test(the_target_of_a_copy_is_poisoned_until_it_ends),
         cmocka_unit_test(a_copy_with_addresses_of_the_wrong_device_is_refused),
-        cmocka_unit_test(memory_freed_during_a_copy_is_an_error),
-        cmocka_unit_test(operations_take_their_time),
-        cmocka_unit_test(a_missing_wait_is_an_error),
-        cmocka_unit_test(the_host_reads_poison),
-        cmocka_unit_test(addresses_of_the_host_are_refused),
-        cmocka_unit_test(indices_out_of_range_are_errors),
-        cmocka_unit_test(a_segment_freed_in_flight),
-        cmocka_unit_test(counters_hand_over),
-        cmocka_unit_test(the_host_shares_the_clock),
-        cmocka_unit_test(the_host_waits_for_what_it_reads),
+        cmocka_unit_test(memory_freed_during_a_copy_is_an_error), cmocka_unit_test(operations_take_the_predicted_time),
+        cmocka_unit_test(a_missing_wait_is_an_error), cmocka_unit_test(the_host_reads_poison_without_a_wait),
+        cmocka_unit_test(addresses_of_the_host_are_refused), cmocka_unit_test(indices_out_of_range_are_errors),
+        cmocka_unit_test(a_segment_may_be_freed_in_flight), cmocka_unit_test(counters_synchronise_queues),
+        cmocka_unit_test(the_host_shares_the_clock), cmocka_unit_test(the_host_must_wait_for_its_inputs),
     };
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);
 }

@@ -61,7 +61,7 @@ static void counts_add_up(void **state)
 }
 
 /* The bucket of each distance: 1, 2, 3–4, 5–8, … */
-static void distances(void **state)
+static void reuse_distances(void **state)
 {
     (void)state;
     const uint32_t rare = 0, filler = 1;
@@ -110,7 +110,7 @@ static void the_json(void **state)
     st_stats_free(stats);
 }
 
-static void allocations_that_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     const uint32_t experts[] = {4};
@@ -126,11 +126,8 @@ static void allocations_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_add_up),
-        cmocka_unit_test(distances),
-        cmocka_unit_test(tables),
-        cmocka_unit_test(the_json),
-        cmocka_unit_test(allocations_that_fail),
+        cmocka_unit_test(counts_add_up), cmocka_unit_test(reuse_distances), cmocka_unit_test(tables),
+        cmocka_unit_test(the_json), cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
 }

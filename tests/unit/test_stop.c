@@ -62,7 +62,7 @@ static void feed(const stop_case *row, size_t size, st_buf *out, bool *stopped)
     st_stop_free(stop);
 }
 
-static void pieces_of_all_sizes(void **state)
+static void text_in_pieces_of_all_sizes(void **state)
 {
     const stop_case *row = *state;
     for (size_t size = 1; size <= strlen(row->text); size++) {
@@ -77,7 +77,7 @@ static void pieces_of_all_sizes(void **state)
 }
 
 /* Text that cannot become a stop string is shown at once. */
-static void nothing_is_held_longer_than_it_must_be(void **state)
+static void text_that_cannot_match_is_shown_at_once(void **state)
 {
     (void)state;
     const char *const stops[] = {"END"};
@@ -99,7 +99,7 @@ static void nothing_is_held_longer_than_it_must_be(void **state)
     st_buf_free(&out);
 }
 
-static void what_is_refused(void **state)
+static void invalid_stop_strings_are_refused(void **state)
 {
     (void)state;
     st_stop *stop = NULL;
@@ -138,7 +138,7 @@ static void short_texts_allocate_nothing(void **state)
     st_buf_free(&out);
 }
 
-static void memory_that_is_not_there(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     const char *const stops[] = {"END", "STOP"};
@@ -165,12 +165,12 @@ int main(void)
     size_t n = 0;
     for (; n < CASES; n++) {
         snprintf(names[n], sizeof *names, "%zu: %zu stops", n, count_stops(&cases[n]));
-        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = pieces_of_all_sizes,
+        tests[n] = (struct CMUnitTest){.name = names[n], .test_func = text_in_pieces_of_all_sizes,
                                        .initial_state = (void *)(uintptr_t)&cases[n]};
     }
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(nothing_is_held_longer_than_it_must_be);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(what_is_refused);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(text_that_cannot_match_is_shown_at_once);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(invalid_stop_strings_are_refused);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(short_texts_allocate_nothing);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(memory_that_is_not_there);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(failed_allocations_are_errors);
     return _cmocka_run_group_tests("stop", tests, n, NULL, NULL);
 }

@@ -110,7 +110,7 @@ static const mistake mistakes[] = {
     {ROW("0,1,0,0,1,2,0.5,0,100"), 8, "phase"},
 };
 
-static void errors_have_the_number_of_the_line(void **state)
+static void errors_name_the_line(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
@@ -161,7 +161,7 @@ static void a_written_trace_reads_back(void **state)
     unlink(path);
 }
 
-static void files_that_cannot_be_written(void **state)
+static void write_errors_are_reported(void **state)
 {
     (void)state;
     uint64_t bytes[] = {1};
@@ -179,7 +179,7 @@ static void files_that_cannot_be_written(void **state)
     assert_int_equal(st_trace_read("/nowhere/trace.csv", &trace, &error), STRATA_FILE);
 }
 
-static void allocations_that_fail(void **state)
+static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     st_trace *trace = NULL;
@@ -205,11 +205,9 @@ static void allocations_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_become_events),
-        cmocka_unit_test(errors_have_the_number_of_the_line),
-        cmocka_unit_test(a_written_trace_reads_back),
-        cmocka_unit_test(files_that_cannot_be_written),
-        cmocka_unit_test(allocations_that_fail),
+        cmocka_unit_test(rows_become_events), cmocka_unit_test(errors_name_the_line),
+        cmocka_unit_test(a_written_trace_reads_back), cmocka_unit_test(write_errors_are_reported),
+        cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("trace", tests, NULL, NULL);
 }

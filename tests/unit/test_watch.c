@@ -73,7 +73,7 @@ static void check_misses(const st_stats *stats)
     }
 }
 
-static void the_same_on_every_placement(void **state)
+static void the_trace_is_the_same_on_every_placement(void **state)
 {
     (void)state;
     static const st_moe_mode modes[] = {ST_MOE_AUTO, ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};
@@ -112,6 +112,6 @@ static void the_same_on_every_placement(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_on_every_placement)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_trace_is_the_same_on_every_placement)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static st_scratch largest(const plan_rig *rig, uint32_t device, uint32_t batch, 
     return most;
 }
 
-static void pieces_follow_each_other(void **state)
+static void buffers_are_consecutive(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -52,7 +52,7 @@ static void pieces_follow_each_other(void **state)
 }
 
 /* A device has what its own operations want; one that runs nothing has nothing. */
-static void only_what_runs_counts(void **state)
+static void only_the_devices_operations_count(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -71,10 +71,10 @@ static void only_what_runs_counts(void **state)
     assert_int_equal(all.shared_bytes, up(largest(&rig, ST_HOST, 256, EVERY_OP).shared_bytes));
     assert_int_equal(rest.shared_bytes, up(largest(&rig, ST_HOST, 256, ST_OP_EXPERTS).shared_bytes));
     assert_true(rest.bytes <= all.bytes && experts.bytes <= all.bytes);
-    assert_int_equal(experts.shared_bytes, 0); /* the card states its own: the simulated one shares none */
+    assert_int_equal(experts.shared_bytes, 0); /* the GPU states its own: the simulated one shares none */
     assert_int_equal(experts.worker_bytes, up(largest(&rig, ST_CARD, 256, EVERY_OP).worker_bytes));
     assert_int_equal(experts.scratch, all.scratch); /* all values on both */
-    host.expert_cache = true; /* what the card has not the host computes */
+    host.expert_cache = true; /* what the GPU has not the host computes */
     assert_int_equal(set_of(&rig, &host).bytes, all.bytes);
     plan_rig_close(&rig);
 }
@@ -99,7 +99,7 @@ static void nextn_carries_a_hidden_state(void **state)
 }
 
 /* The widest head and the per-layer embeddings of all layers are in it, for every row of the batch. */
-static void wide_heads_and_per_layer_embeddings(void **state)
+static void wide_heads_and_per_layer_embeddings_are_counted(void **state)
 {
     (void)state;
     enum { BATCH = 32 };
@@ -136,7 +136,7 @@ static void wide_heads_and_per_layer_embeddings(void **state)
     assert_true(bytes[2] - bytes[0] >= BATCH * 6 * 32 * sizeof(float));
 }
 
-static void what_does_not_fit_a_size(void **state)
+static void sizes_that_overflow_are_refused(void **state)
 {
     (void)state;
     plan_rig rig;
@@ -152,11 +152,10 @@ static void what_does_not_fit_a_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_follow_each_other),
-        cmocka_unit_test(only_what_runs_counts),
+        cmocka_unit_test(buffers_are_consecutive), cmocka_unit_test(only_the_devices_operations_count),
         cmocka_unit_test(nextn_carries_a_hidden_state),
-        cmocka_unit_test(wide_heads_and_per_layer_embeddings),
-        cmocka_unit_test(what_does_not_fit_a_size),
+        cmocka_unit_test(wide_heads_and_per_layer_embeddings_are_counted),
+        cmocka_unit_test(sizes_that_overflow_are_refused),
     };
     return cmocka_run_group_tests_name("working set", tests, NULL, NULL);
 }
