@@ -169,7 +169,7 @@ static void weights_read_from_disk(void **state)
     r.plan.devices[ST_HOST] = (st_plan_device){.capacity_bytes = 6000, .margin_bytes = 1000};
     r.plan.devices[ST_HOST].owners[ST_OWNER_KV] = 700;
     r.plan.devices[ST_HOST].owners[ST_OWNER_SCRATCH] = 200;
-    r.plan.devices[ST_HOST].owners[ST_OWNER_WEIGHTS] = 4100; /* half of the weights are in RAM */
+    r.plan.devices[ST_HOST].owners[ST_OWNER_WEIGHTS] = 4100; /* weights do not reduce the memory left for weights */
     takes(&r, 5.224, 1, 5.224, "RAM");
     r.plan.on_disk = true;
     takes(&r, 5.224 + 25.32, 1, 5.224 + 25.32, "the disk");

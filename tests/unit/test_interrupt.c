@@ -43,7 +43,7 @@ static void the_pool_reads_the_flag_between_parts(void **state)
         st_pool *pool = NULL;
         counted_job job = {0};
         assert_int_equal(st_pool_new(threads[t], &pool, NULL), STRATA_OK);
-        assert_int_equal(parts_run(pool, &job), PARTS); /* the thread does not watch the flag */
+        assert_int_equal(parts_run(pool, &job), PARTS); /* the pool does not watch the flag yet */
         st_pool_watch(pool, &job.flag);
         assert_int_equal(parts_run(pool, &job), 0);
         assert_true(st_pool_skipped(pool));

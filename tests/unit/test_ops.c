@@ -20,7 +20,7 @@ static void rms_norm(void **state)
             uint32_t width = cases[c].width, group = cases[c].group;
             float in[ROWS * 513], copy[ROWS * 513], out[ROWS * 513], w[513];
             randomise(in, ROWS * width);
-            memset(in, 0, width * sizeof *in); /* a row of zeros is not divided by */
+            memset(in, 0, width * sizeof *in); /* a row of zeros: no division by zero */
             memcpy(copy, in, sizeof in);
             randomise(w, 513);
             st_op op = {.kind = ST_OP_RMS_NORM};
@@ -41,7 +41,7 @@ static void rms_norm(void **state)
         }
 }
 
-/* The share of its own speed that a pair keeps, by the paper. */
+/* The share of its own frequency that a pair keeps in YaRN, by the paper. */
 static double yarn_keeps(const st_rope *rope, size_t pair)
 {
     double base = 2 * log((double)rope->base), whole = (double)rope->original_context / (2 * M_PI);
@@ -90,7 +90,7 @@ static void rope_angles(void **state)
             for (size_t r = 0; r < ROWS; r++)
                 for (size_t pair = 0; pair < ropes[c].dims / 2; pair++) {
                     double angle = angle_of(&ropes[c], with ? factors : NULL, 1000 + (uint32_t)r, pair);
-                    double tolerance = 100; /* an angle of a thousand has six digits behind the point */
+                    double tolerance = 100; /* angles of a thousand radians have few significant digits left */
                     check_close("cosine", pair, (double)out[r * ropes[c].dims + 2 * pair],
                           cos(angle) * (double)ropes[c].attention_factor, tolerance);
                     check_close("sine", pair, (double)out[r * ropes[c].dims + 2 * pair + 1],
@@ -167,7 +167,7 @@ typedef struct attention_case {
 
 enum { KEYS_MAX = 2 * 9, POSITIONS_MAX = 40 };
 
-/* Whether position i looks at j. */
+/* Whether position i attends to j. */
 static bool sees(const attention_case *c, uint32_t i, uint32_t j)
 {
     if (j > i) return false;
@@ -192,7 +192,7 @@ static void attend(const attention_case *c, const float *query, uint32_t positio
     }
 }
 
-/* What the cache keeps of a row. */
+/* A row as the KV cache stores it. */
 static void narrow(st_type type, float *row, size_t count)
 {
     unsigned char stored[KEYS_MAX * 4];
@@ -352,7 +352,7 @@ static void gather(void **state)
     op_run(&bound, ST_ROWS_OUT);
     for (size_t r = 0; r < 3; r++)
         assert_memory_equal(result + r * WIDTH, in_a + rows[r] * WIDTH, WIDTH * sizeof *result);
-    assert_true(result[3 * WIDTH] == 99); /* and no row more */
+    assert_true(result[3 * WIDTH] == 99); /* nothing is written past the last row */
     op_step->out_count = 0;
 }
 
@@ -431,7 +431,7 @@ static void deltanet(void **state)
                          .out = {out, VALUE_HEADS * D},
                          .weight = {floats(bias, VALUE_HEADS, 1), floats(a, VALUE_HEADS, 1)},
                          .state = {.delta = memory}};
-    for (int batch = 0; batch < 3; batch++) { /* the state goes on from batch to batch */
+    for (int batch = 0; batch < 3; batch++) { /* the state continues across batches */
         randomise(qkv, ROWS * CHANNELS);
         for (int i = 0; i < ROWS * VALUE_HEADS; i++) alpha[i] = 30 * random_value(), beta[i] = 4 * random_value();
         op_run(&bound, ST_ROWS_ALL);

@@ -13,7 +13,7 @@
 
 enum { E = 512, SAMPLES = 8 };
 
-/* Rows of E elements in a type: quantised, and what they mean. */
+/* Rows of E elements in a type: quantised and dequantised. */
 typedef struct sample {
     const st_type_info *info;
     uint32_t type;
@@ -120,7 +120,7 @@ static void matmul(void **state)
         }
 }
 
-/* Sizes that are no multiple of anything. */
+/* Sizes that are multiples of no block or register. */
 static void matmul_of_odd_sizes(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void free_experts(expert_set *set)
     }
 }
 
-/* `magnitudes` are sums of absolute values, carried along: what rounding is measured by. */
+/* `magnitudes` are sums of absolute values: the scale of the rounding error. */
 static void one_expert(const expert_set *set, int x, const double *in, st_activation activation, double weight,
                        double *out, double *magnitude)
 {
@@ -309,7 +309,7 @@ static void route(void **state)
             for (size_t i = 0; i < k->experts; i++) all += exp((double)row[i]);
             bool taken[33] = {false};
             for (size_t u = 0; u < k->used; u++) {
-                size_t best = SIZE_MAX; /* the highest not taken, the lowest index on ties */
+                size_t best = SIZE_MAX; /* the highest not yet chosen, the lowest index on ties */
                 for (size_t i = 0; i < k->experts; i++)
                     if (!taken[i] && (best == SIZE_MAX || row[i] > row[best])) best = i;
                 taken[best] = true;

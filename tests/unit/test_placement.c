@@ -1,5 +1,5 @@
-/* src/placement.c, src/backend/profiles.c, profile_file.c and src/devices*.c: what the user says, what a file describes
- * and what the machine tells become profiles and options, or a refusal that names the mistake. */
+/* src/placement.c, src/backend/profiles.c, profile_file.c and src/devices*.c: options, profile files and the machine's
+ * own data become profiles and planner options, or an error that names the mistake. */
 #include "support/kit.h"
 
 #include <dirent.h>
@@ -83,7 +83,7 @@ static void refuse(strata_placement given, const char *text)
     refuse_options(&(strata_engine_options){.placement = &given}, text);
 }
 
-#pragma GCC diagnostic ignored "-Woverride-init" /* what a test says takes the place of a default */
+#pragma GCC diagnostic ignored "-Woverride-init" /* a test's fields override the defaults */
 #define PLACEMENT(...) ((strata_placement){.vram_margin_bytes = UINT64_MAX, .ram_margin_bytes = UINT64_MAX, \
                                            .overhead_bytes = UINT64_MAX, .layers = -2, .expert_slots = -1, __VA_ARGS__})
 
@@ -249,7 +249,7 @@ static void a_profile_with_every_field(void **state)
     assert_int_equal(host->cores, 12);
 }
 
-/* What a file does not say is the row's that it is like; a data sheet's memory and arithmetic count three quarters. */
+/* Absent fields come from the profile that `like` names; rates of a data sheet are reduced to three quarters. */
 static void a_profile_with_few_fields(void **state)
 {
     (void)state;
@@ -267,7 +267,7 @@ static void a_profile_with_few_fields(void **state)
     path = write_file("p.json", "{\"host\": {}}");
     p = place(PLACEMENT(.profile = path));
     assert_int_equal(p.device_count, 1);
-    assert_true(p.devices[ST_HOST].free_bytes > 0 && p.devices[ST_HOST].estimate); /* the memory that is here */
+    assert_true(p.devices[ST_HOST].free_bytes > 0 && p.devices[ST_HOST].estimate); /* this machine's memory */
 }
 
 static void invalid_profiles_are_refused(void **state)
@@ -397,7 +397,7 @@ static void a_measurement_is_stored(void **state)
     memcpy(second.cpu, "B", 2);
     second.read_rate = 10e9;
     assert_int_equal(st_measurement_save(path, &second, NULL), STRATA_OK);
-    assert_int_equal(files_in(in), 1); /* nothing half made is left */
+    assert_int_equal(files_in(in), 1); /* no temporary file is left */
     assert_true(st_measurement_load(path, "A", 4, &found));
     assert_true(found.read_rate == 40e9 && found.op_rate == 500e9 && found.type_share[ST_TYPE_Q4_K] == 0.5);
     assert_true(found.expert_share == 0.75);
@@ -405,7 +405,7 @@ static void a_measurement_is_stored(void **state)
     assert_true(st_measurement_load(path, "B", 4, &found) && found.read_rate == 10e9 && found.expert_share == 0);
     assert_false(st_measurement_load(path, "A", 3, &found));
     first.read_rate = 41e9;
-    assert_int_equal(st_measurement_save(path, &first, NULL), STRATA_OK); /* replaces its own */
+    assert_int_equal(st_measurement_save(path, &first, NULL), STRATA_OK); /* replaces its own entry */
     assert_true(st_measurement_load(path, "A", 4, &found) && found.read_rate == 41e9);
     assert_true(st_measurement_load(path, "B", 4, &found));
     st_free(path);
@@ -427,14 +427,14 @@ static void rates_of_a_gpu_are_stored(void **state)
     assert_true(found.read_bytes == 4e12 && found.link_up == 55e9 && found.link_down == 54e9 && found.int8_ops == 9e13);
     assert_true(found.handover_seconds > 0.99e-5 && found.handover_seconds < 1.01e-5);
     assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 25e9);
-    assert_true(st_measurement_load(path, "A", 4, &host_found)); /* the host's are still there, and stay */
+    assert_true(st_measurement_load(path, "A", 4, &host_found)); /* the host's rates are kept */
     second.link_up = 26e9;
     assert_int_equal(st_gpu_rates_save(path, "H", &second, NULL), STRATA_OK);
     assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 26e9);
     assert_int_equal(st_measurement_save(path, &host, NULL), STRATA_OK);
     assert_true(st_gpu_rates_load(path, "G", &found));
     write_file("strata/devices.json", "{\"gpus\": [{\"strata\": \"" STRATA_VERSION "\", \"gpu\": \"G\", \"read_gb_per_s\": 1}]}");
-    assert_false(st_gpu_rates_load(path, "G", &found)); /* not whole */
+    assert_false(st_gpu_rates_load(path, "G", &found)); /* fields are missing */
     st_free(path);
 }
 
@@ -461,7 +461,7 @@ static void a_damaged_measurement_is_ignored(void **state)
         assert_false(st_measurement_load(path, "A", 4, &found));
     }
     snprintf(entry, sizeof entry, "{\"machines\": [{\"strata\": \"0.0.0\", \"cpu\": \"A\", \"cores\": 4, %s}]}",
-             "\"read_gb_per_s\": 1, \"batch_gop_per_s\": 1"); /* of another version: its kernels were others */
+             "\"read_gb_per_s\": 1, \"batch_gop_per_s\": 1"); /* stored by another version, with other kernels */
     write_file("strata/devices.json", entry);
     assert_false(st_measurement_load(path, "A", 4, &found));
     assert_int_equal(st_measurement_save(path, &(st_measurement){.cpu = "A", .cores = 4, .read_rate = 1e9, .op_rate = 1e9},
@@ -490,7 +490,7 @@ static void an_unwritable_cache_folder_is_an_error(void **state)
     unsetenv("HOME");
     assert_null(st_measurement_path());
     char *json = NULL;
-    assert_int_equal(strata_devices(NULL, true, &json, &error), STRATA_RUNTIME); /* before five seconds of measuring */
+    assert_int_equal(strata_devices(NULL, true, &json, &error), STRATA_RUNTIME); /* fails before it measures */
     assert_null(json);
     if (home) setenv("HOME", home, 1);
     free(home);
@@ -513,7 +513,7 @@ static void the_stored_measurement_is_used(void **state)
     assert_int_equal(strata_devices(NULL, false, &text, NULL), STRATA_OK);
     json_t *devices = json_loads(text, 0, NULL), *shown = json_object_get(devices, "host");
     assert_string_equal(json_string_value(json_object_get(devices, "measurement")), path);
-    assert_int_equal(json_array_size(json_object_get(devices, "cards")), 0); /* none is here */
+    assert_int_equal(json_array_size(json_object_get(devices, "cards")), 0); /* no GPU found */
     assert_int_equal(json_array_size(json_object_get(devices, "profiles")), st_profile_row_count());
     assert_true(json_real_value(json_object_get(shown, "memory_gb_per_s")) == 123);
     assert_true(json_real_value(json_object_get(shown, "expert_share")) == 0.5);
@@ -532,7 +532,7 @@ static strata_status try_plan(const strata_model *model, char **json, strata_err
     return strata_plan(model, &(strata_engine_options){.placement = &given}, json, error);
 }
 
-/* A typed error, or a plan that is whole (a kept measurement that cannot be read is none); nothing is owed. */
+/* A typed error or a complete plan (an unreadable measurement is ignored); nothing leaks. */
 static void failed_calls_while_planning_are_errors(void **state)
 {
     (void)state;

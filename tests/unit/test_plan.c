@@ -1,4 +1,4 @@
-/* src/plan: where things go and what they take, to the byte. The small model's sums are done by hand. */
+/* src/plan: placement and exact sizes. The small model's sums are computed by hand. */
 #include "support/plan_rig.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "plan/draft.h"
 
 /* plan_small: a layer's attention part is a norm, q, k, v and the output projection; its feed-forward part a norm and
- * three matrices; float32 all of them. A position is 32 keys and 32 values in each of four layers. */
+ * three matrices; all are float32. A position is 32 keys and 32 values in each of four layers. */
 enum {
     ATTENTION = (64 + 64 * 64 + 2 * 64 * 32 + 64 * 64) * 4,
     FFN = (64 + 3 * 64 * 128) * 4,
@@ -20,7 +20,7 @@ enum {
     STAGING = 2 * 256 + 256 * 4, /* two step blocks of 16 rows, a row of logits */
 };
 
-/* Every second layer looks back at eight positions. */
+/* Every second layer has a window of eight positions. */
 static const plan_shape windowed = {.arch = "gemma4", .layers = 4, .embedding = 64, .heads = 4, .kv_heads = 2, .head = 32,
                                     .ffn = 128, .vocab = 256, .context = 4096, .window = 8, .window_head = 16,
                                     .full_every = 2};
@@ -144,7 +144,8 @@ static void the_first_layers_go_to_the_gpu(void **state)
     plan_rig_close(&rig);
 }
 
-/* Attention first, then the output matrix, then feed-forward parts from the first; each at its exact byte. */
+/* Attention is placed first, then the output matrix, then feed-forward parts from the first layer on; each as soon as
+ * its last byte fits. */
 static void a_dense_model_larger_than_the_gpu(void **state)
 {
     (void)state;
@@ -197,7 +198,7 @@ static void whole_layers_move_to_ram_last_first(void **state)
     plan_rig_close(&rig);
 }
 
-/* A tied output matrix on the GPU serves the look-up; nothing of it is in RAM. */
+/* A tied output matrix on the GPU also serves the embedding look-up; no copy of it is in RAM. */
 static void a_tied_output_matrix_is_stored_once(void **state)
 {
     (void)state;
@@ -212,7 +213,7 @@ static void a_tied_output_matrix_is_stored_once(void **state)
     assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_CARD);
     assert_int_equal(rig.plan->sequence[ST_HOST].working.bytes, 0); /* nothing runs there */
     check_why(&rig, "serves the look-up");
-    rig.devices[ST_CARD].types[ST_OP_EMBED] = 0; /* it could not: both have it */
+    rig.devices[ST_CARD].types[ST_OP_EMBED] = 0; /* the GPU cannot look up: both devices have a copy */
     plan_rig_get(&rig);
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), EMBEDDING);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
@@ -237,7 +238,8 @@ static void per_layer_tables_stay_in_ram(void **state)
     plan_rig_close(&rig);
 }
 
-/* The rows asked for are picked where the hidden state is, so that they alone cross; the rest goes with the matrix. */
+/* Output rows are gathered on the hidden state's device, so that only they are copied; the norm runs beside the output
+ * matrix. */
 static void output_rows_are_gathered_on_the_last_layers_device(void **state)
 {
     (void)state;
@@ -261,7 +263,7 @@ static void output_rows_are_gathered_on_the_last_layers_device(void **state)
     plan_rig_close(&rig);
 }
 
-/* What the GPU does not run, the host does; keys and values are where their operations can be. */
+/* The host runs operations that the GPU cannot; KV is placed on a device that can run its operations. */
 static void operations_the_gpu_cannot_run(void **state)
 {
     (void)state;
@@ -296,7 +298,7 @@ static void a_gpu_that_cannot_add_has_no_experts(void **state)
     plan_rig_close(&rig);
 }
 
-/* With weights or without: the plan says so, before anything is loaded. */
+/* For operations with and without weights, the planner refuses before anything is loaded. */
 static void operations_the_host_cannot_run_are_refused(void **state)
 {
     (void)state;
@@ -328,7 +330,7 @@ static void kv_bytes_of_every_type(void **state)
         rig.options.kv_type = rows[i].type;
         plan_rig_get(&rig);
         assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1000 * LAYERS * rows[i].row);
-        uint64_t gap = (256 - 1000 * rows[i].row / 2 % 256) % 256; /* behind each layer's keys, and its values */
+        uint64_t gap = (256 - 1000 * rows[i].row / 2 % 256) % 256; /* padding after each layer's keys and values */
         assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), 2 * LAYERS * gap);
     }
     plan_rig_close(&rig);
@@ -363,7 +365,7 @@ static void window_layers_keep_rings(void **state)
     plan_rig_close(&rig);
 }
 
-/* Layers that read another's keys and values have none; a host layer's look-up crosses to the GPU. */
+/* Layers that share another layer's KV have none of their own; a host layer's look-up is copied to the GPU. */
 static void layers_may_share_kv(void **state)
 {
     (void)state;
@@ -444,7 +446,7 @@ static void a_nextn_block(void **state)
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), without + block);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 3 * 1024 * 2 * 2 * 32 * 2);
     assert_int_equal(rig.plan->kv_device[8], ST_CARD);
-    rig.options.layers = 7; /* not all: the block stays in RAM, its logits come from where the output matrix is */
+    rig.options.layers = 7; /* not all layers: the NextN block stays in RAM, its logits are computed beside the output matrix */
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->kv_device[8], ST_HOST);
     assert_int_equal(readers_of(&rig, ST_ROLE_NEXTN_EH_PROJ, 8), 1 << ST_HOST);
@@ -471,7 +473,7 @@ static void default_margins(void **state)
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->devices[ST_CARD].margin_bytes, 768 * mib);
     assert_int_equal(rig.plan->devices[ST_HOST].margin_bytes, 3000 * mib); /* at most half */
-    rig.devices[ST_CARD].free_bytes = 700 * mib; /* a margin leaves nothing */
+    rig.devices[ST_CARD].free_bytes = 700 * mib; /* the margin leaves no memory */
     assert_int_equal(plan_rig_get(&rig)->device_count, 1);
     rig.options.margin_bytes[ST_CARD] = 701 * mib;
     check_refused(&rig, STRATA_MEMORY,
@@ -488,7 +490,7 @@ static void refusals_are_exact_to_the_byte(void **state)
     rig.options.layers = ST_LAYERS_ALL;
     rig.options.margin_bytes[ST_CARD] = 1000;
     rig.options.out_rows = 1;
-    /* All layers without the output matrix. A position is 64 bytes of keys in a layer: fours to 256. */
+    /* All layers without the output matrix. A position has 64 bytes of keys in a layer, so four fill 256 bytes. */
     rig.devices[ST_CARD].types[ST_OP_GATHER] = rig.devices[ST_CARD].types[ST_OP_SOFTCAP] = 0;
     plan_rig_get(&rig);
     uint64_t need = rig.plan->devices[ST_CARD].planned_bytes - OUTPUT - OUTPUT_NORM;
@@ -505,7 +507,7 @@ static void refusals_are_exact_to_the_byte(void **state)
     assert_null(rig.plan);
     rig.options.layers = 0;
     plan_rig_get(&rig);
-    rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 500000; /* of weights alone */
+    rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 500000; /* too little for the weights alone */
     check_refused(&rig, STRATA_MEMORY, "RAM: the weights, a context of 4,096", "placement.disk");
     plan_rig_close(&rig);
 }
@@ -542,7 +544,7 @@ static void contradictory_options_are_refused(void **state)
     plan_rig_close(&rig);
 }
 
-/* What RAM has no room for stays in the file, if that is allowed, and costs the disk's time. */
+/* Weights that do not fit in RAM stay in the file, if that is allowed, and are priced at the disk's rate. */
 static void weights_may_stay_in_the_file(void **state)
 {
     (void)state;
@@ -565,7 +567,7 @@ static void weights_may_stay_in_the_file(void **state)
     plan_rig_close(&rig);
 }
 
-/* Every allocation of the planner fails once: an error, nothing leaked. */
+/* Each allocation of the planner fails once: an error, and nothing leaks. */
 static void failed_allocations_are_errors(void **state)
 {
     (void)state;

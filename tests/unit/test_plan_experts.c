@@ -1,4 +1,4 @@
-/* src/plan: routed experts and the context. Slots to the byte, the modes against each other, the context by both. */
+/* src/plan: routed experts and the context. Exact slots, the choice of the mode, and the choice of the context. */
 #include "support/plan_rig.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static uint64_t planned_on_card(const plan_rig *rig)
     return rig->plan->devices[ST_CARD].planned_bytes;
 }
 
-/* What the GPU takes with a cache of no slots at this context: the rest of a plan that has some. */
+/* The GPU's bytes with a cache of zero slots at this context: everything but the slots. */
 static uint64_t beside_slots(plan_rig *rig)
 {
     rig->options.expert_slots = 1;
@@ -56,19 +56,19 @@ static void slots_are_exact_to_the_byte(void **state)
             const st_plan *plan = plan_rig_get(&rig);
             assert_int_equal(plan->devices[ST_CARD].owners[ST_OWNER_SLOTS], slots * EXPERT);
             assert_int_equal(plan->expert_staging_bytes, IN_TRANSIT * EXPERT);
-            for (uint32_t l = 0; l < LAYERS; l++) /* evenly, the first have one more */
+            for (uint32_t l = 0; l < LAYERS; l++) /* evenly; the first layers have one more */
                 assert_int_equal(plan->experts.slots[l], slots / LAYERS + (l < slots % LAYERS));
             assert_int_equal(plan->experts.budget_bytes, n * EXPERT - (uint64_t)short_of + IN_TRANSIT * EXPERT);
             assert_true(plan->experts.slots_per_layer == (double)slots / LAYERS);
             assert_int_equal(plan->devices[ST_HOST].owners[ST_OWNER_EXPERTS],
-                             LAYERS * EXPERTS * EXPERT); /* all, always */
+                             LAYERS * EXPERTS * EXPERT); /* RAM holds all experts */
         }
-    rig.devices[ST_CARD].free_bytes += 1 << 30; /* no more than there are */
+    rig.devices[ST_CARD].free_bytes += 1 << 30; /* no more slots than experts */
     assert_true(plan_rig_get(&rig)->experts.resident_share == 1);
     plan_rig_close(&rig);
 }
 
-/* Layers whose experts are larger take more of the GPU; a layer's share of a slot begins at a multiple of 256. */
+/* Larger experts take more of the GPU; each layer's part of a slot is aligned to 256 bytes. */
 static void slots_of_different_sizes(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void slots_follow_the_option(void **state)
     assert_int_equal(rig.plan->experts.mode, ST_MOE_CACHE);
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_SLOTS], LAYERS * 3 * EXPERT);
     uint64_t need = planned_on_card(&rig);
-    rig.options.context = 0; /* gets the rest: a multiple of 256 */
+    rig.options.context = 0; /* the context gets the remaining memory: a multiple of 256 */
     rig.devices[ST_CARD].free_bytes = need + 10 * 256 * LAYERS * 128 + 5000;
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->context, 1024 + 10 * 256);
@@ -162,7 +162,7 @@ static double speed_of(plan_rig *rig, st_moe_mode mode)
     return tps;
 }
 
-/* At every size of the GPU the mode is the simplest that no other beats by more than 15 %. */
+/* For every GPU size the planner chooses the simplest mode that no other beats by more than 15 %. */
 static void the_mode_is_chosen_by_predicted_speed(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void the_mode_is_chosen_by_predicted_speed(void **state)
         double best_tps = 0;
         for (int i = 0; i < 3; i++) {
             double tps = speed_of(&rig, modes[i]);
-            /* Chosen by itself, everything is on the GPU or no expert is. */
+            /* With the automatic number of layers, all experts are on the GPU or none is. */
             if (modes[i] == ST_MOE_RESIDENT && tps > 0 &&
                 !(rig.plan->experts.resident_share == 1 && rig.plan->output_on_card))
                 tps = 0;
@@ -222,11 +222,11 @@ static void the_mode_follows_the_option(void **state)
     rig.options.context = 1024;
     assert_int_equal(plan_rig_get(&rig)->batch, 1024);
     rig.options.layers = 0;
-    assert_int_equal(plan_rig_get(&rig)->batch, 512); /* no GPU takes part */
+    assert_int_equal(plan_rig_get(&rig)->batch, 512); /* the GPU is not used */
     assert_int_equal(rig.plan->experts.mode, ST_MOE_CPU);
     rig.options.moe = ST_MOE_RESIDENT;
     check_refused(&rig, STRATA_USAGE, "placement.moe: expected layers on a GPU, found none");
-    rig.options.layers = 2; /* experts of two layers go with them */
+    rig.options.layers = 2; /* with the experts of these two layers */
     rig.options.moe = ST_MOE_RESIDENT;
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_EXPERTS], 2 * EXPERTS * EXPERT);
@@ -278,7 +278,7 @@ static void a_long_context_moves_layers_to_ram(void **state)
     rig.devices[ST_CARD].free_bytes = all + IN_TRANSIT * EXPERT / 2;
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->layers_on_card, LAYERS);
-    assert_int_equal(rig.plan->experts.mode, ST_MOE_CPU); /* there is no room for a cache */
+    assert_int_equal(rig.plan->experts.mode, ST_MOE_CPU); /* no room for a cache */
     rig.devices[ST_CARD].free_bytes = all - layer_kv;
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->layers_on_card, LAYERS - 1);
@@ -305,7 +305,7 @@ static void the_default_context_is_the_models_maximum(void **state)
     plan_rig_close(&rig);
 }
 
-/* Without routed experts: the largest that fits, to the position. */
+/* Without routed experts: the largest context that fits, exact to one position. */
 static void a_dense_model_gets_the_largest_context_that_fits(void **state)
 {
     (void)state;
@@ -313,7 +313,7 @@ static void a_dense_model_gets_the_largest_context_that_fits(void **state)
     shape.context = 100000;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
-    rig.options.kv_type = ST_TYPE_F32; /* 128 bytes of keys in a layer: two positions to 256 */
+    rig.options.kv_type = ST_TYPE_F32; /* 128 bytes of keys in a layer: two positions fill 256 */
     for (uint32_t context = 4096; context < 60000; context += 7771) {
         rig.options.context = context;
         rig.devices[ST_CARD].free_bytes = (uint64_t)1 << 40;
@@ -327,7 +327,7 @@ static void a_dense_model_gets_the_largest_context_that_fits(void **state)
         assert_int_equal(plan_rig_get(&rig)->context, (context - 1) / 2 * 2);
         check_line(&rig, "that fits the GPU");
     }
-    /* In RAM alone too. */
+    /* The same without a GPU. */
     rig.source.device_count = 1;
     rig.options.context = 30000;
     uint64_t need = plan_rig_get(&rig)->devices[ST_HOST].planned_bytes;
@@ -339,7 +339,7 @@ static void a_dense_model_gets_the_largest_context_that_fits(void **state)
     plan_rig_close(&rig);
 }
 
-/* A model that does not fit with 4,096 positions is placed for 8,192; what is then left makes it longer. */
+/* A model that does not fit with 4,096 positions is placed for 8,192; the remaining memory extends the context. */
 static void a_large_model_is_placed_for_8192_positions(void **state)
 {
     (void)state;
@@ -363,7 +363,7 @@ static void a_large_model_is_placed_for_8192_positions(void **state)
     plan_rig_close(&rig);
 }
 
-/* With routed experts in a cache: the largest multiple of 256 that keeps nine tenths of the speed at 8,192. */
+/* With an expert cache: the largest multiple of 256 that keeps 90 % of the speed at 8,192. */
 static void context_is_traded_for_slots(void **state)
 {
     (void)state;
@@ -394,7 +394,7 @@ static void context_is_traded_for_slots(void **state)
     plan_rig_close(&rig);
 }
 
-/* On the CPU they cost nothing of the GPU: the largest multiple of 256 that fits. */
+/* Experts on the CPU take no GPU memory: the largest multiple of 256 that fits. */
 static void cpu_experts_leave_the_gpu_to_the_context(void **state)
 {
     (void)state;
@@ -414,7 +414,7 @@ static void cpu_experts_leave_the_gpu_to_the_context(void **state)
     plan_rig_close(&rig);
 }
 
-/* Too little for the usual context is still enough for a shorter one, down to 256. */
+/* If the usual context does not fit, the planner chooses a shorter one, down to 256. */
 static void a_short_context_is_the_last_resort(void **state)
 {
     (void)state;

@@ -58,7 +58,7 @@ static void be_gemma(plan_shape *s)
         s->window_head = s->head / 2;
     }
     if (one_in(3)) s->per_layer = 32 * between(1, 8);
-    /* The last layers read an earlier one of their kind: there must be one of each before them. */
+    /* The last layers share an earlier layer's KV: a layer of each kind must come before them. */
     if (one_in(3) && s->layers > s->full_every) s->shared_kv = between(1, s->layers - s->full_every);
     if (one_in(3)) add_experts(s);
 }
@@ -108,7 +108,7 @@ static plan_shape random_shape(void)
 
 /* --- devices and options ----------------------------------------------------------------------------------------- */
 
-/* `tenths` tenths of the model's file and what a sequence takes at least. */
+/* `tenths` tenths of the model's file, plus the least that a sequence needs. */
 static uint64_t tenths_of(const plan_rig *rig, uint32_t tenths)
 {
     return (uint64_t)tenths * (rig->file_bytes + (64 << 20)) / 10;
@@ -160,7 +160,7 @@ static void random_options(plan_rig *rig)
 
 /* --- properties -------------------------------------------------------------------------------------------------- */
 
-/* Refusals carry numbers; plans keep to what every plan keeps to and to what was asked for. */
+/* Refusals name numbers; plans keep the invariants and follow the options. */
 static void plans_keep_the_invariants(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ static void plans_keep_the_invariants(void **state)
     }
     print_message("seed %d: %u plans (%u with a GPU; resident %u, cpu %u, cache %u), %u refusals\n", SEED, planned,
                   cards, modes[ST_MOE_RESIDENT], modes[ST_MOE_CPU], modes[ST_MOE_CACHE], refused);
-    /* The generator is of use only if all of it happens. */
+    /* The generator must reach every case. */
     assert_true(planned > refused / 2 && cards > planned / 4 && refused > planned / 20);
     assert_true(modes[ST_MOE_RESIDENT] && modes[ST_MOE_CPU] && modes[ST_MOE_CACHE]);
 }
@@ -204,7 +204,7 @@ static void plans_keep_the_invariants(void **state)
 typedef struct rung {
     bool planned;
     double tps;
-    uint64_t slots; /* in all */
+    uint64_t slots; /* of all layers */
     uint32_t layers, ffn;
 } rung;
 
@@ -220,7 +220,7 @@ static rung rung_of(plan_rig *rig)
     return r;
 }
 
-/* A mode by itself gains with every byte; where modes are compared, the simpler may be up to 15 % slower. */
+/* A fixed mode never gets slower with more memory; a chosen mode may be up to 15 % slower than a more complex one. */
 static void check_rung(const plan_rig *rig, const plan_shape *shape, const rung *before, const rung *now,
                        bool mode_free)
 {
@@ -230,7 +230,7 @@ static void check_rung(const plan_rig *rig, const plan_shape *shape, const rung 
         now->layers >= before->layers && now->ffn >= before->ffn)
         return;
     fail_msg(
-        "%s, %u layers, card of %llu bytes, RAM of %llu: %.3f t/s, %llu slots, %u + %u layers; less memory had %.3f, "
+        "%s, %u layers, GPU of %llu bytes, RAM of %llu: %.3f t/s, %llu slots, %u + %u layers; less memory had %.3f, "
         "%llu, %u + %u (%s)",
         shape->arch, shape->layers, (unsigned long long)rig->devices[ST_CARD].free_bytes,
         (unsigned long long)rig->devices[ST_HOST].free_bytes, now->tps, (unsigned long long)now->slots, now->layers,
@@ -250,8 +250,8 @@ static void climb(plan_rig *rig, const plan_shape *shape, uint32_t device, bool 
     }
 }
 
-/* With a fixed context more memory means no fewer slots and no slower prediction. Nobody waits for a hand-over here:
- * what a split costs in latency is the price of any memory that holds more than nothing and less than all. */
+/* With a fixed context more memory never means fewer slots or a slower prediction. Hand-overs take no time here: with
+ * them, a partial offload can be slower than none. */
 static void more_memory_is_never_slower(void **state)
 {
     (void)state;

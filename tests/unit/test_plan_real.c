@@ -1,4 +1,4 @@
-/* src/plan on the shapes of real models, on a GPU of 12 GiB: what the user of such a GPU is promised. */
+/* src/plan on the shapes of real models, with a GPU of 12 GiB: the placements that the documentation promises. */
 #include "support/plan_rig.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ static const plan_shape qwen35_27b = {.arch = "qwen35", .layers = 64, .embedding
                                       .delta_values = 48, .delta_size = 128, .nextn = true, .type = ST_TYPE_Q4_K,
                                       .big = ST_TYPE_Q6_K};
 
-/* The GPU and the RAM of the page, with what a driver takes and the default margins. */
+/* The GPU and the RAM of docs/plan.md, with the driver's memory and the default margins. */
 static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
 {
     plan_rig_open(rig, shape);
@@ -84,7 +84,7 @@ static void qwen3_8b_fits_the_gpu(void **state)
     plan_rig_close(&rig);
 }
 
-/* Rings saturate: the whole context fits beside the weights, and the margin is left alone. */
+/* Window layers stop growing at their window, so the whole context fits beside the weights, outside the margin. */
 static void gemma4_12b_fits_the_gpu(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void qwen3_30b_a3b_uses_an_expert_cache(void **state)
     plan_rig_close(&rig);
 }
 
-/* The sums of docs/plan.md, but for the layers whose tensors are wider: here all values, and down from the middle on. */
+/* The sums of docs/plan.md, but the wider tensors are in other layers: all values, and down in the second half. */
 static void bytes_agree_with_the_documentation(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void llama4_scout_in_ram(void **state)
     plan_rig_close(&rig);
 }
 
-/* A dense model of 17 GB: all attention and state, a part of the feed-forward parts; none with half the GPU. */
+/* A dense model of 17 GB: attention and state of all layers and some feed-forward parts are on the GPU. */
 static void qwen35_27b_is_split(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void qwen35_27b_is_split(void **state)
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_STATE], 156893184);
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_SNAPSHOTS], 4 * (uint64_t)156893184);
     uint32_t ffn = rig.plan->ffn_on_card;
-    rig.options.nextn = true; /* comes last */
+    rig.options.nextn = true; /* the NextN block is placed last */
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->kv_device[64], ST_HOST);
     assert_true(rig.plan->ffn_on_card <= ffn);

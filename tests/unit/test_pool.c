@@ -1,4 +1,4 @@
-/* src/base/pool.c: every part exactly once, by a worker that exists, however many threads there are. */
+/* src/base/pool.c: every part runs exactly once, on a valid worker, for every number of threads. */
 #include "support/kit.h"
 
 #include <pthread.h>
@@ -74,7 +74,7 @@ static void many_short_jobs(void **state)
 
 /* --- a million short jobs from two threads: none is lost, none hangs -------------------------------------- */
 
-enum { JOBS = 500000 }; /* of each caller */
+enum { JOBS = 500000 }; /* per caller */
 
 typedef struct caller {
     st_pool *pool;
@@ -107,7 +107,7 @@ static void run_two_callers(caller callers[2])
     }
 }
 
-/* As sessions of one engine do. */
+/* Like two sessions of one engine. */
 static void two_callers_share_a_pool(void **state)
 {
     (void)state;
@@ -119,7 +119,7 @@ static void two_callers_share_a_pool(void **state)
     st_pool_free(pool);
 }
 
-/* As two engines do: more threads than the machine may have cores. */
+/* Like two engines: there may be more threads than cores. */
 static void two_pools_run_side_by_side(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* src/backend/profile.c: the work of operations and the time of devices, with numbers found by hand. */
+/* src/backend/profile.c: the work of operations and the time of devices, with numbers computed by hand. */
 #include "support/golden.h"
 
 #include "backend/profile.h"
@@ -33,7 +33,7 @@ static void experts_compute_at_their_share(void **state)
     p.type_share[ST_TYPE_F32] = 0.5;
     st_work demand = st_profile_demand(&p, &experts);
     assert_true(demand.bytes == 6000 && demand.ops == 4000);
-    p.expert_share = 0; /* unknown: as matrices */
+    p.expert_share = 0; /* unknown: the rate of matrices */
     demand = st_profile_demand(&p, &experts);
     assert_true(demand.bytes == 6000 && demand.ops == 1000);
 }
@@ -142,10 +142,10 @@ static void an_operation_needs_all_its_weight_types(void **state)
         without.types[ST_OP_EXPERTS] &= ~((uint64_t)1 << each[i]);
         assert_false(st_profile_runs(&without, &binding, &op));
         without.types[ST_OP_EXPERTS] = p.types[ST_OP_EXPERTS];
-        without.types[ST_OP_MATMUL] = 0; /* another operation's */
+        without.types[ST_OP_MATMUL] = 0; /* the types of another operation */
         assert_true(st_profile_runs(&without, &binding, &op));
     }
-    p.types[ST_OP_EXPERTS] &= ~((uint64_t)1 << ST_TYPE_IQ4_NL); /* another type's */
+    p.types[ST_OP_EXPERTS] &= ~((uint64_t)1 << ST_TYPE_IQ4_NL); /* a type that the operation does not use */
     assert_true(st_profile_runs(&p, &binding, &op));
 
     for (int i = 0; i < ST_OP_WEIGHTS; i++) op.weight[i] = ST_NO_WEIGHT;

@@ -1,5 +1,5 @@
-/* src/model/lower.c, cost.c, print.c: the program of every family holds together. Written before read, no two values in
- * one place at one time, widths that fit their weights; all of it found again here from the operations alone. */
+/* src/model/lower.c, cost.c, print.c: the program of every family is consistent. Values are written before they are
+ * read, live values do not overlap, and widths match their weights; all recomputed here from the operations alone. */
 #include "support/golden.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void values_are_written_before_they_are_read(void **state)
     uint32_t count = 0; /* of values written */
     for (uint32_t i = 0; i < p->op_count; i++) {
         const st_op *op = &p->ops[i];
-        if (p->nextn.body.count && i == p->nextn.body.first) { /* other rows at other positions: nothing is left */
+        if (p->nextn.body.count && i == p->nextn.body.first) { /* the NextN block runs other rows: no earlier value is valid */
             for (uint32_t k = 0; k < p->value_count; k++) count += written[k];
             memset(written, 0, sizeof written);
             written[p->nextn.input] = true; /* the executor fills it */
@@ -93,10 +93,10 @@ static void live_values_do_not_overlap(void **state)
             bool apart = v->offset_bytes + v->width * sizeof(float) <= w->offset_bytes ||
                          w->offset_bytes + w->width * sizeof(float) <= v->offset_bytes;
             bool together = lives[a].first <= lives[b].last && lives[b].first <= lives[a].last;
-            if (together && !apart) fail_msg("%s (%u) and %s (%u) lie on each other", v->name, a, w->name, b);
+            if (together && !apart) fail_msg("%s (%u) and %s (%u) overlap", v->name, a, w->name, b);
             shared += !apart;
         }
-    assert_true(shared > 0); /* places are used again */
+    assert_true(shared > 0); /* memory is reused */
     for (int rows = 0; rows < 2; rows++) assert_true(p->row_bytes[rows] < most[rows] + 64);
     golden_close(&g);
 }
@@ -195,7 +195,7 @@ static void widths_match_their_weights(void **state)
     golden_close(&g);
 }
 
-/* Body before head, one row kind each, the parts behind each other and nothing between them. */
+/* Each part is a body and a head of one row kind each; the parts are consecutive, without gaps. */
 static void parts_cover_the_program(void **state)
 {
     golden g;
@@ -371,7 +371,7 @@ static void a_token_reads_every_weight_once(void **state)
 
 /* ---- depth ------------------------------------------------------------------------------------------------------- */
 
-/* A llama of `layers` layers that are as small as can be. */
+/* A llama of `layers` layers of minimal size. */
 static void write_deep(gguf_writer *w, uint32_t layers)
 {
     static const struct { const char *name; uint32_t dims; } tensors[] = {
@@ -399,7 +399,7 @@ static void write_deep(gguf_writer *w, uint32_t layers)
     assert_false(w->out.failed);
 }
 
-/* Its rows need no more room than those of two layers; and it is built at once, or the whole run is stopped. */
+/* Its rows need no more memory than those of two layers. Quadratic time would exceed the time limit of the test run. */
 static void a_model_of_maximum_depth(void **state)
 {
     (void)state;
@@ -424,7 +424,7 @@ int main(void)
 {
     static const struct { const char *name; CMUnitTestFunction run; } kinds[] = {
         {"written before read", values_are_written_before_they_are_read},
-        {"apart", live_values_do_not_overlap},
+        {"live values do not overlap", live_values_do_not_overlap},
         {"widths", widths_match_their_weights},
         {"parts", parts_cover_the_program},
         {"costs", costs_add_up},

@@ -54,7 +54,7 @@ static void halves_round_to_nearest_even(void **state)
     (void)state;
     for (uint32_t half = 0; half < 0x7BFF; half++) {
         float low = st_half_to_float((uint16_t)half), high = st_half_to_float((uint16_t)(half + 1));
-        float middle = (low + high) / 2; /* exact: one bit more */
+        float middle = (low + high) / 2; /* exact: it needs one more bit */
         uint32_t even = half & 1 ? half + 1 : half;
         assert_int_equal(st_float_to_half(middle), even);
         assert_int_equal(st_float_to_half(-middle), even | 0x8000);

@@ -1,5 +1,5 @@
-/* src/moe/replay.c and strata_replay: counts by hand, by another implementation, by trying everything; and what the
- * default policy must reach on real routings. */
+/* src/moe/replay.c and strata_replay: counts against those by hand, by another implementation and by brute force; and
+ * the hit rates that the default policy must reach on real routings. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -58,7 +58,7 @@ static void counts_match_those_by_hand(void **state)
     r = replay(trace, "optimum", 2);
     assert_true(r.hits == 5 && r.misses == 3 && r.uploads == 3);
     r = replay(trace, "optimum", 1);
-    assert_true(r.hits == 3 && r.uploads == 1); /* of a pair that comes back one is kept */
+    assert_true(r.hits == 3 && r.uploads == 1); /* one expert of the recurring pair is kept */
     r = replay(trace, NULL, 0);
     assert_true(r.hits == 0 && r.misses == 8 && r.uploads == 0);
     st_replay_options wrong = {.slots = 5, .rates = rates};
@@ -75,11 +75,11 @@ static void counts_match_those_by_hand(void **state)
 typedef struct known_row {
     const char *policy;
     uint32_t slots, hits, uploads;
-    uint32_t within; /* equal worth may be ordered otherwise there */
+    uint32_t within; /* tolerance: ties may be ordered differently there */
 } known_row;
 
-/* From a simulation in Python that shares nothing with this code. The optimum there takes in what is never used
- * again. */
+/* From a simulation in Python that shares nothing with this code. Its optimum also admits experts that are never
+ * used again. */
 static const known_row known[] = {
     {"lru", 8, 604, 1700, 0},      {"lru", 16, 968, 1336, 0},    {"lru", 32, 1525, 779, 0},    {"lru", 48, 1821, 483, 0},
     {"slru", 16, 1074, 1230, 4},   {"slru", 32, 1602, 702, 4},   {"slru", 48, 1891, 413, 4},   {"lfu", 8, 688, 1616, 4},
@@ -118,7 +118,7 @@ static uint32_t bits_of(uint32_t set)
     return (uint32_t)__builtin_popcount(set);
 }
 
-/* The most hits that any choice of residents can have: the best of every way to every set. */
+/* The most hits of any policy, by dynamic programming over all sets of resident experts. */
 static uint32_t most_hits(const uint32_t demands[TRY_STEPS], uint32_t slots)
 {
     int best[TRY_SETS], next[TRY_SETS];
@@ -129,7 +129,7 @@ static uint32_t most_hits(const uint32_t demands[TRY_STEPS], uint32_t slots)
             if (best[from] < 0) continue;
             for (uint32_t to = 0; to < TRY_SETS; to++) {
                 int hits = best[from] + (int)bits_of(from & demands[t]);
-                if (bits_of(to) > slots || (to & ~(from | demands[t]))) continue; /* only what was there or asked for */
+                if (bits_of(to) > slots || (to & ~(from | demands[t]))) continue; /* only resident or requested experts */
                 if (hits > next[to]) next[to] = hits;
             }
         }
@@ -183,7 +183,7 @@ static double hit_rate(const st_trace *trace, const char *policy, uint32_t slots
     return 100.0 * (double)r.hits / (double)(r.hits + r.misses);
 }
 
-/* What others measured on the recording of Qwen3-30B-A3B, and what the default must reach there. */
+/* Published hit rates on the recording of Qwen3-30B-A3B, and those that the default must reach. */
 static void hit_rates_on_the_qwen_trace(void **state)
 {
     (void)state;
@@ -282,7 +282,7 @@ static void failed_allocations_are_errors(void **state)
         strata_status status = strata_replay(excerpt, &options, &text, NULL);
         hit = st_fault_calls(ST_FAULT_ALLOC) >= nth;
         st_fault_arm(ST_FAULT_ALLOC, 0, false);
-        assert_true(text ? status == STRATA_OK : status == STRATA_MEMORY); /* what the machine is like it may do without */
+        assert_true(text ? status == STRATA_OK : status == STRATA_MEMORY); /* the machine's profile is optional */
         failures += text == NULL;
         strata_free(text);
     }

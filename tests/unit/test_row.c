@@ -1,4 +1,4 @@
-/* src/quant/row.c: rows of keys and values in their types, of any length, whole and in pieces. */
+/* src/quant/row.c: rows of keys and values in every KV type, of any length, whole and in slices. */
 #include "support/kit.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ static void row_bytes_are_exact(void **state)
     }
 }
 
-/* What a stored element may differ from the one given: nothing, half a step of the type, half a step of the block. */
+/* The largest rounding error of a stored element: zero, half a step of the type, or half a step of the block. */
 static double allowed_error(st_type type, const float *row, size_t count, size_t index)
 {
     if (type == ST_TYPE_F32) return 0;
@@ -42,7 +42,7 @@ static double allowed_error(st_type type, const float *row, size_t count, size_t
     double largest = 0;
     for (size_t i = index / 32 * 32; i < index / 32 * 32 + 32 && i < count; i++)
         largest = fmax(largest, fabs((double)row[i]));
-    return largest / 127 * 0.5 + largest / 1024; /* the scale is a half */
+    return largest / 127 * 0.5 + largest / 1024; /* the scale is a float16 */
 }
 
 static void rows_round_trip(void **state)
@@ -58,7 +58,7 @@ static void rows_round_trip(void **state)
             back[count] = 12345;
             st_row_store(types[t], row, count, stored);
             st_row_load(types[t], stored, 0, count, back);
-            assert_int_equal(stored[bytes], 0xA5); /* not a byte too many */
+            assert_int_equal(stored[bytes], 0xA5); /* nothing is written past the end */
             assert_true(back[count] == 12345);
             for (size_t i = 0; i < count; i++)
                 if (!(fabs((double)row[i] - back[i]) <= allowed_error(types[t], row, count, i)))
@@ -84,7 +84,7 @@ static void slices_equal_the_whole_row(void **state)
     }
 }
 
-/* A row of whole blocks is what the tensor type of the same name holds. */
+/* A row of whole blocks has the format of the tensor type of the same name. */
 static void q8_0_is_the_file_format(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void bf16_rounds_to_nearest_even(void **state)
     }
 }
 
-/* An infinity in the KV cache would turn attention into NaN: what lies beyond the range is the largest finite value. */
+/* An infinity in the KV cache would make attention NaN: values out of range become the largest finite value. */
 static void f16_saturates(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void zeros_and_extremes(void **state)
     st_row_load(ST_TYPE_Q8_0, stored, 0, 33, back);
     assert_float_equal(back[0], 1e4f, 10);
     assert_float_equal(back[32], -0.125f, 1e-3);
-    row[0] = 1e-30f; /* a step too small for a half: zero, and no number gone wild */
+    row[0] = 1e-30f; /* a step too small for a float16 is stored as zero */
     row[1] = -1e-42f;
     st_row_store(ST_TYPE_Q8_0, row, 32, stored);
     st_row_load(ST_TYPE_Q8_0, stored, 0, 32, back);

@@ -1,4 +1,4 @@
-/* src/run: loading and the executor, with the CPU as it is and with one that counts and fails. */
+/* src/run: loading and the executor, on the CPU backend and on a fake one that counts calls and fails. */
 #include "support/golden.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 /* ---- a backend that is the CPU but for what a test changes ------------------------------------------------------- */
 
 static struct {
-    uint64_t launches, fail_at; /* the fail_at-th launch does its work and then fails; 0: none does */
+    uint64_t launches, fail_at; /* the fail_at-th launch does its work and then fails; 0: none fails */
     size_t alloc_bytes;
 } fake;
 
@@ -156,7 +156,7 @@ static void rows_out_of_range_are_refused(void **state)
     uint32_t reached;
     assert_int_equal(st_run_rewind(r.run, 1, &reached, NULL), STRATA_OK);
     assert_int_equal(reached, 1);
-    assert_int_equal(st_run_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT); /* what was computed is gone */
+    assert_int_equal(st_run_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT); /* the earlier logits are no longer available */
     close_rig(&r);
 }
 
@@ -226,7 +226,7 @@ static void the_token_path_allocates_nothing(void **state)
     }
 }
 
-/* A launch that fails has done its work to the state all the same. Back to the beginning, everything is as new. */
+/* A failed launch may have updated the state. After a rewind to 0 the results are those of a new sequence. */
 static void a_sequence_restarts_after_a_failed_launch(void **state)
 {
     (void)state;

@@ -319,7 +319,7 @@ static void greedy_ties_go_to_the_lower_id(void **state)
     float logits[VOCAB];
     strata_sampling s = plain();
     s.temperature = 0;
-    s.top_k = 5; /* has no effect */
+    s.top_k = 5; /* greedy sampling ignores it */
     st_sampler *sampler = make(&s);
     for (int round = 0; round < 200; round++) {
         random_logits(logits);
@@ -522,7 +522,7 @@ static strata_token pick_sorted(const strata_sampling *s, const float *logits, s
     while (s->min_p > 0 && sorted[count - 1].logit < highest + logf(s->min_p)) count--;
     sum = 0;
     for (size_t i = 0; i < count; i++) sum += weight_of(highest, sorted[i].logit, 1 / s->temperature);
-    /* What xoshiro256** gives next in this state. */
+    /* The next output of xoshiro256** from this state. */
     const uint64_t *r = st_sampler_random(random_source)->state;
     uint64_t word = r[1] * 5;
     word = (word << 7 | word >> 57) * 9;

@@ -1,6 +1,6 @@
-/* src/plan/schedule.c: the order of work of split programs. A machine of tags runs it: two memories in which every cell
- * remembers which value it is of and how often that had been written, and a GPU that does its stages at once or much
- * later. If an operation ever reads anything but what it would have read on one device, the schedule is wrong. */
+/* src/plan/schedule.c: the stages of split programs. A simulated machine runs them: every cell of its two memories holds
+ * a tag (which value, and how often that was written), and the GPU runs its stages at once or much later. Each operation
+ * must read the tags that it would read on one device. */
 #include "support/golden.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ static uint32_t draw(uint32_t below)
 
 typedef enum pace { PACE_AT_ONCE, PACE_LATE, PACE_RANDOM, PACES } pace;
 
-/* A range run once: what its operations have to find and what they leave, by the program's order alone. */
+/* A range run once on one device: the tags that each operation reads and writes. */
 typedef struct step {
     const st_stages *stages;
     uint64_t wants[OPS_MAX][ST_OP_INPUTS], gives[OPS_MAX][2];
@@ -51,7 +51,7 @@ typedef struct machine {
     const st_program *program;
     pace pace;
     uint64_t *cells[2][2];        /* [device][st_rows]: one row, four bytes each */
-    uint32_t version[VALUES_MAX]; /* how often it will have been written when everything issued is done */
+    uint32_t version[VALUES_MAX]; /* number of writes once all issued stages are done */
     step steps[STEPS_MAX];
     uint32_t step_count;
     queued queue[QUEUE_MAX];      /* the GPU's */
@@ -159,7 +159,7 @@ static void wait_for_all(void)
     card_works(m.queue_count);
 }
 
-/* What an executor does with a range. */
+/* Runs a range as the executor does. */
 static step *issue(st_op_range range, const st_stages *stages)
 {
     assert_true(m.step_count < STEPS_MAX);
@@ -192,7 +192,7 @@ static void split_ops(const st_program *p, uint32_t change_in, uint8_t *op_devic
     }
 }
 
-/* As plans do it: by layer and block. */
+/* Devices by layer and block, as in plans. */
 static void split_blocks(const st_program *p, uint8_t *op_device)
 {
     for (uint32_t i = 0; i < p->op_count; i++) {
@@ -212,7 +212,7 @@ static void split_somehow(const st_program *p, uint8_t *op_device)
 
 /* ---- what a schedule is, whatever it is of ----------------------------------------------------------------------- */
 
-/* Where the value was made that is read at `end`: the place behind its last writer, or the range's beginning. */
+/* The index after the last writer of the value that is read at `end`, or the start of the range. */
 static uint32_t made_at(const st_program *p, st_op_range range, int32_t value, uint32_t end)
 {
     uint32_t found = range.first;
@@ -221,7 +221,7 @@ static uint32_t made_at(const st_program *p, st_op_range range, int32_t value, u
     return found;
 }
 
-/* Whether somebody on `device` reads the value from operation `i` on before it is written again. */
+/* Whether an operation on `device` reads the value, from operation `i` on, before it is written again. */
 static bool is_read(const st_program *p, const uint8_t *op_device, st_op_range range, uint32_t i, int32_t value,
                     uint32_t device)
 {
@@ -244,7 +244,7 @@ static void check_moves(const st_program *p, const uint8_t *op_device, st_op_ran
         const st_stage *stage = i < stages->count ? &stages->stages[i] : NULL;
         if (stage && stage->kind == ST_STAGE_MOVE) {
             uint32_t made = made_at(p, range, stage->value, next);
-            assert_true(is_read(p, op_device, range, next, stage->value, stage->device)); /* none moves for nothing */
+            assert_true(is_read(p, op_device, range, next, stage->value, stage->device)); /* every copy is read */
             if (stage->device == ST_CARD) assert_int_equal(made, next);
             else down = true;
             if (stage->device == ST_HOST && made > newest) newest = made;
@@ -318,12 +318,12 @@ static part build_part(const st_program *p, const uint8_t *op_device, const st_p
 static void run_head(const part *of)
 {
     issue(of->of->head, &of->head);
-    if (of->logits_device == ST_CARD) wait_for_all(); /* the caller gets them */
+    if (of->logits_device == ST_CARD) wait_for_all(); /* the caller reads the logits */
     if (!holds(of->logits_device, of->of->logits, tag(of->of->logits))) m.wrong = true;
 }
 
-/* A batch without logits, one with two pieces of them, NextN behind it if there is one, and another batch. What writes
- * the host's values anew waits for moves that still read them; nothing else is waited for in between. */
+/* A batch without logits, one with two calls for logits, the NextN block if there is one, and another batch. A stage
+ * that overwrites a value on the host waits for copies that still read it; there are no other waits in between. */
 static bool runs_right(const part *main_part, const part *nextn, uint32_t input_device, pace at)
 {
     machine_begin(at);
@@ -379,8 +379,8 @@ static bool body_runs_right(const part *of, const st_stages *body)
     return !m.wrong;
 }
 
-/* No wait is for nothing, and the machine sees each that is missing. Both kinds occur: for what is read, and for what
- * must not be written yet. */
+/* Every wait is needed: the simulated machine detects each that is removed. Waits before reads and waits before writes
+ * both occur. */
 static void every_wait_is_needed(void **state)
 {
     (void)state;
@@ -457,8 +457,8 @@ static void stages_are(const st_stages *stages, const wanted_stage *wanted, uint
 #define RUN(device, first, count, wait) {ST_STAGE_RUN, device, first, count, ST_NO_VALUE, wait, false}
 #define MOVE(device, value, awaited) {ST_STAGE_MOVE, device, 0, 0, value, ST_NO_STAGE, awaited}
 
-/* A layer whose experts are on the host: all that they need goes down when the router has chosen, the GPU goes on with
- * the shared expert, and the sum comes back. */
+/* A layer with experts on the host: their inputs are copied down after the router, the GPU runs the shared expert
+ * meanwhile, and the sum is copied back. */
 static void the_gpu_runs_while_the_host_works(void **state)
 {
     (void)state;
@@ -486,7 +486,7 @@ static void the_gpu_runs_while_the_host_works(void **state)
     st_arena_free(&arena);
 }
 
-/* The host writes where a value lay that is still on its way up: it waits. In another place it does not. */
+/* The host waits before it overwrites a value that is still being uploaded, and only then. */
 static void memory_is_not_reused_during_a_copy(void **state)
 {
     (void)state;
@@ -513,8 +513,8 @@ static void memory_is_not_reused_during_a_copy(void **state)
     }
 }
 
-/* What is at hand before a range: nothing on either device is a mistake that is told, the other device means a move
- * first of all, both mean none. A range with nothing in it is fine. */
+/* An input that is on no device is an error; one on the other device is copied first; one on both is not copied. An
+ * empty range is valid. */
 static void a_range_starts_from_valid_inputs(void **state)
 {
     (void)state;
@@ -544,7 +544,7 @@ static void a_range_starts_from_valid_inputs(void **state)
     st_arena_free(&arena);
 }
 
-/* All on one device: one run, whatever the model. */
+/* A program on one device is one stage, for every model. */
 static void one_device_needs_one_stage(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Scratch: what the backends state, and the fence around it. */
+/* Scratch: the bytes that backends state, and the fence around them. */
 #include "backend/cpu/cpu.h"
 #include "base/alloc.h"
 #include "base/poison.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* The reference is one of the ways in which the CPU computes, and more rows never need less. */
+/* The reference path never needs more than the CPU states, and more rows never need less. */
 static void scratch_grows_with_rows(void **state)
 {
     (void)state;
@@ -26,7 +26,7 @@ static void scratch_grows_with_rows(void **state)
     golden_close(&g);
 }
 
-/* A GPU is charged what its own backend states, not the CPU's tiles. */
+/* A GPU is charged the scratch that its own backend states, not the CPU's tiles. */
 static void a_gpu_states_its_own_scratch(void **state)
 {
     (void)state;
@@ -74,7 +74,7 @@ static void scratch_beyond_the_statement_is_poisoned(void **state)
     st_free(memory);
 }
 
-/* A working set that is too small for what an operation states is told. */
+/* A working set smaller than an operation's stated scratch is an error. */
 static void too_little_scratch_is_an_error(void **state)
 {
     (void)state;

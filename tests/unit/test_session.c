@@ -1,5 +1,5 @@
-/* src/engine.c and src/session.c through strata.h: prompts and what is reused of them, scoring, generating, errors, and
- * sessions side by side. */
+/* src/engine.c and src/session.c through strata.h: prompts and their reuse, scoring, generation, errors, and concurrent
+ * sessions. */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -31,7 +31,7 @@ static void open_rig(rig *r, const char *name, strata_engine_options options)
     strata_error error;
     *r = (rig){0};
     snprintf(file, sizeof file, "%s.gguf", name);
-    if (!options.cpu) options.cpu = "ref"; /* rows do not depend on how they are batched */
+    if (!options.cpu) options.cpu = "ref"; /* the reference path: rows do not depend on batching */
     if (!options.sessions) options.sessions = 8;
     if (strata_model_open(kit_path(file), NULL, &r->model, &error) != STRATA_OK ||
         strata_engine_new(r->model, &options, &r->engine, &error) != STRATA_OK ||
@@ -60,7 +60,7 @@ static bool count_progress(void *context, uint64_t done, uint64_t total)
     return c->calls != c->stop_at;
 }
 
-/* How many tokens were run for a prompt. */
+/* The number of tokens run for a prompt. */
 static uint64_t prompt(strata_session *session, const strata_token *tokens, size_t count)
 {
     counter c = {0};
@@ -81,7 +81,7 @@ static const float *logits_of(strata_session *session)
     return logits;
 }
 
-/* The session's logits are those of a session that never saw anything else. */
+/* The session's logits equal those of a new session. */
 static void check_against_fresh(rig *r, const strata_token *tokens, size_t count)
 {
     strata_session *fresh = NULL;
@@ -184,7 +184,7 @@ static void an_engine_describes_itself(void **state)
     assert_true(scratch_bytes > 10 * 64 * 4 && scratch_bytes < 64 << 20);
     double ops = json_number_value(json_object_get(json, "ops_per_token"));
     double prompt_ops = json_number_value(json_object_get(json, "prompt_ops_per_token"));
-    assert_true(prompt_ops > 0 && ops >= prompt_ops + 2.0 * 64 * VOCAB); /* a prompt's tokens have no logits, but the last */
+    assert_true(prompt_ops > 0 && ops >= prompt_ops + 2.0 * 64 * VOCAB); /* only a prompt's last token has logits */
     json_t *reads = json_object_get(json, "kv_reads");
     assert_int_equal(json_array_size(reads), 1);
     assert_int_equal(json_integer_value(json_object_get(json_array_get(reads, 0), "span")), 0);
@@ -223,7 +223,7 @@ static void a_common_prefix_is_reused(void **state)
     close_rig(&r);
 }
 
-/* State cannot be rewound: the way back is the last token of a prompt, or where an answer ended. */
+/* Recurrent state rewinds only to snapshots: the last token of a prompt, or the end of an answer. */
 static void recurrent_models_rewind_to_snapshots(void **state)
 {
     (void)state;
@@ -236,16 +236,16 @@ static void recurrent_models_rewind_to_snapshots(void **state)
         strata_token other[64];
         memcpy(other, ids, sizeof other);
         assert_int_equal(prompt(r.session, ids, 20), 20);
-        assert_int_equal(prompt(r.session, ids, 30), 10); /* nothing to go back for */
+        assert_int_equal(prompt(r.session, ids, 30), 10); /* no rewind needed */
         check_against_fresh(&r, ids, 30);
         other[25] = 300;
-        assert_int_equal(prompt(r.session, other, 40), 20 + step); /* back to the first prompt's last token */
+        assert_int_equal(prompt(r.session, other, 40), 20 + step); /* rewinds to the first prompt's last token */
         check_against_fresh(&r, other, 40);
         other[22] = 301;
         assert_int_equal(prompt(r.session, other, 40), 20 + step);
         check_against_fresh(&r, other, 40);
         other[10] = 302;
-        assert_int_equal(prompt(r.session, other, 40), 40); /* before all of them */
+        assert_int_equal(prompt(r.session, other, 40), 40); /* differs before every snapshot: restarts */
         check_against_fresh(&r, other, 40);
         close_rig(&r);
     }
@@ -263,7 +263,7 @@ static void rings_limit_rewinds(void **state)
     other[38] = 300;
     assert_int_equal(prompt(r.session, other, 42), 4);
     check_against_fresh(&r, other, 42);
-    other[34] = 300; /* 42 stored, 19 the oldest kept; 34 looks at 19 */
+    other[34] = 300; /* 42 stored, 19 the oldest kept; 34 attends to 19 */
     assert_int_equal(prompt(r.session, other, 42), 8);
     check_against_fresh(&r, other, 42);
     other[33] = 300;
@@ -293,7 +293,7 @@ static void invalid_prompts_are_refused(void **state)
         assert_int_equal(strata_session_prompt(r.session, bad, 3, NULL, NULL, &error), STRATA_INPUT);
         assert_non_null(strstr(error.message, "token 2"));
         assert_int_equal(strata_session_score(r.session, bad, 3, false, NULL, NULL, &error), STRATA_INPUT);
-        check_against_fresh(&r, ids, 10); /* the session is as it was */
+        check_against_fresh(&r, ids, 10); /* the session is unchanged */
     }
     assert_int_equal(prompt(r.session, ids, 32), 22);
     check_against_fresh(&r, ids, 32);
@@ -310,11 +310,11 @@ static void a_prompt_can_be_cancelled(void **state)
     assert_int_equal(strata_session_prompt(r.session, ids, 40, count_progress, &c, &error), STRATA_INTERRUPTED);
     assert_int_equal(c.done, 16);
     assert_int_equal(c.total, 40);
-    assert_int_equal(prompt(r.session, ids, 40), 24); /* it goes on where it stopped */
+    assert_int_equal(prompt(r.session, ids, 40), 24); /* continues where it stopped */
     check_against_fresh(&r, ids, 40);
     c = (counter){.stop_at = 1};
     assert_int_equal(strata_session_prompt(r.session, ids + 3, 40, count_progress, &c, &error), STRATA_INTERRUPTED);
-    (void)logits_of(r.session); /* and so do the logits */
+    (void)logits_of(r.session); /* and logits are available */
     check_against_fresh(&r, ids + 3, 40);
     close_rig(&r);
 }
@@ -367,7 +367,7 @@ static void scoring(void **state)
     scores s = {.rows = st_alloc_array(COUNT * VOCAB, sizeof(float))};
     assert_non_null(s.rows);
     open_rig(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 20, .kv_type = "f32", .nextn = true});
-    assert_int_equal(prompt(r.session, ids + 7, 9), 9); /* a new sequence, whatever there was */
+    assert_int_equal(prompt(r.session, ids + 7, 9), 9); /* scoring left nothing to reuse */
     if (strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error) != STRATA_OK)
         fail_msg("%s", error.message);
     assert_int_equal(s.count, COUNT);
@@ -412,7 +412,7 @@ static bool hear(void *context, const char *text, size_t length)
     if (l->calls >= 2 && l->watch && st_fault_calls(ST_FAULT_ALLOC) != l->allocations) l->allocated = true;
     st_buf_append(&l->text, text, length);
     l->calls++;
-    l->allocations = st_fault_calls(ST_FAULT_ALLOC); /* after our own */
+    l->allocations = st_fault_calls(ST_FAULT_ALLOC); /* after the test's own allocations */
     return l->calls != l->cancel_at;
 }
 
@@ -469,7 +469,7 @@ static void greedy_picks_the_largest_logit(void **state)
     close_rig(&r);
 }
 
-/* A stop string that lies across tokens: what stands before it is shown and nothing of it. */
+/* A stop string that spans tokens: the text before it is shown, and no part of it. */
 static void stop_strings(void **state)
 {
     (void)state;
@@ -500,7 +500,7 @@ static void stop_strings(void **state)
     close_rig(&r);
 }
 
-/* What could have become a stop string is shown at the end. */
+/* Text that was held back as the start of a stop string is shown at the end. */
 static void the_start_of_a_stop_string_is_shown_at_the_end(void **state)
 {
     (void)state;
@@ -560,7 +560,7 @@ static void a_full_context_ends_the_answer(void **state)
             (void)prompt(r.session, ids, length);
             strata_answer answer = generate(r.session, &g);
             assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
-            assert_int_equal(answer.tokens, 32 - length + 1); /* the last one needs no place */
+            assert_int_equal(answer.tokens, 32 - length + 1); /* the last token needs no position */
         }
         assert_int_equal(prompt(r.session, ids + 100, 32), 32);
         check_against_fresh(&r, ids + 100, 32);
@@ -617,7 +617,7 @@ static void invalid_generations_are_refused(void **state)
     strata_answer answer = {.tokens = 12345, .seconds = -1};
     strata_generation g = greedy(NULL, 5);
     g.on_text = NULL;
-    assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_INPUT); /* nothing to continue */
+    assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_INPUT); /* no prompt to continue */
     (void)prompt(r.session, ids, PROMPT);
     g.sampling.temperature = -1;
     assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_USAGE);
@@ -671,7 +671,7 @@ static void a_repeated_prompt_runs_one_token(void **state)
         uint32_t step = n == 2 ? 2 : 1;
         open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .nextn = n == 2});
         assert_int_equal(prompt(r.session, ids, 40), 40);
-        for (int round = 0; round < 6; round++) { /* more often than there are snapshots */
+        for (int round = 0; round < 6; round++) { /* more rounds than snapshots */
             assert_int_equal(prompt(r.session, ids, 40), step);
             check_against_fresh(&r, ids, 40);
             listener l = {0};
@@ -695,7 +695,7 @@ typedef struct talker {
     bool failed;
 } talker;
 
-/* No assertion in here: another thread may be in cmocka. */
+/* No assertions in here: cmocka is not thread-safe. */
 static bool collect(void *context, const char *text, size_t length)
 {
     return st_buf_append(context, text, length);
@@ -757,7 +757,7 @@ static void sessions_are_independent(void **state)
     }
 }
 
-/* Counters are read while another thread counts: the thread sanitizer is told of it. */
+/* Counters are read while another thread updates them: the thread sanitizer detects a race. */
 static void an_engine_is_described_while_a_session_runs(void **state)
 {
     (void)state;

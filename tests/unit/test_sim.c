@@ -1,4 +1,4 @@
-/* src/backend/sim: the simulated GPU and its host: memory, copies, time, and mistakes that must be told. */
+/* src/backend/sim: the simulated GPU and its host: memory, copies, time, and mistakes that must be errors. */
 #include "support/sim_rig.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static void open_rig(sim_rig *r)
     if (sim_rig_open(r, sim_world_open(&options), &error) != STRATA_OK) fail_msg("%s", error.message);
 }
 
-/* Operations take no time but their launch. */
+/* Operations take no time but their launch latency. */
 static void open_unpriced(sim_rig *r)
 {
     st_sim_options options = sim_options();
@@ -36,7 +36,7 @@ static void check_seconds(const char *what, double found, double expected)
         fail_msg("%s: %.12g s, expected %.12g", what, found, expected);
 }
 
-/* Everything in the queue; without the hand-over, which the host takes. */
+/* Waits for everything in the queue. */
 static strata_status drain(sim_rig *r, st_queue *queue, strata_error *error)
 {
     st_event *event = NULL;
@@ -132,7 +132,7 @@ static void allocations_do_not_overlap(void **state)
             blocks[i].bytes = 1 + (seed >> 16) % 20000;
             assert_int_equal(card->alloc(r.device, blocks[i].bytes, &at, NULL), STRATA_OK);
             assert_true((uintptr_t)at % 256 == 0);
-            assert_int_equal(*(unsigned char *)at, 0xFF); /* not zero: nobody may count on that */
+            assert_int_equal(*(unsigned char *)at, 0xFF); /* poisoned: callers must not rely on zeros */
             blocks[i].at = memset(at, i, blocks[i].bytes);
             used += (blocks[i].bytes + SIM_GRANULARITY - 1) / SIM_GRANULARITY * SIM_GRANULARITY;
         }
@@ -191,12 +191,12 @@ static void the_target_of_a_copy_is_poisoned_until_it_ends(void **state)
     assert_int_equal(card->copy(r.up, ST_COPY_UP, r.block, r.host, 100, NULL), STRATA_OK);
     assert_int_equal(card->event_record(event, r.up, NULL), STRATA_OK);
     assert_false(card->event_done(event));
-    assert_int_equal(r.block[0], 1); /* nothing has begun: the host has given it no time */
+    assert_int_equal(r.block[0], 1); /* the copy has not started: the host has not waited */
     expect(card->event_wait_host(event, 400000, &error), STRATA_DEVICE, &error, "400000");
     check_seconds("given up after", st_sim_world_seconds(r.world), 0.4);
     for (int i = 0; i < 100; i++) assert_int_equal(r.block[i], 0xFF);
     assert_true(isnan(*(float *)(void *)r.block));
-    memset(r.host, 3, 100); /* what is there at the end is what arrives */
+    memset(r.host, 3, 100); /* the copy reads its source when it ends */
     assert_int_equal(card->event_wait_host(event, 0, &error), STRATA_OK);
     for (int i = 0; i < 100; i++) assert_int_equal(r.block[i], 3);
     assert_true(card->event_done(event));
@@ -291,7 +291,7 @@ static void operations_take_the_predicted_time(void **state)
     }
     check_seconds("in all", st_sim_world_seconds(r.world), sent + ran + back + 0.5);
 
-    /* Without a program there is nothing to price with: a launch takes its latency. */
+    /* Without a program operations have no cost: a launch takes its latency. */
     close_rig(&r);
     open_unpriced(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
@@ -304,13 +304,13 @@ static void a_missing_wait_is_an_error(void **state)
     (void)state;
     sim_rig r;
     strata_error error;
-    /* The step is still poison when the operation wants it. */
+    /* The step is still poisoned when the operation reads it. */
     open_rig(&r);
     expect(sim_rig_run(&r, false, &error), STRATA_DEVICE, &error, "the step says");
     assert_false(sim_rig_is_right(&r));
     close_rig(&r);
 
-    /* Step and weights are there; the input arrives while the operation runs, or before it ends: still a mistake. */
+    /* Step and weights have arrived; the input arrives while the operation runs: still an error. */
     for (int fast = 0; fast < 2; fast++) {
         open_rig(&r);
         assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
@@ -330,7 +330,7 @@ static void a_missing_wait_is_an_error(void **state)
     expect(drain(&r, r.up, &error), STRATA_DEVICE, &error, "copy");
     close_rig(&r);
 
-    /* Reading together is no mistake. */
+    /* Concurrent reads are valid. */
     open_rig(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
     assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
@@ -340,7 +340,7 @@ static void a_missing_wait_is_an_error(void **state)
     close_rig(&r);
 }
 
-/* A copy down that nobody waited for: the host finds poison. */
+/* A copy to the host without a wait: the host reads poison. */
 static void the_host_reads_poison_without_a_wait(void **state)
 {
     (void)state;
@@ -383,7 +383,7 @@ static void addresses_of_the_host_are_refused(void **state)
         expect(card->prepare(r.device, &source, &segment, &error), STRATA_DEVICE, &error, words[i]);
         assert_null(segment);
     }
-    /* One that ends past its allocation: with one row it fits, with two it does not. */
+    /* A value that ends past its allocation: one row fits, two do not. */
     void *small;
     assert_int_equal(card->alloc(r.device, SIM_IN * 4, &small, NULL), STRATA_OK);
     st_bound_op bound = r.ops[0];
@@ -407,7 +407,7 @@ static void indices_out_of_range_are_errors(void **state)
     open_unpriced(&r);
     static const st_op embed = {.kind = ST_OP_EMBED, .p.embed.scale = 1}, gather = {.kind = ST_OP_GATHER};
     static const st_op experts = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = 2, .used = 1, .width = 2}};
-    const void *parts[2] = {r.weights, &error}; /* the second is not the GPU's */
+    const void *parts[2] = {r.weights, &error}; /* the second is not in GPU memory */
     st_bound_weight table = r.ops[0].weight[0], expert = table;
     expert.parts = parts;
     expert.ne[1] = 2;
@@ -450,7 +450,7 @@ static void a_segment_may_be_freed_in_flight(void **state)
     open_rig(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
     assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK); /* twice under way */
+    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK); /* two launches in flight */
     card->segment_free(r.segment);
     r.segment = NULL;
     assert_int_equal(drain(&r, r.compute, &error), STRATA_OK);
@@ -549,7 +549,7 @@ static void the_host_shares_the_clock(void **state)
     memcpy(r.host_z, h.z, sizeof h.z);
     assert_true(sim_rig_is_right(&r));
 
-    /* While it works, the GPU does: a copy of 10 bytes takes 0.1 s. The host has 400 of its 500 left meanwhile. */
+    /* The GPU runs while the host works: a copy of 10 bytes takes 0.1 s, and the host has 400 of its 500 bytes/s meanwhile. */
     st_event *event = NULL;
     assert_int_equal(card->event_new(r.device, &event, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_UP, r.block, r.host + 1280, 10, NULL), STRATA_OK);
@@ -560,7 +560,7 @@ static void the_host_shares_the_clock(void **state)
     check_seconds("together", st_sim_world_seconds(r.world), 2 * alone + 10.0 / 500);
     card->event_free(event);
 
-    /* Copies and zeros of its own take DRAM. */
+    /* The host's own copies and zeroing use DRAM bandwidth. */
     double before = st_sim_world_seconds(r.world);
     assert_int_equal(h.host->copy(h.queue, ST_COPY_WITHIN, r.host + 1280, r.host, 50, NULL), STRATA_OK);
     assert_int_equal(h.host->zero(h.queue, r.host + 1280, 100, NULL), STRATA_OK);
@@ -578,13 +578,13 @@ static void the_host_must_wait_for_its_inputs(void **state)
     strata_error error;
     open_rig(&r);
     open_host(&h, &r);
-    /* Its input is on the way down: nobody waited. */
+    /* Its input is still being copied down: a wait is missing. */
     assert_int_equal(card->copy(r.compute, ST_COPY_DOWN, r.host_x, r.x, 16, NULL), STRATA_OK);
     expect(h.host->launch(h.segment, h.queue, &error), STRATA_DEVICE, &error, "matmul");
     close_host(&h);
     close_rig(&r);
 
-    /* Its events and counters. */
+    /* The host's events and counters. */
     open_rig(&r);
     open_host(&h, &r);
     st_event *event = NULL;

@@ -1,4 +1,4 @@
-/* src/moe/stats.c: what was counted, per layer and expert, as a table and as JSON. */
+/* src/moe/stats.c: counts per layer and expert, as a table and as JSON. */
 #include "support/kit.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static void count_some(st_stats *stats)
     st_stats_add(stats, 0, true, ST_STAT_FAILED, 3);
 }
 
-/* A number of the JSON: of a layer's phase, or of one of its arrays. */
+/* A number in a layer's phase of the JSON, or in one of its arrays. */
 static uint64_t number_of(const st_stats *stats, size_t layer, const char *object, const char *field, size_t index)
 {
     json_t *root = st_stats_json(stats), *at = json_array_get(json_object_get(root, "layers"), layer);
@@ -54,7 +54,7 @@ static void counts_add_up(void **state)
     assert_int_equal(number_of(stats, 0, "expert_hits", NULL, 7), 2);
     assert_int_equal(number_of(stats, 0, "expert_misses", NULL, 7), 1);
     assert_int_equal(number_of(stats, 0, "expert_uploads", NULL, 3), 1);
-    /* 0, 7 and 3 are new once each; 7 twice and 3 once after one event. */
+    /* 0, 7 and 3 have one first use each; 7 is reused twice and 3 once, one event later. */
     assert_int_equal(number_of(stats, 0, "reuse", NULL, 0), 3);
     assert_int_equal(number_of(stats, 0, "reuse", NULL, 1), 3);
     st_stats_free(stats);
@@ -100,7 +100,7 @@ static void the_json(void **state)
     st_stats *stats = new_stats();
     count_some(stats);
     json_t *root = st_stats_json(stats), *layers = json_object_get(root, "layers"), *layer = json_array_get(layers, 0);
-    assert_int_equal(json_array_size(layers), 1); /* those whose routers asked */
+    assert_int_equal(json_array_size(layers), 1); /* layers with routing events */
     assert_int_equal(json_integer_value(json_object_get(layer, "layer")), 2);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "decode"), "fetches")), 1);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(layer, "expert_hits"), 7)), 2);

@@ -140,7 +140,7 @@ static void a_written_trace_reads_back(void **state)
     const float weights[] = {0.333333343f, 1e-7f, 0.1f, 0.0f / 1.0f};
     const bool resident[] = {true, false, false, true};
     st_fault_arm(ST_FAULT_ALLOC, 1, true);
-    for (uint32_t step = 0; step < 4000; step++) /* more than the buffer */
+    for (uint32_t step = 0; step < 4000; step++) /* larger than the buffer */
         for (uint32_t layer = 0; layer < 3; layer += 2)
             st_trace_writer_event(writer, &(st_trace_event){.step = step, .layer = layer, .decode = step > 10, .count = 4},
                                   experts, weights, resident);

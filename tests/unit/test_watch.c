@@ -1,4 +1,4 @@
-/* src/moe/watch.c: the routing is seen wherever the experts run, and is the same everywhere. */
+/* src/moe/watch.c: the routing is recorded on every placement, and is the same on all. */
 #include "support/golden.h"
 
 #include <stdio.h>
@@ -58,7 +58,7 @@ static void close_watch(rig *r)
     golden_close(&r->g);
 }
 
-/* Every miss is fetched or computed; and it is uploaded, or one reason says why not. */
+/* Every miss is fetched or computed on the CPU; it is also uploaded, or a reason is counted. */
 static void check_misses(const st_stats *stats)
 {
     static const st_stat reasons[] = {ST_STAT_UPLOADS, ST_STAT_QUEUE_FULL,  ST_STAT_COMING, ST_STAT_UNWANTED,

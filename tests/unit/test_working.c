@@ -51,7 +51,7 @@ static void buffers_are_consecutive(void **state)
     plan_rig_close(&rig);
 }
 
-/* A device has what its own operations want; one that runs nothing has nothing. */
+/* A device's working set covers its own operations; a device without operations has none. */
 static void only_the_devices_operations_count(void **state)
 {
     (void)state;
@@ -71,10 +71,10 @@ static void only_the_devices_operations_count(void **state)
     assert_int_equal(all.shared_bytes, up(largest(&rig, ST_HOST, 256, EVERY_OP).shared_bytes));
     assert_int_equal(rest.shared_bytes, up(largest(&rig, ST_HOST, 256, ST_OP_EXPERTS).shared_bytes));
     assert_true(rest.bytes <= all.bytes && experts.bytes <= all.bytes);
-    assert_int_equal(experts.shared_bytes, 0); /* the GPU states its own: the simulated one shares none */
+    assert_int_equal(experts.shared_bytes, 0); /* the simulated GPU states no shared scratch */
     assert_int_equal(experts.worker_bytes, up(largest(&rig, ST_CARD, 256, EVERY_OP).worker_bytes));
-    assert_int_equal(experts.scratch, all.scratch); /* all values on both */
-    host.expert_cache = true; /* what the GPU has not the host computes */
+    assert_int_equal(experts.scratch, all.scratch); /* both devices hold all values */
+    host.expert_cache = true; /* the host computes misses */
     assert_int_equal(set_of(&rig, &host).bytes, all.bytes);
     plan_rig_close(&rig);
 }
@@ -98,7 +98,7 @@ static void nextn_carries_a_hidden_state(void **state)
     plan_rig_close(&rig);
 }
 
-/* The widest head and the per-layer embeddings of all layers are in it, for every row of the batch. */
+/* It includes the widest head and the per-layer embeddings of all layers, for every row of the batch. */
 static void wide_heads_and_per_layer_embeddings_are_counted(void **state)
 {
     (void)state;
