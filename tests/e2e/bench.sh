@@ -1,5 +1,5 @@
 #!/bin/bash
-# strata bench: rows and their fields, what 0 and -d do, operations, profiles, and what cannot be done. Speeds are not judged.
+# strata bench: rows and their fields, -p 0, -n 0 and -d, operations, profiles, and errors. Speeds are not judged.
 . "$(dirname "$0")/tap"
 few="-p 8 -n 4 -r 3"
 sane() { json 'all(r["tps_min"] <= r["tps"] <= r["tps_max"] and r["tps_min"] > 0 and r["gop_per_s"] > 0 for r in d["rows"])'; }
@@ -7,7 +7,7 @@ sane() { json 'all(r["tps_min"] <= r["tps"] <= r["tps_max"] and r["tps_min"] > 0
 # --- rows
 for family in llama qwen35 gemma4-e olmoe; do
     run bench -m "$kit/$family.gguf" $few --json
-    check "$family: exit code 0, nothing said" eval '[ "$code" = 0 ] && err_empty'
+    check "$family: exit code 0, nothing on standard error" eval '[ "$code" = 0 ] && err_empty'
     check "$family: a prompt and tokens one by one" json '[r["test"] for r in d["rows"]] == ["pp8", "tg4"]'
     check "$family: medians within their spread" sane
 done
@@ -20,9 +20,9 @@ check "shares are of the machine's rates" json 'd["rows"][0]["read_share"] is No
 check "a token reads at least its weights" json 'd["rows"][1]["gb_per_s"] * 1e9 >= d["rows"][1]["tps"] * d["engine"]["bytes_per_token"]'
 check "the engine, its memory and the load" json 'd["engine"]["scratch_bytes"] > 0 and "profile" not in d["engine"] and
     d["load_seconds"] > 0 and d["first_token_seconds"] > 0 and d["peak_bytes"] > d["engine"]["weight_bytes"]'
-check "the context is as long as it must be" json 'd["engine"]["context"] == 8'
+check "the context has the least length that the rows need" json 'd["engine"]["context"] == 8'
 run bench -m "$kit/llama.gguf" $few --cpu ref --json
-check "--cpu ref: no int8 to have a share of" json 'd["engine"]["kernels"] == "ref" and d["rows"][0]["int8_share"] is None'
+check "--cpu ref: no share of the int8 rate" json 'd["engine"]["kernels"] == "ref" and d["rows"][0]["int8_share"] is None'
 run bench -m "$kit/llama.gguf" $few -t 1 -b 3 --kv-type q8_0 --json
 check "-t, -b and --kv-type" json '(d["engine"]["threads"], d["engine"]["batch"], d["engine"]["kv_type"]) == (1, 3, "Q8_0")'
 
@@ -36,11 +36,11 @@ cat >"$work/slow.json" <<'JSON'
 JSON
 for placed in "-g 0" "-g 2" "-g -1"; do
     run bench -m "$kit/llama.gguf" -p 64 -n 16 -r 2 --json --device sim --device-profile "$work/slow.json" $placed
-    check "a simulated card keeps the time that was predicted ($placed)" json 'all(abs(r["ratio"] - 1) < 0.02 for r in d["rows"])'
+    check "a simulated GPU takes the predicted time ($placed)" json 'all(abs(r["ratio"] - 1) < 0.02 for r in d["rows"])'
     check "shares of the host's rates where it is alone ($placed)" json '(d["rows"][1]["read_share"] is None) == ("'"$placed"'" != "-g 0")'
 done
 run bench -m "$kit/llama.gguf" $few --device sim --vram 1GiB
-check "dashes where a card takes part" grep -qE '^tg4 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
+check "dashes where a GPU is used" grep -qE '^tg4 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
 
 # --- 0 leaves a row out
 run bench -m "$kit/llama.gguf" -p 0 -n 3 -r 1 --json
@@ -58,11 +58,11 @@ for family in llama qwen35 gemma4-e llama4; do
 done
 # --profile counts operations: the depth's own, and the warm-up's, are not among them
 run bench -m "$kit/llama.gguf" $few -d 40 -b 4 --profile --json
-check "what came before is not timed" json '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
-check "logits once a prompt, and once a token" json '[[o["calls"] for o in r["profile"] if o["op"] == "gather"] for r in d["rows"]] == [[3], [4 * 3]]'
+check "the tokens before the depth are not timed" json '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
+check "one row of logits per prompt and per token" json '[[o["calls"] for o in r["profile"] if o["op"] == "gather"] for r in d["rows"]] == [[3], [4 * 3]]'
 run bench -m "$kit/qwen35.gguf" $few -d 40 --profile --json
 # a model with a state runs the last token of a prompt by itself
-check "a state that cannot be rewound is not timed either" json \
+check "restoring recurrent state is not timed" json \
     '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
 run bench -m "$kit/llama.gguf" $few -d 504 --json
 check "to the end of the model's context" json 'd["engine"]["context"] == 512'
@@ -70,7 +70,7 @@ check "to the end of the model's context" json 'd["engine"]["context"] == 512'
 # --- for people
 run bench -m "$kit/llama.gguf" $few -d 40
 check "a table" grep -qE '^pp8 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +- +- +[0-9.]+ ' "$work/out"
-check "and one for tokens" grep -qE '^tg4 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+ % +[0-9.]+ ' "$work/out"
+check "a row for tokens" grep -qE '^tg4 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+ % +[0-9.]+ ' "$work/out"
 check "the machine" grep -qE '^the machine: reads [0-9.]+ GB/s.*; kernels "[a-z0-9]+", [0-9]+ threads$' "$work/out"
 check "the memory" grep -qE '^memory: weights .* mapped, KV .*, scratch .*, peak .*; loaded in [0-9.]+ s' "$work/out"
 run bench -m "$kit/llama.gguf" $few --profile
@@ -88,16 +88,16 @@ check "matmul with every type" json '{"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_
     {o["type"] for o in d["operations"] if o["op"] == "matmul"}'
 check "experts, attention, DeltaNet and rows" json '{"experts", "attention", "deltanet", "rms_norm", "rope", "add", "gated_act",
     "sigmoid_gate", "silu_gate", "softcap", "conv"} <= {o["op"] for o in d["operations"]}'
-check "each took time" json 'all(o["seconds"] > 0 and o["gb_per_s"] > 0 and o["gop_per_s"] > 0 for o in d["operations"])'
+check "every operation took time" json 'all(o["seconds"] > 0 and o["gb_per_s"] > 0 and o["gop_per_s"] > 0 for o in d["operations"])'
 
-# --- what cannot be done
+# --- errors
 fails "no model" 2 "expected --model" bench
 fails "nothing to time" 2 "leave nothing to measure" bench -m "$kit/llama.gguf" -p 0 -n 0
 fails "no repetitions" 2 "--repetitions: expected a whole number from 1" bench -m "$kit/llama.gguf" -r 0
 fails "a prompt below zero" 2 "--prompt-tokens: expected" bench -m "$kit/llama.gguf" -p -1
-fails "tokens that are no number" 2 "--decode-tokens: expected" bench -m "$kit/llama.gguf" -n few
-fails "a depth that is none" 2 "--depth: expected" bench -m "$kit/llama.gguf" -d 1e3
-fails "no kernels of that name" 2 "--cpu nothing is not supported on this CPU (supported: ref" bench -m "$kit/llama.gguf" --cpu nothing
+fails "tokens that are not a number" 2 "--decode-tokens: expected" bench -m "$kit/llama.gguf" -n few
+fails "an invalid depth" 2 "--depth: expected" bench -m "$kit/llama.gguf" -d 1e3
+fails "unknown kernels" 2 "--cpu nothing is not supported on this CPU (supported: ref" bench -m "$kit/llama.gguf" --cpu nothing
 fails "more than the model's context: both numbers" 1 "600 tokens of context are needed" bench -m "$kit/llama.gguf" \
     -p 100 -n 0 -d 500
 fails "no such file" 3 "none.gguf" bench -m "$work/none.gguf"

@@ -153,7 +153,7 @@ key C-c
 check "Ctrl-C at the prompt exits with code 130" eventually left_with 130
 check "the terminal is restored" eventually eval 'terminal display -p -t "chat$number" "#{pane_tty}" | xargs -I{} stty -F {} -a | grep -q " icanon"'
 
-# --- the end of the input, a dumb terminal, a home that cannot be written
+# --- end of input, a dumb terminal, a home folder that cannot be written
 open_chat --temp 0 -n 4
 eventually prompt_is_back
 key C-d

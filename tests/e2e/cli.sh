@@ -44,7 +44,7 @@ fails "an empty long name" 2 "unknown option --" info --=x
 fails "a very long name" 2 "unknown option --xxx" info "--$(printf 'x%.0s' {1..5000})"
 fails "missing operand" 2 "info: expected FILE" info
 fails "too many operands" 2 'unexpected argument "b"' info a b
-fails "an operand where none is" 2 'unexpected argument "now"' version now
+fails "an operand of a command without operands" 2 'unexpected argument "now"' version now
 fails "missing argument" 2 "--model: expected FILE" tokenize -p x -m
 fails "argument of a flag" 2 "--tensors: expected no argument" info --tensors=yes x
 fails "wrong word" 2 '--color: expected WHEN, found "blue"' info --color blue x

@@ -14,5 +14,5 @@ check "it runs" test "$code" = 0
 check "it prints an answer" grep -qE '^\([1-9][0-9]* tokens in [0-9.]+ s\)$' "$work/out"
 "$work/example" "$work/none.gguf" '"Is it?"' >"$work/out" 2>"$work/err"
 code=$?
-check "an error has its exit code and its words" eval '[ "$code" = 3 ] && err_has "none.gguf"'
+check "an error has its exit code and message" eval '[ "$code" = 3 ] && err_has "none.gguf"'
 finish

@@ -1,13 +1,13 @@
 #!/bin/bash
-# What the program does with a GPU and without one: a plugin of the CUDA backend on a fake of CUDA lies beside it (kernels are
-# left out: what the model answers means nothing), or none does.
+# The program with and without a GPU: with the plugin of the CUDA backend, built on a fake CUDA, beside it or without.
+# The fake runs no kernels, so the model's answers are meaningless.
 . "$(dirname "$0")/tap"
 export XDG_CACHE_HOME="$work/cache"
 model="$kit/qwen3.gguf"
 plugin=build/release/tests/plugin/libstrata-cuda.so
 mkdir -p "$work/with" "$work/without"
 cp "$strata" "$work/with/strata" && cp "$strata" "$work/without/strata"
-check "the plugin is there (make test builds it)" cp "$plugin" "$work/with/libstrata-cuda.so"
+check "the plugin exists (make test builds it)" cp "$plugin" "$work/with/libstrata-cuda.so"
 logits() { run_noted logits -m "$model" --ids 1,2,3 -o "$work/logits" "$@"; }
 says() { grep -qF -- "$1" "$work/$2"; }
 
@@ -15,8 +15,8 @@ says() { grep -qF -- "$1" "$work/$2"; }
 strata=$work/without/strata
 logits
 check "without a GPU the model runs on the CPU" test $code -eq 0
-check "a line says so" says "note: no GPU: libstrata-cuda.so not found" err
-check "one line" test "$(grep -c . "$work/err")" -eq 1
+check "a note names the missing GPU" says "note: no GPU: libstrata-cuda.so not found" err
+check "the note is one line" test "$(grep -c . "$work/err")" -eq 1
 for option in "-g 1" "--vram 1GiB" "--device cuda" "--device cuda:1" "--device-profile rtx-4070-ti"; do
     logits $option
     check "$option asks for a GPU: exit 5" test $code -eq 5
@@ -24,13 +24,13 @@ for option in "-g 1" "--vram 1GiB" "--device cuda" "--device cuda:1" "--device-p
 done
 for option in "-g 0" "--device cpu" "--device sim --vram 1GiB"; do
     logits $option
-    check "$option needs no GPU, and no line" test $code -eq 0 -a ! -s "$work/err"
+    check "$option needs no GPU and prints no note" test $code -eq 0 -a ! -s "$work/err"
 done
 run plan "$model" --vram 1GiB --json
 check "a plan needs no GPU" test $code -eq 0 -a ! -s "$work/err"
 cp build/release/strata "$work/without/libstrata-cuda.so"
 logits --device cuda
-check "a library that is no plugin: exit 5" test $code -eq 5
+check "a library that is not a plugin: exit 5" test $code -eq 5
 rm "$work/without/libstrata-cuda.so"
 
 # --- with a GPU
@@ -62,19 +62,19 @@ import json, sys
 assert json.load(open(sys.argv[1]))["devices"][1]["owners"]["runtime"] == 502 << 20' "$work/out"
 logits --trace-memory
 check "the GPU is used by default" test $code -eq 0
-check "it holds the weights" says "fake GPU" err
+check "the GPU holds the weights" says "fake GPU" err
 logits --trace-memory -g 0
-check "-g 0 leaves it alone" test $code -eq 0 -a "$(grep -c 'fake GPU' "$work/err")" -eq 0
+check "-g 0 does not use the GPU" test $code -eq 0 -a "$(grep -c 'fake GPU' "$work/err")" -eq 0
 logits --device cuda:3
-check "a GPU that is not there: exit 5" test $code -eq 5
-check "its number is named" says "CUDA GPU 3 not found" err
+check "a missing GPU: exit 5" test $code -eq 5
+check "the error names its number" says "CUDA GPU 3 not found" err
 logits --vram 520MiB
-check "a cap that leaves no room is no crash" test $code -eq 0 -o $code -eq 4
+check "a --vram that leaves no room is not a crash" test $code -eq 0 -o $code -eq 4
 # another process takes all of the 16,384 MiB that the context leaves, between planning and loading
 STRATA_FAKE_TAKEN_MIB=15884 logits --trace-memory
-check "memory that is gone when the model is loaded: a smaller plan" test $code -eq 0
+check "memory taken between planning and loading: a smaller plan" test $code -eq 0
 STRATA_FAKE_TAKEN_MIB=15884 logits -g -1
-check "all layers that were asked for do not fit any more: exit 4" test $code -eq 4
+check "-g layers that no longer fit: exit 4" test $code -eq 4
 check "the error has the numbers" grep -qE "bytes asked for, [0-9]+ of [0-9]+ are free" "$work/err"
 for options in "--moe cache --expert-slots 3" "--moe resident" "--moe cpu"; do
     run logits -m "$kit/qwen3moe.gguf" --ids 1,2,3 -o "$work/logits" $options

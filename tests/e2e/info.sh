@@ -1,5 +1,5 @@
 #!/bin/bash
-# strata info: cards of every model of the kit, of vocabularies, of strange files, and of files that are none.
+# strata info: model cards of every model of the kit, of vocabularies, of unusual files, and errors for other files.
 . "$(dirname "$0")/tap"
 
 # --- every model of the kit, as text and as JSON
@@ -78,7 +78,7 @@ fails "the program of an unknown architecture lists the known ones" 3 "architect
     info --program "$kit/llama.expect.gguf"
 fails "the program of a vocabulary alone" 3 "found a file without tensors" info --program --json "$kit/tokenizer/gpt-2.vocab.gguf"
 
-# --- files of our own making
+# --- generated files
 cat >"$work/make.py" <<'PYTHON'
 import struct, sys
 def text(t):
@@ -97,7 +97,7 @@ PYTHON
 make_file() { python3 "$work/make.py" "$work/made.gguf" "$1"; }
 make_file '{"general.architecture": "new thing", "new thing.block_count": 7, "tokenizer.ggml.model": "wonder", "tokenizer.ggml.tokens": ["a", "b"]}'
 run info --json "$work/made.gguf"
-check "an unknown tokenizer is part of the card" json 'd["tokenizer"]["supported"] == False and d["tokenizer"]["model"] == "wonder"
+check "an unknown tokenizer is part of the model card" json 'd["tokenizer"]["supported"] == False and d["tokenizer"]["model"] == "wonder"
     and d["tokenizer"]["vocabulary_size"] == 2 and "wonder" in d["tokenizer"]["problem"] and d["layers"] == 7'
 run info "$work/made.gguf"
 check "an unknown tokenizer, as text" out_has "wonder, 2 tokens, unsupported"
@@ -112,16 +112,16 @@ make_file '{"general.architecture": "x", "x.attention.head_count": list(range(50
 run info --json "$work/made.gguf"
 check "a huge array is left out" json '"head_count" not in d'
 
-# --- files that are no models: exit code 3
+# --- files that are not models: exit code 3
 fails "a missing file" 3 "$work/none.gguf" info "$work/none.gguf"
 check "a missing file: hint" err_has "hint: check the path"
 fails "a directory" 3 "found a directory" info "$work"
 fails "a device" 3 "/dev/null" info /dev/null
 : >"$work/empty.gguf"
 fails "an empty file" 3 "$work/empty.gguf" info "$work/empty.gguf"
-fails "a text" 3 "$kit/README.md" info "$kit/README.md"
+fails "a text file" 3 "$kit/README.md" info "$kit/README.md"
 head -c 5000 "$kit/llama.gguf" >"$work/cut.gguf"
-fails "a cut file" 3 "$work/cut.gguf" info "$work/cut.gguf"
+fails "a truncated file" 3 "$work/cut.gguf" info "$work/cut.gguf"
 head -c -1 "$kit/llama.gguf" >"$work/cut.gguf"
 fails "a file that lacks one byte" 3 "$work/cut.gguf" info --json "$work/cut.gguf"
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# strata logits and strata perplexity: against the kit, against each other, and what cannot be done.
+# strata logits and strata perplexity: against the kit, against each other, and errors.
 . "$(dirname "$0")/tap"
 export PYTHONPATH=tests/e2e PYTHONDONTWRITEBYTECODE=1
 vocab=320
@@ -15,7 +15,7 @@ sys.exit(not error <= 2e-5)' "$@"; }
 for family in llama qwen35 gemma4-e; do
     ids_of "$kit/$family.expect.gguf" >"$work/$family.ids"
     run logits -m "$kit/$family.gguf" --ids-file "$work/$family.ids" -o "$work/$family.bin" $exact
-    check "$family: exit code 0, nothing said" eval '[ "$code" = 0 ] && out_empty && err_empty'
+    check "$family: exit code 0, nothing on standard error" eval '[ "$code" = 0 ] && out_empty && err_empty'
     check "$family: a row of the vocabulary per id" test "$(stat -c %s "$work/$family.bin")" = $((48 * vocab * 4))
     check "$family: the logits of the kit" near "$work/$family.bin" "$kit/$family.expect.gguf" logits
 done
@@ -40,7 +40,7 @@ fails "no ids" 2 "expected one of --ids and --ids-file, found neither" logits -m
 fails "two lists of ids" 2 "found both" logits -m "$kit/llama.gguf" -o "$work/x" --ids 1 --ids-file "$work/llama.ids"
 fails "no output" 2 "expected --output" logits -m "$kit/llama.gguf" --ids 1
 fails "an id beyond the vocabulary" 1 "expected an id below 320, found 320" logits -m "$kit/llama.gguf" --ids 1,320 -o "$work/x"
-fails "what is no id" 2 'found "x"' logits -m "$kit/llama.gguf" --ids 1,x -o "$work/x"
+fails "not an id" 2 'found "x"' logits -m "$kit/llama.gguf" --ids 1,x -o "$work/x"
 : >"$work/empty"
 fails "an empty list" 1 "expected ids, found none" logits -m "$kit/llama.gguf" --ids-file "$work/empty" -o "$work/x"
 seq 1 300 | cat - <(seq 1 300) >"$work/many"
@@ -48,7 +48,7 @@ fails "more ids than the model's context: both numbers" 1 "has 600 tokens, the c
     --ids-file "$work/many" -o "$work/x"
 fails "--mtp of a model without it" 2 "no NextN block" logits -m "$kit/llama.gguf" --ids 1,2 --mtp -o "$work/x"
 fails "an unknown --cpu" 2 "--cpu nothing is not supported on this CPU" logits -m "$kit/llama.gguf" --ids 1,2 --cpu nothing -o "$work/x"
-fails "a folder that is not there" 1 "cannot write" logits -m "$kit/llama.gguf" --ids 1 -o "$work/none/x"
+fails "a missing folder" 1 "cannot write" logits -m "$kit/llama.gguf" --ids 1 -o "$work/none/x"
 fails "an unknown architecture" 3 "architecture golden: expected one of" logits -m "$kit/llama.expect.gguf" --ids 1 -o "$work/x"
 check "no failure left a file" eval '! ls "$work" | grep -q "^x"'
 "$strata" logits -m "$kit/llama.gguf" --ids 1 -o - >/dev/full 2>"$work/err"
@@ -89,9 +89,9 @@ run perplexity -m "$kit/llama.gguf" -f "$work/text" -c 100
 check "perplexity as text" grep -qE '^perplexity [0-9.]+ ± [0-9.]+ over [0-9]+ scored tokens of [0-9]+' "$work/out"
 run perplexity -m "$kit/llama.gguf" --ids-file "$work/all.ids" -c 100000
 check "a chunk longer than the model's context is reduced, with a note" err_has "the context is 512 tokens, the model's maximum, instead of 100000"
-fails "perplexity of nothing" 1 "expected at least two tokens, found 0" perplexity -m "$kit/llama.gguf" -f /dev/null
-fails "perplexity of no file" 2 "expected one of --file and --ids-file" perplexity -m "$kit/llama.gguf"
-fails "chunks of one" 2 "--ctx-size: expected at least 2" perplexity -m "$kit/llama.gguf" -f "$work/text" -c 1
+fails "perplexity of an empty text" 1 "expected at least two tokens, found 0" perplexity -m "$kit/llama.gguf" -f /dev/null
+fails "perplexity without a file" 2 "expected one of --file and --ids-file" perplexity -m "$kit/llama.gguf"
+fails "chunks of one token" 2 "--ctx-size: expected at least 2" perplexity -m "$kit/llama.gguf" -f "$work/text" -c 1
 
 # --- an interrupt: exit code 130, and no file
 check "SIGINT is exit code 130 and leaves no file" python3 - "$strata" "$work" "$exact" <<'PYTHON'

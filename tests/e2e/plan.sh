@@ -1,12 +1,12 @@
 #!/bin/bash
-# strata plan and strata devices: bytes that add up for every model and placement, what the options fix, refusals with
-# their exit codes, text that says the same as JSON, profiles, and the measurement that is kept.
+# strata plan and strata devices: bytes that add up for every model and placement, options, errors and their exit codes,
+# text against JSON, profiles, and the stored measurement.
 . "$(dirname "$0")/tap"
 export XDG_CACHE_HOME="$work/cache" # no measurement of this machine
 card="--vram 1GiB --ram 8GiB"
 files=$(ls "$kit"/*.gguf | grep -v expect)
 
-# --- every model of the kit, with no card, a card, and some layers on it
+# --- every model of the kit, without a GPU, with one, and with some layers on it
 cat >"$work/sums.py" <<'PYTHON'
 import json, sys
 d = json.load(open(sys.argv[1]))
@@ -37,8 +37,8 @@ PYTHON
 for file in $files; do
     name=$(basename "$file" .gguf)
     run plan "$file" --json
-    check "$name: without a card" python3 "$work/sums.py" "$work/out" none
-    check "$name: without a card there is one device" json 'len(d["devices"]) == 1 and d["layers"]["device"] == 0'
+    check "$name: without a GPU" python3 "$work/sums.py" "$work/out" none
+    check "$name: without a GPU there is one device" json 'len(d["devices"]) == 1 and d["layers"]["device"] == 0'
     for layers in 0 1 -1; do
         run plan "$file" --json $card -g $layers
         check "$name: -g $layers" python3 "$work/sums.py" "$work/out" $layers
@@ -51,23 +51,23 @@ for mode in resident cache cpu; do
     check "--moe $mode" eval 'python3 "$work/sums.py" "$work/out" any && json "d[\"experts\"][\"mode\"] == \"$mode\""'
 done
 
-# --- what the options fix
+# --- options
 run plan "$kit/qwen3.gguf" --json -c 999999999
-check "-c above the model's maximum is that" json 'd["context"] == 512 and any("999,999,999" in line and "512" in line for line in d["why"])'
+check "-c above the model's maximum is reduced to it" json 'd["context"] == 512 and any("999,999,999" in line and "512" in line for line in d["why"])'
 run plan "$kit/qwen3.gguf" --json -c 100 -b 7 --kv-type q8_0 -t 3 --parallel 2
 check "-c, -b, --kv-type, --parallel" json 'd["context"] == 100 and d["batch"] == 7 and d["kv_type"] == "q8_0" and d["sequences"] == 2'
-check "two sequences have twice the keys and values" json 'sum(r["bytes"] for r in d["kv"]) ==
+check "two sequences have twice the KV" json 'sum(r["bytes"] for r in d["kv"]) ==
     2 * sum(r["layers"] * r["positions"] * r["position_bytes"] for r in d["kv"])'
 run plan "$kit/qwen3.gguf" --json -c 0
 check "-c 0 is the model's maximum" json 'd["context"] == 512'
 run plan "$kit/qwen3.gguf" --json --vram 1234567890 --ram 9876543210 --margin 1MiB --ram-margin 2MB --overhead 3KiB
-check "sizes are taken as they are" json '[x["capacity_bytes"] for x in d["devices"]] == [9876543210, 1234567890] and
+check "--vram and --ram are the capacities" json '[x["capacity_bytes"] for x in d["devices"]] == [9876543210, 1234567890] and
     [x["margin_bytes"] for x in d["devices"]] == [2000000, 1 << 20] and d["devices"][1]["owners"]["runtime"] == 3072'
 run plan "$kit/qwen3.gguf" --json $card
 check "the default margins" json '[x["margin_bytes"] for x in d["devices"]] == [4 << 30, 256 << 20]'
-check "a described GPU has a driver, too" json 'd["devices"][1]["owners"]["runtime"] == 500 << 20'
+check "a described GPU is charged the driver's memory" json 'd["devices"][1]["owners"]["runtime"] == 500 << 20'
 run plan "$kit/qwen3.gguf" --json --vram 1.5GiB
-check "a size with a point" json 'd["devices"][1]["capacity_bytes"] == 3 << 29'
+check "a size with a decimal point" json 'd["devices"][1]["capacity_bytes"] == 3 << 29'
 for spelling in "-g" "-ngl" "--n-gpu-layers" "--gpu-layers"; do
     run plan "$kit/qwen3.gguf" --json $card $spelling 2
     check "$spelling 2" json 'd["layers"]["device"] == 2'
@@ -81,21 +81,21 @@ check "--expert-slots 3" json 'd["experts"]["slots_per_layer"] == 3.0 and all(x[
 run plan "$kit/qwen35.gguf" --json --nextn
 check "--nextn" json 'd["nextn"] and d["map"][-1]["nextn"] and not any("nextn" in x for x in d["map"][:-1])'
 run plan -m "$kit/qwen3.gguf" --json --vram 1.5GiB
-check "-m is the file, too" eval '[ $code = 0 ] && json "len(d[\"devices\"]) == 2"'
+check "-m names the model, too" eval '[ $code = 0 ] && json "len(d[\"devices\"]) == 2"'
 STRATA_MODEL=nothing.gguf run plan "$kit/qwen3.gguf" --json
 check "a file that is given wins over STRATA_MODEL" test "$code" = 0
 
 # --- refusals
 fails "RAM too small is exit code 4, with the bytes" 4 "bytes are missing" plan "$kit/qwen3.gguf" --ram 100KiB
-fails "a card too small for all layers" 4 "bytes are missing" plan "$kit/qwen3.gguf" --vram 520MiB --ram 8GiB -g -1
+fails "a GPU too small for all layers" 4 "bytes are missing" plan "$kit/qwen3.gguf" --vram 520MiB --ram 8GiB -g -1
 fails "more layers than the model has" 2 "expected at most the model's" plan "$kit/qwen3.gguf" $card -g 99
-fails "layers on a card that is not there" 2 "-g 1: expected a GPU, found none" plan "$kit/qwen3.gguf" -g 1
-fails "a NextN block that is not there" 2 "NextN" plan "$kit/qwen3.gguf" --nextn
+fails "layers without a GPU" 2 "-g 1: expected a GPU, found none" plan "$kit/qwen3.gguf" -g 1
+fails "a missing NextN block" 2 "NextN" plan "$kit/qwen3.gguf" --nextn
 fails "no file" 2 "plan: expected FILE" plan --vram 1GiB
-fails "a file that is none" 3 "" plan "$kit/README.md"
+fails "a file that is not a model" 3 "" plan "$kit/README.md"
 fails "a vocabulary alone" 3 "found a file without tensors" plan "$kit/tokenizer/gpt-2.vocab.gguf"
-fails "a simulated card of no size" 2 "--device sim: expected a GPU to simulate" plan "$kit/qwen3.gguf" --device sim
-fails "no card, and a card" 2 "--device cpu: expected no GPU, found --vram 1073741824" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
+fails "a simulated GPU without a size" 2 "--device sim: expected a GPU to simulate" plan "$kit/qwen3.gguf" --device sim
+fails "--device cpu with --vram" 2 "--device cpu: expected no GPU, found --vram 1073741824" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
 fails "an unknown device" 2 '--device: expected cpu, sim or cuda, found tpu' plan "$kit/qwen3.gguf" --device tpu
 fails "an unknown mode" 2 '--moe: expected MODE, found "gpu"' plan "$kit/qwen3.gguf" --moe gpu
 fails "an unknown profile lists the known" 2 "rtx-4070-ti, " plan "$kit/qwen3.gguf" --device-profile gtx-1
@@ -108,10 +108,10 @@ fails "-c too long" 2 "--ctx-size: expected" plan "$kit/qwen3.gguf" -c 214748364
 run plan "$kit/qwen3.gguf" --vram 2MiB --overhead 0 --margin 0 -g -1 -c 512
 check "a hint names options" eval 'grep -qE "hint: would fit: -c [0-9]+, or --kv-type q8_0, or -g 3$" "$work/err" && ! grep -qE "(options|placement)\.[a-z]" "$work/err"'
 run plan "$kit/qwen3.gguf" --json $card -g 0
-check "so do the reasons of a plan" json 'any("-g 0" in line for line in d["why"]) and not any("placement." in line for line in d["why"])'
+check "the reasons of a plan name options" json 'any("-g 0" in line for line in d["why"]) and not any("placement." in line for line in d["why"])'
 cp "$kit/README.md" "$work/options.context"
-fails "a file's name is no field" 3 "$work/options.context" plan "$work/options.context"
-fails "nor is a part of one" 3 "options.context.gguf" plan options.context.gguf
+fails "a file's name is not translated as a field" 3 "$work/options.context" plan "$work/options.context"
+fails "nor is a part of a name" 3 "options.context.gguf" plan options.context.gguf
 check "no text of the library names an option" eval \
     '! grep -rnE "\"([^\"]*[ (])?--[a-z]|\"([^\"]*[ (])?-[cgtbnm][ :)]" src --include=*.c --include=*.h | grep -v "^src/chat/"'
 
@@ -120,7 +120,7 @@ run plan "$kit/qwen3.gguf" --json --device-profile rtx-4060+ddr4-3200 --ram 8GiB
 check "a profile by name" json '[x["name"] for x in d["devices"]] == ["ddr4-3200", "rtx-4060"] and
     d["devices"][1]["capacity_bytes"] == 8 << 30 and d["devices"][0]["capacity_bytes"] == 8 << 30'
 run plan "$kit/qwen3.gguf" --json --device-profile rtx-4060+ddr4-3200 --device cpu
-check "--device cpu leaves the profile's card out" json '[x["name"] for x in d["devices"]] == ["ddr4-3200"]'
+check "--device cpu ignores the profile's GPU" json '[x["name"] for x in d["devices"]] == ["ddr4-3200"]'
 cat >"$work/profile.json" <<'JSON'
 {"card": {"name": "mine", "vram": "2GiB", "memory_gb_per_s": 100, "source": "measured", "display": true, "overhead": 0},
  "host": {"name": "desk", "ram": "16GiB", "host_read_gb_per_s": 50, "ops_gop_per_s": 500, "source": "measured"}}
@@ -130,9 +130,9 @@ check "a profile from a file" json '[(x["name"], x["estimate"]) for x in d["devi
     not d["predicted"]["estimate"] and d["devices"][1]["margin_bytes"] == 768 << 20 and "runtime" not in d["devices"][1]["owners"]'
 sed 's/"overhead"/"overheat"/' "$work/profile.json" >"$work/bad.json"
 fails "a profile with an unknown field" 1 "card.overheat: a GPU has no such field" plan "$kit/qwen3.gguf" --device-profile "$work/bad.json"
-fails "a profile that is not there" 1 "no.json" plan "$kit/qwen3.gguf" --device-profile "$work/no.json"
+fails "a missing profile" 1 "no.json" plan "$kit/qwen3.gguf" --device-profile "$work/no.json"
 
-# --- the text says what the JSON says
+# --- text and JSON agree
 cat >"$work/same.py" <<'PYTHON'
 import json, re, sys
 d, text = json.load(open(sys.argv[1])), open(sys.argv[2]).read()
@@ -167,7 +167,7 @@ check "letters without UTF-8" eval '! out_has "░" && out_has "rr"'
 
 # --- devices
 run devices --json
-check "devices: this host, and no card" json 'd["host"]["kind"] == "host" and d["host"]["estimate"] and d["cards"] == [] and
+check "devices: this host, and no GPU" json 'd["host"]["kind"] == "host" and d["host"]["estimate"] and d["cards"] == [] and
     d["measurement"] is None and 0 < d["host"]["free_bytes"] <= d["host"]["total_bytes"]'
 check "devices: the profiles" json '{"rtx-3060", "rtx-4070-ti", "rtx-5090", "h200", "ddr4-3200", "ddr5-5600"} <= {p["name"] for p in d["profiles"]}'
 run devices
@@ -175,16 +175,16 @@ check "devices: text" eval 'out_has "no GPU found" && out_has "strata devices --
 run devices --json --vram 12GiB --device-profile ddr5-5600 --ram 64GiB
 check "devices that were described" json 'd["cards"][0]["total_bytes"] == 12 << 30 and d["host"]["free_bytes"] == 64 << 30'
 run devices --probe --json
-check "--probe measures, and keeps it" json 'not d["host"]["estimate"] and d["host"]["memory_gb_per_s"] > 0 and
+check "--probe measures and stores the result" json 'not d["host"]["estimate"] and d["host"]["memory_gb_per_s"] > 0 and
     0 < d["host"]["type_share"]["Q4_K"] <= 1 and d["measurement"].endswith("/strata/devices.json")'
 cp "$work/out" "$work/probed"
 run devices --json
-check "it is used the next time" python3 -c 'import json, sys
+check "the stored measurement is used" python3 -c 'import json, sys
 a, b = (json.load(open(f))["host"] for f in sys.argv[1:])
 assert a["memory_gb_per_s"] == b["memory_gb_per_s"] and a["ops_gop_per_s"] == b["ops_gop_per_s"]' "$work/probed" "$work/out"
 run plan "$kit/qwen3.gguf" --json
-check "a plan for what was measured is no estimate" json 'not d["predicted"]["estimate"]'
+check "a plan with measured rates is not an estimate" json 'not d["predicted"]["estimate"]'
 echo garbage >"$XDG_CACHE_HOME/strata/devices.json"
 run devices --json
-check "a damaged measurement is none" json 'd["host"]["estimate"]'
+check "a damaged measurement is ignored" json 'd["host"]["estimate"]'
 finish

@@ -35,11 +35,11 @@ for r in replay["rows"]:
     assert r["hit_rate"] <= best["hit_rate"]' "$work/out"
 all=$(field lru 32 uploads) default=$(field blend 32 hit_rate)
 run replay $trace $profile --json --policy lru --slots 32 --budget 0.5
-check "a budget holds" above 0.6 "$(field lru 32 uploads)"
+check "uploads keep to the budget" above 0.6 "$(field lru 32 uploads)"
 run replay $trace $profile --json --policy lru --slots 32 --admission second
 check "the second touch halves the uploads" above "$all * 0.7" "$(field lru 32 uploads)"
 run replay $trace $profile --json --slots 32 --upload-cost 5
-check "uploads that cost too much are not made" above "$default" "$(field blend 32 hit_rate)"
+check "the gate stops uploads that cost too much" above "$default" "$(field blend 32 hit_rate)"
 run replay ../shared/traces/qwen.route.csv $profile --json --slots 32 --policy blend
 if [ "$code" = 0 ]; then
     check "the default's uploads" above 0.85 "$(field blend 32 uploads)"
@@ -57,22 +57,22 @@ text = [t.firstChild.data for t in svg.getElementsByTagName("text")]
 assert svg.tagName == "svg" and svg.getAttribute("xmlns")
 assert {"blend", "lru", "slru", "lfu", "optimum", "hit rate", "100 %"} <= set(text), text' "$work/chart.svg"
 run replay $trace $profile --svg -
-check "a chart on standard output is alone there" eval 'head -c 4 "$work/out" | grep -q "<svg" && ! out_has "uploads"'
+check "with a chart on standard output, the table is not printed" eval 'head -c 4 "$work/out" | grep -q "<svg" && ! out_has "uploads"'
 sed 's/model=[^ ]*/model=<a\&b>/' $trace >"$work/odd.csv"
 run replay "$work/odd.csv" $profile --svg "$work/odd.svg"
 check "names are escaped" python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$work/odd.svg"
 
-# --- what is refused
+# --- errors
 fails "no trace" 2 "replay: expected TRACE" replay
-fails "a trace that is not there" 3 "/nowhere" replay /nowhere
+fails "a missing trace" 3 "/nowhere" replay /nowhere
 fails "unknown policy" 2 "--policy: expected blend, lru, slru, lfu, optimum, found mru" replay $trace --policy mru
 fails "too many slots" 2 "from 1 to 128" replay $trace --slots 129
 fails "no slots" 2 "from 1 to 128" replay $trace --slots 0,8
 fails "unknown profile" 2 "abacus" replay $trace --device-profile abacus
 fails "wrong admission" 2 "--admission" replay $trace --admission third
 sed '100s/,[0-9]*,/,x,/' $trace >"$work/bad.csv"
-fails "a mistake has its line" 1 "bad.csv: line 100: expected" replay "$work/bad.csv"
+fails "an error names its line" 1 "bad.csv: line 100: expected" replay "$work/bad.csv"
 head -c 20 $trace >"$work/cut.csv"
-fails "a trace cut off" 1 "cut.csv: line" replay "$work/cut.csv"
+fails "a truncated trace" 1 "cut.csv: line" replay "$work/cut.csv"
 fails "a chart that cannot be written" 1 "/nowhere/x.svg" replay $trace --svg /nowhere/x.svg
 finish

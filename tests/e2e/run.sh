@@ -29,7 +29,7 @@ check "-p" test "$code" = 0
 check "one line on standard error, with the speed" eval '[ "$(wc -l <"$work/err")" = 1 ] && grep -qE "$speed" "$work/err"'
 check "the README shows such a line" grep -qE "$speed" README.md
 cp "$work/out" "$work/answer"
-check "it answers" test -s "$work/answer"
+check "it prints an answer" test -s "$work/answer"
 echo '{"messages": [{"role": "user", "content": "Is it?"}], "add_generation_prompt": true}' >"$work/args"
 run template -m "$model" --args "$work/args" --ids
 tr ' ' '\n' <"$work/out" >"$work/ids"
@@ -216,7 +216,7 @@ import signal, struct, subprocess, sys
 strata, model, long = sys.argv[1:]
 data = bytearray(open(model, "rb").read())
 place = data.index(b"llama.context_length") + len("llama.context_length")
-struct.pack_into("<I", data, place + 4, 65536) # an answer that goes on for long
+struct.pack_into("<I", data, place + 4, 65536) # a long answer
 open(long, "wb").write(data)
 program = subprocess.Popen([strata, "run", "-m", long, "-p", "x", "--temp", "0", "--logit-bias", "65+1000", "-c", "65536"],
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -232,7 +232,7 @@ strata, model = sys.argv[1:]
 for prompt in "x", "x " * 30000:
     program = subprocess.Popen([strata, "run", "-m", model, "-p", prompt, "-b", "8192", "-c", "65536", "--temp", "0",
                                 "--logit-bias", "287+1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(1) # loading, prompt or answer: whichever it is, it goes on for long without text
+    time.sleep(1) # loading, prompt or answer: each takes long without printing text
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=30)
     assert program.returncode == 130 and out == b"", (program.returncode, out, err)
@@ -253,7 +253,7 @@ PYTHON
 default=${XDG_CACHE_HOME:-$HOME/.cache}/strata/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ -f "$default" ]; then
     run info --json "$default"
-    check "the default model's card" json 'd["file_bytes"] == 98362432 and d["architecture"] == "llama" and d["layers"] == 30
+    check "the default model's info" json 'd["file_bytes"] == 98362432 and d["architecture"] == "llama" and d["layers"] == 30
         and d["quantisation"] == "Q4_1" and d["tokenizer"]["pre"] == "smollm" and d["tokenizer"]["supported"]
         and d["tokenizer"]["vocabulary_size"] == 49152 and d["parameters"] == 134515008'
     run tokenize -m "$default" -f "$kit/smollm2/text.txt" --json
@@ -284,7 +284,7 @@ for chat, tokens in (chats[0], 8), (chats[3], 10):
                           check=True).stdout
     found = subprocess.run([strata, "run", "-m", model, "-p", chat["messages"][-1]["content"], "-n", str(tokens), "--temp", "0",
                             "--cpu", "ref", "-c", "256"], capture_output=True, check=True).stdout
-    text = text.removesuffix(b"<|im_end|>") # it ends the answer and is not part of it
+    text = text.removesuffix(b"<|im_end|>") # the end token is not part of the answer
     assert found == text, (found, text)
 PYTHON
 else

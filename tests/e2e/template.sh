@@ -1,5 +1,5 @@
 #!/bin/bash
-# strata template: cases of the kit, a model's own template, ids, and what is wrong with template or arguments.
+# strata template: cases of the kit, a model's own template, ids, and errors in templates and arguments.
 . "$(dirname "$0")/tap"
 
 # --- twenty templates of the kit: one case each; and five that raise

@@ -1,5 +1,5 @@
 #!/bin/bash
-# strata tokenize and detokenize: the kit's 317 texts there and back, and what is wrong with the input.
+# strata tokenize and detokenize: the kit's 317 texts round-trip, and errors in the input.
 . "$(dirname "$0")/tap"
 vocabulary=$kit/tokenizer/gpt-2.vocab.gguf
 
@@ -15,12 +15,12 @@ open(work + "/ids.jsonl", "w").writelines(json.dumps(i) + "\n" for i in ids)
 PYTHON
     "$strata" tokenize -m "$kit/tokenizer/$name.vocab.gguf" --jsonl <"$work/texts.jsonl" >"$work/out" 2>"$work/err"
     check "$name: 317 lines" test "$(wc -l <"$work/out")" = 317
-    check "$name: 317 of 317 as the kit says" cmp "$work/out" "$work/ids.jsonl"
+    check "$name: 317 of 317 match the kit" cmp "$work/out" "$work/ids.jsonl"
 done
 python3 -c 'import json, sys
 for i in json.load(open(sys.argv[1])): print(json.dumps(i))' "$kit/tokenizer/gpt-2.ids.json" >"$work/ids.jsonl"
 "$strata" detokenize -m "$vocabulary" --jsonl <"$work/ids.jsonl" >"$work/out" 2>"$work/err"
-check "gpt-2: 317 of 317 back" python3 - "$work/out" "$kit/tokenizer/texts.json" <<'PYTHON'
+check "gpt-2: 317 of 317 detokenize to the text" python3 - "$work/out" "$kit/tokenizer/texts.json" <<'PYTHON'
 import json, sys
 got, texts = [json.loads(l) for l in open(sys.argv[1])], json.load(open(sys.argv[2]))
 wrong = [(g, t) for g, t in zip(got, texts) if g != t]
@@ -120,15 +120,15 @@ bad_line() { # NAME COMMAND TEXT LINES
     check "--jsonl: $1" failed_after_one_line "$3"
 }
 failed_after_one_line() { [ "$code" = 1 ] && err_has "error: $1" && [ "$(wc -l <"$work/out")" = 1 ]; }
-bad_line "no JSON" tokenize "line 2: expected JSON" '"a"\nb\n"c"\n'
-bad_line "no string" tokenize "line 2: expected a JSON string" '"a"\n[1]\n'
+bad_line "not JSON" tokenize "line 2: expected JSON" '"a"\nb\n"c"\n'
+bad_line "not a string" tokenize "line 2: expected a JSON string" '"a"\n[1]\n'
 bad_line "a blank line" tokenize "line 2: expected JSON" '"a"\n\n"b"\n'
 bad_line "more than one value" tokenize "line 2: expected JSON" '"a"\n"b" "c"\n'
 bad_line "a lone surrogate" tokenize "line 2: expected JSON" '"a"\n"\\ud800"\n'
 bad_line "not UTF-8" tokenize "line 2: expected JSON" '"a"\n"\xff"\n'
-bad_line "no array" detokenize "line 2: expected a JSON array" '[1]\n3\n'
+bad_line "not an array" detokenize "line 2: expected a JSON array" '[1]\n3\n'
 bad_line "ids without brackets" detokenize "line 2: expected JSON" '[1]\n1 2\n'
-bad_line "no id" detokenize "line 2: item 1: expected an id" '[1]\n[1, -1]\n'
+bad_line "not an id" detokenize "line 2: item 1: expected an id" '[1]\n[1, -1]\n'
 bad_line "an id outside the vocabulary" detokenize "line 2: " '[1]\n[50257]\n'
 printf '"a"\n"b"' | "$strata" tokenize -m "$vocabulary" --jsonl >"$work/out"
 check "--jsonl: a last line without a newline" out_is "[64]

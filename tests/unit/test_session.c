@@ -367,7 +367,7 @@ static void scoring(void **state)
     scores s = {.rows = st_alloc_array(COUNT * VOCAB, sizeof(float))};
     assert_non_null(s.rows);
     open_rig(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 20, .kv_type = "f32", .nextn = true});
-    assert_int_equal(prompt(r.session, ids + 7, 9), 9); /* scoring left nothing to reuse */
+    assert_int_equal(prompt(r.session, ids + 7, 9), 9); /* scoring restarts the sequence */
     if (strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error) != STRATA_OK)
         fail_msg("%s", error.message);
     assert_int_equal(s.count, COUNT);
