@@ -222,7 +222,7 @@ static void describe_layer(const json_t *layer, char *out, size_t size)
     else if (with_kv)
         used = (size_t)snprintf(out, size, "attention and KV on %s", place_name(layer, "attention"));
     else
-        used = (size_t)snprintf(out, size, "attention on %s, KV of %s", place_name(layer, "attention"),
+        used = (size_t)snprintf(out, size, "attention on %s, KV on %s", place_name(layer, "attention"),
                                 place_name(layer, "kv_device"));
     if ((!together || !with_kv) && used < size)
         used += (size_t)snprintf(out + used, size - used, ", feed-forward on %s", place_name(layer, "ffn"));

@@ -47,7 +47,7 @@ static st_profile card_of(const strata_placement *placement, const st_profile_se
     return card;
 }
 
-/* A named device decides whether a GPU takes part. */
+/* A named device decides whether a GPU is used. */
 static strata_status check_device(const strata_placement *placement, const st_backend_row *row, bool card_given,
                                   strata_error *error)
 {

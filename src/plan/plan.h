@@ -129,7 +129,7 @@ typedef struct st_plan {
     uint32_t context, batch, out_rows, sequences;
     bool nextn;
     st_type kv_type;
-    uint32_t device_count; /* 1: no GPU takes part */
+    uint32_t device_count; /* 1: the GPU is not used */
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_sequence sequence[ST_DEVICES_MAX];
     const uint8_t *op_device;     /* [operations] */

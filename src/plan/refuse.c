@@ -100,7 +100,7 @@ static void name_parts(const refusal *r, const st_draft *draft, char name[NAME_B
                           : draft->mode == ST_MOE_CACHE  ? " with expert slots"
                                                          : "";
     if (r->device == ST_HOST)
-        snprintf(name, NAME_BYTES, "%s", draft->trunk ? "the weights beside the GPU's" : "the weights");
+        snprintf(name, NAME_BYTES, "%s", draft->trunk ? "the weights that are not on the GPU" : "the weights");
     else snprintf(name, NAME_BYTES, "%u of %u layers%s", draft->trunk, r->p->layer_count, experts);
 }
 

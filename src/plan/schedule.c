@@ -236,12 +236,12 @@ static bool allocate(builder *b, st_arena *scratch)
 
 static strata_status build(builder *b, st_arena *arena, st_arena *scratch, st_stages *out, strata_error *error)
 {
-    if (!allocate(b, scratch)) return st_error_memory(error, b->range.count * sizeof *b->stages, "the order of work");
+    if (!allocate(b, scratch)) return st_error_memory(error, b->range.count * sizeof *b->stages, "the schedule");
     strata_status status = find_moves(b, error);
     if (status != STRATA_OK) return status;
     emit_stages(b);
     st_stage *stages = st_arena_alloc(arena, b->stage_count, sizeof *stages);
-    if (!stages) return st_error_memory(error, b->stage_count * sizeof *stages, "the order of work");
+    if (!stages) return st_error_memory(error, b->stage_count * sizeof *stages, "the schedule");
     int32_t pending = b->up_count ? b->up[b->up_count - 1] : ST_NO_STAGE;
     if (pending != ST_NO_STAGE) b->stages[pending].awaited = true;
     memcpy(stages, b->stages, b->stage_count * sizeof *stages);

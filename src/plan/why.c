@@ -41,13 +41,13 @@ static void tell_devices(st_planner *p, const st_plan *plan)
         const st_plan_device *device = &plan->devices[d];
         bool asked = p->options.margin_bytes[d] != ST_BYTES_AUTO;
         char name[ST_DEVICE_TEXT], capacity[ST_NUMBER_TEXT], margin[ST_NUMBER_TEXT];
-        WHY("%s: %s, of which a margin of %s (%s)%s", st_device_text(device->profile, name),
+        WHY("%s: %s, less a margin of %s (%s)%s", st_device_text(device->profile, name),
             st_size_text(device->capacity_bytes, capacity), st_size_text(device->margin_bytes, margin),
             asked ? "as asked" : d == ST_CARD && device->profile->display ? "a display uses it" : "default",
-            d == ST_CARD ? " and what the driver takes" : "");
+            d == ST_CARD ? " and the driver's memory" : "");
     }
     if (p->source->device_count > plan->device_count)
-        WHY("no GPU takes part: %s", p->options.layers == 0 ? "placement.layers 0" : "not one layer fits");
+        WHY("the GPU is not used: %s", p->options.layers == 0 ? "placement.layers 0" : "no layer fits");
 }
 
 static void tell_layers(st_planner *p, const st_draft *draft)
@@ -55,17 +55,17 @@ static void tell_layers(st_planner *p, const st_draft *draft)
     if (draft->trunk == 0) return;
     bool fixed = p->options.layers != ST_LAYERS_AUTO;
     uint32_t most = p->dense_count > p->options.cpu_ffn_layers ? p->dense_count - p->options.cpu_ffn_layers : 0;
-    WHY("layers: %u of %u attention parts with their KV on the GPU (%s)", draft->trunk, p->layer_count,
+    WHY("layers: attention and KV of %u of %u layers are on the GPU (%s)", draft->trunk, p->layer_count,
         fixed                            ? "placement.layers"
         : draft->trunk == p->layer_count ? "all fit"
-                                         : "as many as fit; whole layers go to RAM, last first");
+                                         : "as many as fit; the last layers are in RAM");
     if (p->dense_count && draft->ffn < most)
-        WHY("feed-forward: %u of %u dense parts on the GPU, from the first: as many as fit beside attention",
+        WHY("feed-forward: %u of %u dense parts are on the GPU, lowest layers first: as many as fit beside attention",
             draft->ffn, p->dense_count);
     if (p->dense_count && p->options.cpu_ffn_layers)
         WHY("feed-forward: the first %u dense parts are on the CPU, as asked",
             p->options.cpu_ffn_layers < p->dense_count ? p->options.cpu_ffn_layers : p->dense_count);
-    if (p->options.nextn) WHY("NextN block: %s", draft->nextn ? "on the GPU, as all layers are" : "in RAM");
+    if (p->options.nextn) WHY("NextN block: %s", draft->nextn ? "on the GPU, because all layers are" : "in RAM");
 }
 
 static void tell_output(st_planner *p, const st_draft *draft)
@@ -75,9 +75,9 @@ static void tell_output(st_planner *p, const st_draft *draft)
     bool tied = matrix->role == ST_ROLE_TOKEN_EMBD;
     char size[ST_NUMBER_TEXT];
     WHY("output matrix: %s %s%s", st_size_text(matrix->bytes, size),
-        draft->output ? "on the GPU: all of it is read for every token" : "in RAM: the GPU has no room for it",
-        !tied ? "; the embedding stays in RAM: one row is read for a token"
-              : draft->output ? "; it is the embedding too and serves the look-up" : "");
+        draft->output ? "on the GPU: every token reads all of it" : "in RAM: the GPU has no room for it",
+        !tied ? "; the embedding stays in RAM: a token reads one row of it"
+              : draft->output ? "; it is also the embedding" : "");
 }
 
 static void tell_mode(st_planner *p, const st_draft *draft)
@@ -85,7 +85,7 @@ static void tell_mode(st_planner *p, const st_draft *draft)
     const st_plan_options *o = &p->options;
     const char *name = st_moe_mode_name(draft->mode);
     if (draft->trunk == 0) {
-        WHY("experts: %s, there is no GPU for them", name);
+        WHY("experts: %s, because no layer is on the GPU", name);
         return;
     }
     if (o->moe != ST_MOE_AUTO || o->expert_slots >= 0) {
@@ -101,7 +101,7 @@ static void tell_mode(st_planner *p, const st_draft *draft)
                              p->tried_tps[mode]);
         else used += snprintf(text + used, sizeof text - (size_t)used, "%s%s does not fit", comma, mode_name);
     }
-    WHY("experts: %s; predicted: %s; a mode must win by 15 %% over a simpler one", name, text);
+    WHY("experts: %s; predicted: %s; a mode is chosen if it is 15 %% faster than the simpler ones", name, text);
 }
 
 static void tell_slots(st_planner *p)
@@ -110,7 +110,7 @@ static void tell_slots(st_planner *p)
     for (uint32_t i = 0; i < p->kv_layer_count; i++)
         if (most < p->layers[i].experts) most = p->layers[i].experts;
     if (asked > most) WHY("expert slots: %u asked for, clamped to the %u experts of a layer", asked, most);
-    else WHY("expert slots: %u a layer, as asked", asked);
+    else WHY("expert slots: %u per layer, as asked", asked);
 }
 
 static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *plan)
@@ -120,8 +120,8 @@ static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *pl
     tell_mode(p, draft);
     if (draft->trunk == 0) return;
     char size[ST_NUMBER_TEXT];
-    WHY("expert budget: %s of the GPU are left beside trunk, KV and scratch; %.1f experts of a layer are there (%.0f "
-        "%%)",
+    WHY("expert budget: %s of GPU memory beside the other weights, KV and scratch; %.1f experts per layer are on the GPU "
+        "(%.0f %%)",
         st_size_text(e->budget_bytes, size), e->slots_per_layer, 100 * e->resident_share);
     if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.0f %% assumed (%s)", 100 * e->hit_rate, e->hit_source);
     if (p->options.expert_slots > 0) tell_slots(p);
@@ -154,7 +154,7 @@ static void tell_context(st_planner *p, const st_draft *draft)
         const char *full = full_device(p, draft, by_steps ? 256 : 1);
         bool traded = draft->mode == ST_MOE_CACHE && p->options.expert_slots < 0;
         if (traded)
-            WHY("context: %s of the model's %s: longer takes expert slots, and more than a tenth of the speed at 8,192",
+            WHY("context: %s of the model's %s: a longer one takes expert slots and costs over 10 %% of the speed at 8,192",
                 chosen, limit);
         else
             WHY("context: %s of the model's %s: the largest%s that fits%s%s", chosen, limit,
@@ -169,10 +169,10 @@ static void tell_sizes(st_planner *p, const st_draft *draft)
     WHY("kv type: %s (%s)", st_type_find(draft->kv_type)->name,
         o->kv_type >= 0 ? "as asked" : p->source->desc->recurrent ? "the model has recurrent state" : "default");
     WHY("batch: %u (%s)", draft->batch,
-        draft->batch == draft->context ? "the context is no longer" : o->batch ? "as asked"
+        draft->batch == draft->context ? "the whole context" : o->batch ? "as asked"
         : draft->trunk > 0 && draft->expert_bytes[ST_HOST] ? "experts are in RAM" : "default");
     if (draft->disk_bytes)
-        WHY("disk: %s bytes of weights stay in the file and are read when they are needed",
+        WHY("disk: %s bytes of weights stay in the file and are read on use",
             st_number_text(draft->disk_bytes, disk));
 }
 
@@ -183,7 +183,7 @@ void st_draft_tell(st_planner *p, const st_draft *draft, const st_plan *plan)
     tell_output(p, draft);
     tell_experts(p, draft, plan);
     if (p->moe_count == 0 && (p->options.moe != ST_MOE_AUTO || p->options.expert_slots >= 0))
-        WHY("experts: the model has none; what was asked for them means nothing here");
+        WHY("experts: the model has none; options for them are ignored");
     tell_context(p, draft);
     tell_sizes(p, draft);
 }
@@ -223,7 +223,7 @@ static void lack_whole(st_planner *p, const st_draft *draft)
     uint64_t missing = st_draft_missing(&trial, ST_CARD);
     if (missing)
         LACKING("everything%s on the GPU with a context of %s: %s bytes are missing",
-                p->moe_count ? ", all experts too," : "", st_number_text(draft->context, context),
+                p->moe_count ? ", including all experts," : "", st_number_text(draft->context, context),
                 st_number_text(missing, bytes));
 }
 
@@ -237,7 +237,7 @@ static void lack_context(st_planner *p, const st_draft *draft)
     st_draft_size(p, &trial);
     char context[ST_NUMBER_TEXT], card[ST_NUMBER_TEXT], ram[ST_NUMBER_TEXT];
     if (!st_draft_fits(&trial))
-        LACKING("the model's context of %s beside the rest: %s bytes are missing on the GPU, %s in RAM",
+        LACKING("the model's maximum context of %s: %s bytes are missing on the GPU, %s in RAM",
                 st_number_text(max, context), st_number_text(st_draft_missing(&trial, ST_CARD), card),
                 st_number_text(st_draft_missing(&trial, ST_HOST), ram));
 }
@@ -254,10 +254,10 @@ static void lack_kv_type(st_planner *p, const st_draft *draft)
     p->options.kv_type = before;
     char text[ST_NUMBER_TEXT];
     if (context > draft->context)
-        LACKING("options.kv_type q8_0 would hold a context of %s with the rest as it is", st_number_text(context, text));
+        LACKING("options.kv_type q8_0: a context of %s with the same placement", st_number_text(context, text));
 }
 
-/* What half the context would let fit on the GPU. */
+/* The parts that fit on the GPU with half the context. */
 static void lack_shorter(st_planner *p, const st_draft *draft)
 {
     uint32_t half = draft->context / 2;
@@ -267,9 +267,11 @@ static void lack_shorter(st_planner *p, const st_draft *draft)
     st_number_text(half, text);
     if (trial.trunk > draft->trunk)
         LACKING("options.context %s: %u of %u layers on the GPU", text, trial.trunk, p->layer_count);
-    else if (trial.ffn > draft->ffn) LACKING("options.context %s: %u dense feed-forward parts on the GPU", text, trial.ffn);
+    else if (trial.ffn > draft->ffn)
+        LACKING("options.context %s: %u dense feed-forward parts on the GPU", text, trial.ffn);
     else if (trial.output > draft->output) LACKING("options.context %s: the output matrix on the GPU", text);
-    else if (trial.slots > draft->slots) LACKING("options.context %s: at least %u expert slots a layer", text, trial.slots);
+    else if (trial.slots > draft->slots)
+        LACKING("options.context %s: at least %u expert slots per layer", text, trial.slots);
 }
 
 void st_draft_tell_lacking(st_planner *p, const st_draft *draft)

@@ -95,7 +95,7 @@ static void everything_on_the_gpu(void **state)
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 0);
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), STAGING);
     assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_HOST);
-    check_why(&rig, "4 of 4 attention parts");
+    check_why(&rig, "attention and KV of 4 of 4 layers");
     check_why(&rig, "the embedding stays in RAM");
     plan_rig_close(&rig);
 }
@@ -119,7 +119,7 @@ static void nothing_on_the_gpu(void **state)
                          LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * ROW_F16);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 0);
-        if (i > 0) check_why(&rig, i == 1 ? "no GPU takes part: placement.layers 0" : "not one layer fits");
+        if (i > 0) check_why(&rig, i == 1 ? "the GPU is not used: placement.layers 0" : "no layer fits");
     }
     plan_rig_close(&rig);
 }
@@ -212,7 +212,7 @@ static void a_tied_output_matrix_is_stored_once(void **state)
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
     assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_CARD);
     assert_int_equal(rig.plan->sequence[ST_HOST].working.bytes, 0); /* nothing runs there */
-    check_why(&rig, "serves the look-up");
+    check_why(&rig, "it is also the embedding");
     rig.devices[ST_CARD].types[ST_OP_EMBED] = 0; /* the GPU cannot look up: both devices have a copy */
     plan_rig_get(&rig);
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), EMBEDDING);

@@ -387,7 +387,7 @@ static void context_is_traded_for_slots(void **state)
     assert_int_equal(context % 256, 0);
     assert_true(context > 8192 && context < 60000);
     assert_true(chosen >= 0.9 * usual);
-    check_line(&rig, "longer takes expert slots");
+    check_line(&rig, "a longer one takes expert slots");
     rig.options.context = context + 256;
     plan_rig_get(&rig);
     assert_true(rig.plan->speed.decode_tps < 0.9 * usual);

@@ -169,7 +169,7 @@ static void llama4_scout_in_ram(void **state)
     double in_ram = rig.plan->speed.decode_tps;
     rig.devices[ST_HOST].free_bytes = 32 * GIB;
     assert_int_equal(plan_rig_plan(&rig), STRATA_MEMORY);
-    assert_non_null(strstr(rig.error.message, "RAM: the weights beside the GPU's"));
+    assert_non_null(strstr(rig.error.message, "RAM: the weights that are not on the GPU"));
     assert_non_null(strstr(rig.error.message, "bytes are missing"));
     assert_non_null(strstr(rig.error.hint, "placement.disk"));
     rig.options.disk = true;

@@ -1,8 +1,11 @@
-/* Attention on the fast path. A batch of rows: a block of queries, all that read one KV head, is multiplied with tiles of
- * keys and values, with an online softmax. Products are float32; for KV narrower than that they are sums of bfloat16
- * products where the CPU has fast ones. A tile covers the same positions in every batch, so a row's result does not
- * depend on the rows beside it. A few rows (decode): the KV cache is read once, in the order of its memory, split into stretches of
- * positions so that every thread has some; the partial sums of the stretches are added in order. */
+/* Attention on the fast path.
+ *
+ * Prompts: a block of queries that read the same KV head is multiplied with tiles of keys and values, with an online
+ * softmax. Products are float32; for narrower KV each float is split into bfloat16 halves where the CPU has fast bfloat16
+ * products. A tile covers the same positions in every batch, so a row's result does not depend on its neighbours.
+ *
+ * Few rows (decode): the KV cache is read once, in memory order, split into stretches of positions so that every thread
+ * has work; the partial sums of the stretches are added in order. */
 #include <math.h>
 #include <string.h>
 
@@ -12,13 +15,13 @@
 
 enum {
     KEYS = ST_KEY_TILE,
-    STRETCH = 64,      /* a stretch is a multiple of so many positions */
-    FEW = ST_FEW_KEYS, /* positions that a few rows take at a time */
+    STRETCH = 64,      /* a stretch is a multiple of this many positions */
+    FEW = ST_FEW_KEYS, /* positions per step with few rows */
     PARTS_PER_THREAD = 4,
-    ROWS_MIN = 16, /* of a block: each block converts all keys and values that it sees */
-    RUN = ST_KEY_RUN,          /* positions whose heads are read before the next positions (few.inc) */
-    PREFETCH_BYTES = 3 << 10,  /* how far behind the next run the prefetch reaches */
-    VEC = 16,                  /* floats of the widest register */
+    ROWS_MIN = 16, /* least rows of a block: each block converts all the keys and values that it reads */
+    RUN = ST_KEY_RUN,          /* positions of a run: all their heads are read before the next run (few.inc) */
+    PREFETCH_BYTES = 3 << 10,  /* distance of the prefetch past the next run */
+    VEC = 16,                  /* floats in the widest register */
     TILE = ST_SPLIT_TILE,
     CHUNK = ST_SPLIT_CHUNK,
 };
@@ -58,8 +61,8 @@ static void prefetch(uintptr_t from, size_t bytes)
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(from + at), 0, 2);
 }
 
-/* Loads `count` positions of one KV head as float rows of `padded` elements, the rest of each zero. Meanwhile it
- * prefetches as many bytes from `ahead` on, unless that is 0. */
+/* Loads `count` positions of one KV head as float rows, zero-padded to `padded` elements. Meanwhile it prefetches the
+ * same number of bytes from `ahead` on, unless `ahead` is 0. */
 static void load_rows(const st_cpu_call *call, const cache_side *side, uint32_t first, size_t count, size_t head,
                       size_t padded, uintptr_t ahead, float *out)
 {
@@ -97,7 +100,7 @@ static size_t round_up(size_t count, size_t multiple)
     return (count + multiple - 1) / multiple * multiple;
 }
 
-/* As many rows as the scratch has room for, unless that leaves threads idle. */
+/* Rows of a block: as many as fit into the scratch, fewer if threads would be idle. */
 static size_t rows_of_block(const st_cpu_call *call, const shape *s)
 {
     size_t most = s->shared >= ST_QUERY_BLOCK ? 1 : ST_QUERY_BLOCK / s->shared;
@@ -121,7 +124,7 @@ static block_state block_in(const st_cpu_call *call, uint32_t worker, const shap
     return b;
 }
 
-/* Query i of the block is row i / shared, head i % shared of the KV head's. */
+/* Query i of the block is row i / shared and query head i % shared of those that read the KV head. */
 static void gather_queries(const st_cpu_call *call, const shape *s, size_t first_row, size_t kv_head, block_state *b)
 {
     memset(b->sums, 0, b->queries * b->stride * sizeof *b->sums);
@@ -134,7 +137,7 @@ static void gather_queries(const st_cpu_call *call, const shape *s, size_t first
     if (b->split) b->split->split_row(b->q, b->queries * b->key);
 }
 
-/* Positions from … to − 1 of a tile, zeros elsewhere. */
+/* Loads positions from … to − 1 of a tile; the others are zero. */
 static void load_tile(const st_cpu_call *call, const cache_side *side, uint32_t tile, size_t from, size_t to, size_t kv_head,
                       size_t width, float *out)
 {
@@ -152,7 +155,7 @@ static void multiply_keys(const st_cpu_call *call, block_state *b)
         call->isa->gemm(b->q, b->key, b->transposed, KEYS, b->scores, KEYS, b->queries, KEYS, b->key, false);
         return;
     }
-    bool exact = call->bound->kv.type == ST_TYPE_BF16; /* nothing is left for the low halves */
+    bool exact = call->bound->kv.type == ST_TYPE_BF16; /* bf16 keys have no low halves */
     st_split queries = {b->q, b->q + TILE, b->key, CHUNK};
     st_split keys = {b->transposed, exact ? NULL : b->transposed + TILE * KEYS, KEYS, CHUNK * KEYS};
     b->split->gemm(&queries, &keys, b->scores, KEYS, b->queries, KEYS, b->key / CHUNK, false);
@@ -174,8 +177,8 @@ static void multiply_values(const st_cpu_call *call, size_t count, block_state *
     b->split->gemm(&weights, &values, b->sums, b->stride, b->queries, b->value, KEYS / CHUNK, true);
 }
 
-/* Scores become weights; those of positions that a row does not see become 0. The softmax runs over whole registers: what
- * pads them is −∞. */
+/* Softmax: scores become weights, 0 for positions that a row does not attend to. It runs over whole registers, padded
+ * with −∞. */
 static void softmax(const st_cpu_call *call, const shape *s, uint32_t first_position, uint32_t tile, block_state *b)
 {
     for (size_t i = 0; i < b->rows * s->shared; i++) {
@@ -199,13 +202,13 @@ static void block_part(void *context, uint32_t worker, size_t part)
     const st_cpu_call *call = context;
     shape s = shape_of(call->op);
     size_t each = rows_of_block(call, &s), blocks = (call->rows + each - 1) / each;
-    size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* the longest blocks come first */
+    size_t kv_head = part % s.kv_heads, block = blocks - 1 - part / s.kv_heads; /* the longest blocks start first */
     size_t first_row = block * each;
     block_state b = block_in(call, worker, &s, call->rows - first_row < each ? call->rows - first_row : each);
     gather_queries(call, &s, first_row, kv_head, &b);
     cache_side keys = keys_of(call), values = values_of(call);
     uint32_t position = call->step->position + (uint32_t)first_row, last = position + (uint32_t)b.rows - 1;
-    uint32_t first = st_cpu_first_seen(call->op, position); /* a ring may have dropped what lies before it */
+    uint32_t first = st_cpu_first_seen(call->op, position); /* a ring may have overwritten earlier positions */
     for (uint32_t tile = first / KEYS * KEYS; tile <= last; tile += KEYS) {
         size_t from = first > tile ? first - tile : 0, to = last - tile < KEYS ? last - tile + 1 : KEYS;
         load_tile(call, &keys, tile, from, to, kv_head, b.key, b.tile);
@@ -228,7 +231,7 @@ typedef struct few_job {
     shape shape;
     size_t stretches; /* of a row */
     size_t together;  /* neighbouring stretches that one part of the job reads */
-    st_type type;     /* that the kernels read: the cache's, or float32 */
+    st_type type;     /* type that the kernels read: the cache's or float32 */
     float *partial;   /* [row, stretch, head, value + 2]: weighted sums, the maximum, the sum of weights */
 } few_job;
 
@@ -270,8 +273,8 @@ static few_state few_in(const few_job *job, uint32_t worker, size_t row, size_t 
     return state;
 }
 
-/* Positions of the cache with all their heads: in place, or converted to float32, RUN of them at most, where the type has no
- * kernel for heads of this width. Reading them prefetches what lies PREFETCH_BYTES behind the next run. */
+/* Positions of the cache with all their heads: in place, or, if the type has no kernel for heads of this width,
+ * converted to float32, at most RUN of them. Prefetches PREFETCH_BYTES past the next run. */
 static st_cache_rows rows_at(const few_job *job, const cache_side *side, uint32_t position, size_t count, float *converted)
 {
     const st_kv_view *kv = &job->call->bound->kv;
@@ -285,7 +288,7 @@ static st_cache_rows rows_at(const few_job *job, const cache_side *side, uint32_
     return (st_cache_rows){(const unsigned char *)converted, width * sizeof(float), count, heads, side->width, 0};
 }
 
-/* All heads of a row against a tile: its keys, then its values, are read in the order of their memory. */
+/* All heads of a row against a tile: its keys, then its values, are read in memory order. */
 static void few_tile(const few_job *job, const few_state *state, uint32_t from, size_t count)
 {
     const st_isa *isa = job->call->isa;
@@ -311,7 +314,7 @@ static size_t run_of(const few_job *job, uint32_t position, uint32_t end)
     return count < room ? count : room;
 }
 
-/* Prefetches the beginning of the first stretch: rows_at prefetches only what lies behind it. */
+/* Prefetches the start of the first stretch: rows_at prefetches only later positions. */
 static void prefetch_first(const few_job *job, uint32_t position)
 {
     const st_kv_view *kv = &job->call->bound->kv;
@@ -320,7 +323,7 @@ static void prefetch_first(const few_job *job, uint32_t position)
     prefetch((uintptr_t)kv->values + at * kv->value_row_bytes, RUN * kv->value_row_bytes + PREFETCH_BYTES);
 }
 
-/* Neighbouring stretches of a row. */
+/* Computes neighbouring stretches of a row. */
 static void few_part(void *context, uint32_t worker, size_t part)
 {
     const few_job *job = context;
