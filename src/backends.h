@@ -1,5 +1,5 @@
-/* The backends: one row for each set of devices that a model can run on. strata_placement.device names a row. No other file
- * chooses a backend. */
+/* The backends: one row for each set of devices that a model can run on. strata_placement.device names a row. No other
+ * file chooses a backend. */
 #ifndef ST_BACKENDS_H
 #define ST_BACKENDS_H
 
@@ -17,7 +17,7 @@ typedef struct st_backend_row {
     double (*seconds)(const void *world);
 } st_backend_row;
 
-/* The row of a name, or of NAME:INDEX for one of several GPUs of a plugin. NULL: the CPU alone. Unknown names have no row. */
+/* The row of NAME, or of NAME:INDEX for one of several GPUs of a plugin; the CPU's if `text` is NULL. NULL: unknown. */
 const st_backend_row *st_backend_find(const char *text, uint32_t *index);
 /* The row whose GPU is used where the user names none. */
 const st_backend_row *st_backend_default_gpu(void);

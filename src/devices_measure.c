@@ -74,8 +74,8 @@ static strata_status measure_device(const st_backend *backend, st_device *device
     status = st_measure_ops(backend, device, st_rate_sums_add, &sums, error);
     if (status != STRATA_OK) return status;
     if (!st_rate_sums_finish(&sums) || !(m->read_rate > 0.0))
-        return st_error_set(error, STRATA_DEVICE, "free some memory and try again", "%s: the measurement found no rates",
-                            m->cpu);
+        return st_error_set(error, STRATA_DEVICE, "free some memory and try again",
+                            "%s: the measurement found no rates", m->cpu);
     return read_types(backend, device, m, error);
 }
 
@@ -190,8 +190,10 @@ bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
     json_t *root = load_root(path);
     entry_name name = name_of_gpu(gpu);
     const json_t *entry = find_entry(root, &name);
-    st_device_rates rates = {.read_bytes = rate_of(entry, "read_gb_per_s"), .int8_ops = rate_of(entry, "int8_gop_per_s"),
-                             .link_up = rate_of(entry, "link_up_gb_per_s"), .link_down = rate_of(entry, "link_down_gb_per_s"),
+    st_device_rates rates = {.read_bytes = rate_of(entry, "read_gb_per_s"),
+                             .int8_ops = rate_of(entry, "int8_gop_per_s"),
+                             .link_up = rate_of(entry, "link_up_gb_per_s"),
+                             .link_down = rate_of(entry, "link_down_gb_per_s"),
                              .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6};
     json_decref(root);
     bool whole = rates.read_bytes > 0.0 && rates.int8_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
@@ -277,9 +279,9 @@ strata_status st_measurement_save(const char *path, const st_measurement *measur
 strata_status st_gpu_rates_save(const char *path, const char *gpu, const st_device_rates *rates, strata_error *error)
 {
     entry_name name = name_of_gpu(gpu);
-    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "strata", STRATA_VERSION, "gpu", gpu, "read_gb_per_s",
-                              rates->read_bytes / 1e9, "int8_gop_per_s", rates->int8_ops / 1e9, "link_up_gb_per_s",
-                              rates->link_up / 1e9, "link_down_gb_per_s", rates->link_down / 1e9, "handover_us",
-                              rates->handover_seconds * 1e6);
+    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "strata", STRATA_VERSION, "gpu", gpu,
+                              "read_gb_per_s", rates->read_bytes / 1e9, "int8_gop_per_s", rates->int8_ops / 1e9,
+                              "link_up_gb_per_s", rates->link_up / 1e9, "link_down_gb_per_s", rates->link_down / 1e9,
+                              "handover_us", rates->handover_seconds * 1e6);
     return store(path, &name, entry, error);
 }

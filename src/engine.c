@@ -38,13 +38,15 @@ static strata_status open_trace(strata_engine *engine, const char *path, const u
     st_trace_shape shape = {.layers = layers};
     shape.expert_bytes = st_arena_alloc(&engine->arena, layers, sizeof *shape.expert_bytes);
     shape.dense_bytes = st_arena_alloc(&engine->arena, layers, sizeof *shape.dense_bytes);
-    if (!shape.expert_bytes || !shape.dense_bytes) return st_error_memory(error, layers * sizeof(uint64_t), "the routing's record");
+    if (!shape.expert_bytes || !shape.dense_bytes)
+        return st_error_memory(error, layers * sizeof(uint64_t), "the routing trace");
     snprintf(shape.model, sizeof shape.model, "%s", st_gguf_path(st_model_gguf(engine->model)));
     snprintf(shape.arch, sizeof shape.arch, "%s", engine->desc->arch->name);
     for (uint32_t i = 0; i < layers; i++) {
         count_layer_bytes(engine, i, &shape.expert_bytes[i], &shape.dense_bytes[i]);
         if (experts[i] > shape.experts) shape.experts = experts[i];
-        if (engine->desc->layers[i].ffn.experts_used > shape.used) shape.used = engine->desc->layers[i].ffn.experts_used;
+        if (engine->desc->layers[i].ffn.experts_used > shape.used)
+            shape.used = engine->desc->layers[i].ffn.experts_used;
     }
     return st_trace_writer_open(path, &shape, &engine->watch.trace, error);
 }
@@ -53,18 +55,20 @@ static strata_status open_watch(strata_engine *engine, const strata_engine_optio
 {
     uint32_t layers = engine->desc->layer_count + engine->desc->nextn_count, most = 0;
     uint32_t *experts = st_arena_alloc(&engine->arena, layers, sizeof *experts);
-    if (!experts) return st_error_memory(error, layers * sizeof *experts, "the experts' statistics");
+    if (!experts) return st_error_memory(error, layers * sizeof *experts, "the expert statistics");
     for (uint32_t i = 0; i < layers; i++) {
         experts[i] = engine->desc->layers[i].ffn.experts;
         if (experts[i] > most) most = experts[i];
     }
     if (most == 0)
-        return options->record_routing ? st_error_set(error, STRATA_USAGE, NULL, "the model has no routed experts to record")
-                                       : STRATA_OK;
+        return !options->record_routing
+                   ? STRATA_OK
+                   : st_error_set(error, STRATA_USAGE, NULL, "the model has no routed experts to record");
     engine->watch.experts_max = most;
     engine->watch.seen = st_arena_alloc(&engine->arena, most, sizeof *engine->watch.seen);
     engine->watch.distinct = st_arena_alloc(&engine->arena, most, sizeof *engine->watch.distinct);
-    if (!engine->watch.seen || !engine->watch.distinct) return st_error_memory(error, most * 8, "the experts' statistics");
+    if (!engine->watch.seen || !engine->watch.distinct)
+        return st_error_memory(error, most * 8, "the expert statistics");
     strata_status status = st_stats_new(layers, experts, &engine->watch.stats, error);
     if (status == STRATA_OK && options->record_routing)
         status = open_trace(engine, options->record_routing, experts, layers, error);
@@ -74,14 +78,16 @@ static strata_status open_watch(strata_engine *engine, const strata_engine_optio
 static strata_status parse_prefetch(const char *text, unsigned *out, strata_error *error)
 {
     static const struct { const char *name; unsigned flags; } rows[] = {
-        {"off", 0}, {"same", ST_PREFETCH_SAME}, {"next", ST_PREFETCH_NEXT}, {"both", ST_PREFETCH_SAME | ST_PREFETCH_NEXT}};
+        {"off", 0}, {"same", ST_PREFETCH_SAME}, {"next", ST_PREFETCH_NEXT},
+        {"both", ST_PREFETCH_SAME | ST_PREFETCH_NEXT}};
     for (size_t i = 0; text && i < sizeof rows / sizeof *rows; i++)
         if (strcmp(text, rows[i].name) == 0) {
             *out = rows[i].flags;
             return STRATA_OK;
         }
     if (!text) return STRATA_OK;
-    return st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s", text);
+    return st_error_set(error, STRATA_USAGE, NULL, "placement.prefetch: expected off, same, next or both, found %s",
+                        text);
 }
 
 /* Another process may have allocated GPU memory since the plan was made: plans again with what is free now. */
@@ -123,8 +129,8 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     st_device_options device = {.cpu = options->cpu, .threads = options->threads, .profile = options->profile};
-    strata_status status = st_program_of_file(st_model_gguf(engine->model), &engine->arena, &engine->desc, &engine->binding,
-                                              &engine->program, error);
+    strata_status status = st_program_of_file(st_model_gguf(engine->model), &engine->arena, &engine->desc,
+                                              &engine->binding, &engine->program, error);
     if (status == STRATA_OK && options->nextn && engine->desc->nextn_count == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "%s: the model has no NextN block",
                             st_gguf_path(st_model_gguf(engine->model)));
@@ -160,7 +166,8 @@ void strata_engine_free(strata_engine *engine)
     if (!engine) return;
     st_load_free(engine->load);
     strata_error unwritten;
-    if (st_trace_writer_close(engine->watch.trace, &unwritten) != STRATA_OK) st_log(ST_LOG_WARN, "%s", unwritten.message);
+    if (st_trace_writer_close(engine->watch.trace, &unwritten) != STRATA_OK)
+        st_log(ST_LOG_WARN, "%s", unwritten.message);
     st_stats_free(engine->watch.stats);
     st_trace_free(engine->warm);
     st_backends_close(&engine->backends);

@@ -59,8 +59,9 @@ static json_t *profile_rows(const strata_engine *engine)
     engine->backends.devices[ST_HOST].backend->times(engine->backends.devices[ST_HOST].device, times);
     json_t *rows = json_array();
     for (int i = 0; i < ST_OP_COUNT; i++)
-        if (times[i].calls && json_array_append_new(rows, json_pack("{s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "calls",
-                                                                    (json_int_t)times[i].calls, "seconds", times[i].seconds)))
+        if (times[i].calls &&
+            json_array_append_new(rows, json_pack("{s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "calls",
+                                                  (json_int_t)times[i].calls, "seconds", times[i].seconds)))
             break;
     return rows;
 }
@@ -83,9 +84,9 @@ static json_int_t owned(const strata_engine *engine, st_owner owner)
 static json_t *memory_facts(const strata_engine *engine)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
-                     (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes", owned(engine, ST_OWNER_KV),
-                     "state_bytes", owned(engine, ST_OWNER_STATE), "snapshot_bytes", owned(engine, ST_OWNER_SNAPSHOTS),
-                     "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
+                     (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes",
+                     owned(engine, ST_OWNER_KV), "state_bytes", owned(engine, ST_OWNER_STATE), "snapshot_bytes",
+                     owned(engine, ST_OWNER_SNAPSHOTS), "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
 }
 
 /* As numbers, and as a table for people. */

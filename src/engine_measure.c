@@ -18,7 +18,8 @@ strata_status strata_engine_measure(strata_engine *engine, bool operations, char
     st_engine_lock(engine);
     const st_load_device *host = &engine->backends.devices[ST_HOST];
     strata_status status = host->backend->probe(host->device, &rates, error);
-    if (status == STRATA_OK && operations) status = st_measure_ops(host->backend, host->device, add_measure, rows, error);
+    if (status == STRATA_OK && operations)
+        status = st_measure_ops(host->backend, host->device, add_measure, rows, error);
     st_engine_unlock(engine);
     if (status != STRATA_OK) {
         json_decref(rows);

@@ -15,8 +15,8 @@ static void set_rates(st_profile *p, const st_device_rates *rates)
     p->handover_seconds = rates->handover_seconds;
 }
 
-/* Memory is counted as the driver counts it: what is in use with the context open, by this process and by others, is the
- * runtime's, and the capacity is all of the memory, or the cap. */
+/* Memory as the driver counts it. Bytes in use with the context open, by this process and by others, are charged to the
+ * runtime; the capacity is the total memory, or the cap. */
 static st_profile describe(const st_load_device *gpu, uint64_t cap_bytes)
 {
     st_device_info info;
@@ -52,8 +52,8 @@ strata_status st_gpu_measure(const st_load_device *gpu, const char *path, st_pro
     return st_gpu_rates_save(path, profile->name, &rates, error);
 }
 
-strata_status st_gpu_open(const st_backend_row *row, const st_gpu_options *options, st_load_device *out, st_profile *profile,
-                          strata_error *error)
+strata_status st_gpu_open(const st_backend_row *row, const st_gpu_options *options, st_load_device *out,
+                          st_profile *profile, strata_error *error)
 {
     st_device_options device = {.index = options->index, .profile = options->time_operations};
     st_load_device gpu = {0};

@@ -11,10 +11,10 @@ typedef struct st_gpu_options {
     bool time_operations; /* add up the time of every kind of operation */
 } st_gpu_options;
 
-/* Opens the GPU of a row that has a plugin; the caller closes it. STRATA_DEVICE: no plugin, no driver or no such GPU. The
- * profile gets the rates that `strata devices --probe` saved, or measures them. */
-strata_status st_gpu_open(const st_backend_row *row, const st_gpu_options *options, st_load_device *out, st_profile *profile,
-                          strata_error *error);
+/* Opens the GPU of a row that has a plugin; the caller closes it. STRATA_DEVICE: no plugin, no driver or no such GPU.
+ * The profile gets the rates that `strata devices --probe` saved, or measures them. */
+strata_status st_gpu_open(const st_backend_row *row, const st_gpu_options *options, st_load_device *out,
+                          st_profile *profile, strata_error *error);
 
 /* Measures the rates of an opened GPU, sets them in its profile and saves them. */
 strata_status st_gpu_measure(const st_load_device *gpu, const char *path, st_profile *profile, strata_error *error);

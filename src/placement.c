@@ -98,7 +98,8 @@ static strata_status find_gpu(const strata_placement *placement, const st_profil
     st_gpu_options options = {.cap_bytes = placement->vram_bytes, .time_operations = time_operations};
     strata_error why;
     if (placement->device ? !out->backend->plugin : placement->layers == 0 && !asked) return STRATA_OK;
-    const st_backend_row *row = placement->device ? st_backend_find(placement->device, &options.index) : st_backend_default_gpu();
+    const st_backend_row *row = placement->device ? st_backend_find(placement->device, &options.index)
+                                                  : st_backend_default_gpu();
     strata_status status = st_gpu_open(row, &options, &out->gpu, &out->devices[ST_CARD], &why);
     if (status == STRATA_OK) {
         out->backend = row;
@@ -154,8 +155,8 @@ typedef struct word_row {
     int value;
 } word_row;
 
-static const word_row moe_words[] = {
-    {"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cache", ST_MOE_CACHE}, {"cpu", ST_MOE_CPU}, {NULL, ST_MOE_AUTO}};
+static const word_row moe_words[] = {{"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cache", ST_MOE_CACHE},
+                                     {"cpu", ST_MOE_CPU}, {NULL, ST_MOE_AUTO}};
 
 /* The row of a word; for NULL the last row, which is the default. */
 static const word_row *find_word(const word_row *rows, const char *word)
@@ -171,16 +172,18 @@ static strata_status set_words(const strata_engine_options *options, const strat
     const st_kv_type *kv = options->kv_type ? st_kv_type_find(options->kv_type) : NULL;
     const word_row *moe = find_word(moe_words, placement->moe);
     if (options->kv_type && !kv)
-        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES ", found %s", options->kv_type);
+        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES ", found %s",
+                            options->kv_type);
     if (!moe)
-        return st_error_set(error, STRATA_USAGE, NULL, "placement.moe: expected resident, cache or cpu, found %s", placement->moe);
+        return st_error_set(error, STRATA_USAGE, NULL, "placement.moe: expected resident, cache or cpu, found %s",
+                            placement->moe);
     out->kv_type = kv ? (int32_t)kv->type : -1;
     out->moe = (st_moe_mode)moe->value;
     return STRATA_OK;
 }
 
-strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads, st_placement *out,
-                              strata_error *error)
+strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads,
+                              st_placement *out, strata_error *error)
 {
     const strata_placement *placement = options->placement ? options->placement : &defaults;
     st_placement made = {.options = st_plan_options_default()};

@@ -24,8 +24,8 @@ typedef enum st_placement_use {
 /* `threads`: workers of the CPU as it will be opened. Rates of the host come from the saved measurement or, without
  * one, from a profile. A GPU of this machine is opened, to query its memory: the caller calls st_placement_close, or
  * takes over `gpu`. Without a GPU the model runs on the CPU, and a note tells the user. */
-strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads, st_placement *out,
-                              strata_error *error);
+strata_status st_placement_of(const strata_engine_options *options, st_placement_use use, uint32_t threads,
+                              st_placement *out, strata_error *error);
 
 /* The devices alone (`options` is left as it is). `placement` may be NULL. */
 strata_status st_placement_devices(const strata_placement *placement, st_placement_use use, uint32_t threads,

@@ -16,10 +16,11 @@ static json_t *text_key(const st_gguf *gguf, const char *key)
 static json_t *model_facts(const st_gguf *gguf, const st_desc *desc)
 {
     json_t *facts = json_object();
+    json_int_t file_bytes = (json_int_t)st_gguf_file_bytes(gguf), tensor_bytes = (json_int_t)st_gguf_tensor_bytes(gguf);
     bool whole = json_object_set_new(facts, "name", text_key(gguf, "general.name")) == 0 &&
                  json_object_set_new(facts, "architecture", text_key(gguf, "general.architecture")) == 0 &&
-                 json_object_set_new(facts, "file_bytes", json_integer((json_int_t)st_gguf_file_bytes(gguf))) == 0 &&
-                 json_object_set_new(facts, "tensor_bytes", json_integer((json_int_t)st_gguf_tensor_bytes(gguf))) == 0 &&
+                 json_object_set_new(facts, "file_bytes", json_integer(file_bytes)) == 0 &&
+                 json_object_set_new(facts, "tensor_bytes", json_integer(tensor_bytes)) == 0 &&
                  json_object_set_new(facts, "context_length", json_integer(desc->context_max)) == 0;
     if (whole) return facts;
     json_decref(facts);
@@ -38,7 +39,8 @@ static strata_status write_plan(const st_gguf *gguf, const st_plan_source *sourc
     return st_json_give(root, JSON_REAL_PRECISION(8), "the plan as JSON", json, error);
 }
 
-strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error)
+strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json,
+                          strata_error *error)
 {
     static const strata_engine_options defaults = {0};
     const st_gguf *gguf = st_model_gguf(model);

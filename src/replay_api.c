@@ -55,7 +55,8 @@ static bool parse_slots(const char *text, uint32_t maximum, uint32_t *out)
 static strata_status refuse_slots(uint32_t experts, const char *list, strata_error *error)
 {
     return st_error_set(error, STRATA_USAGE, NULL,
-                        "options.slots: expected up to %d numbers from 1 to %" PRIu32 ", found %.64s", LIST_MAX, experts, list);
+                        "options.slots: expected up to %d numbers from 1 to %" PRIu32 ", found %.64s", LIST_MAX,
+                        experts, list);
 }
 
 static strata_status set_slots(job *j, const char *list, strata_error *error)
@@ -90,7 +91,8 @@ static strata_status refuse_policy(const char *list, strata_error *error)
         strncat(known, st_cache_policy_name(i), sizeof known - strlen(known) - 1);
         strncat(known, ", ", sizeof known - strlen(known) - 1);
     }
-    return st_error_set(error, STRATA_USAGE, NULL, "options.policies: expected %s%s, found %.64s", known, ST_REPLAY_OPTIMUM, list);
+    return st_error_set(error, STRATA_USAGE, NULL, "options.policies: expected %s%s, found %.64s", known,
+                        ST_REPLAY_OPTIMUM, list);
 }
 
 static strata_status set_policies(job *j, const char *list, strata_error *error)
@@ -125,7 +127,8 @@ static strata_status set_numbers(job *j, const strata_replay_options *options, s
 {
     if (options->admission > 2 || !(options->budget >= 0.0) || !(options->upload_cost >= 0.0))
         return st_error_set(error, STRATA_USAGE, NULL,
-                            "replay: expected admission on touch 1 or 2, a budget and a cost, found %" PRIu32 ", %g and %g",
+                            "replay: expected admission on touch 1 or 2, a budget and a cost, found %" PRIu32 ", %g "
+                            "and %g",
                             options->admission, options->budget, options->upload_cost);
     j->base.admission = options->admission;
     j->base.budget = options->budget > 0.0 ? options->budget : -1.0;
@@ -179,16 +182,18 @@ static json_t *device_json(const st_profile *profile)
 static strata_status write_json(const job *j, json_t *rows, double cpu_tps, char **out, strata_error *error)
 {
     const st_trace_shape *shape = &j->trace->shape;
-    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:O}", "model", shape->model, "architecture",
-                             shape->arch, "layers", (json_int_t)shape->layers, "experts", (json_int_t)shape->experts,
-                             "experts_used", (json_int_t)shape->used, "events", (json_int_t)j->trace->event_count,
-                             "decode_tokens", (json_int_t)j->trace->decode_tokens, "card",
-                             device_json(&j->devices.devices[ST_CARD]), "host", device_json(&j->devices.devices[ST_HOST]),
-                             "cpu_tps", cpu_tps, "rows", rows);
+    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:O}", "model", shape->model,
+                             "architecture", shape->arch, "layers", (json_int_t)shape->layers, "experts",
+                             (json_int_t)shape->experts, "experts_used", (json_int_t)shape->used, "events",
+                             (json_int_t)j->trace->event_count, "decode_tokens",
+                             (json_int_t)j->trace->decode_tokens, "card",
+                             device_json(&j->devices.devices[ST_CARD]), "host",
+                             device_json(&j->devices.devices[ST_HOST]), "cpu_tps", cpu_tps, "rows", rows);
     return st_json_give(root, JSON_REAL_PRECISION(8), "the replay as JSON", out, error);
 }
 
-strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error)
+strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json,
+                            strata_error *error)
 {
     static const strata_replay_options defaults = {0};
     json_t *rows = json_array();

@@ -34,7 +34,8 @@ static bool find(const char *name, const char *folder, char *path, size_t bytes)
         return true;
     if (!program_folder(program)) return false;
     for (size_t i = 0; i < PLACES; i++)
-        if (snprintf(path, bytes, "%s/%s/libstrata-%s.so", program, places[i], name) < (int)bytes && access(path, R_OK) == 0)
+        if (snprintf(path, bytes, "%s/%s/libstrata-%s.so", program, places[i], name) < (int)bytes &&
+            access(path, R_OK) == 0)
             return true;
     return false;
 }
@@ -46,9 +47,10 @@ strata_status st_plugin_load(const char *name, const char *folder, const st_back
         return st_error_set(error, STRATA_DEVICE, "build or install it, or use placement.device cpu",
                             "libstrata-%s.so not found beside the program or in ../lib/strata", name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) return st_error_set(error, STRATA_DEVICE, "use placement.device cpu", "libstrata-%s.so: %s", name, dlerror());
+    if (!library)
+        return st_error_set(error, STRATA_DEVICE, "use placement.device cpu", "libstrata-%s.so: %s", name, dlerror());
     st_backend_plugin_fn plugin;
-    *(void **)(void *)&plugin = dlsym(library, ST_BACKEND_PLUGIN_SYMBOL); /* POSIX: an object pointer holds a function */
+    *(void **)(void *)&plugin = dlsym(library, ST_BACKEND_PLUGIN_SYMBOL); /* POSIX: void * holds function pointers */
     const st_backend *backend = plugin ? plugin() : NULL;
     if (!backend || backend->version != ST_BACKEND_VERSION) {
         uint32_t found = backend ? backend->version : 0;

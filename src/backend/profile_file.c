@@ -14,7 +14,9 @@ enum { FILE_BYTES_MAX = 1 << 20 };
 
 #define SIZE_MAX_BYTES ((double)((uint64_t)1 << 62))
 
-typedef enum field_kind { FIELD_SIZE, FIELD_POWER, FIELD_RATE, FIELD_NUMBER, FIELD_FLAG, FIELD_NAME, FIELD_OTHER } field_kind;
+typedef enum field_kind {
+    FIELD_SIZE, FIELD_POWER, FIELD_RATE, FIELD_NUMBER, FIELD_FLAG, FIELD_NAME, FIELD_OTHER
+} field_kind;
 
 enum { OF_CARD = 1 << ST_DEVICE_CARD, OF_HOST = 1 << ST_DEVICE_HOST, OF_BOTH = OF_CARD | OF_HOST };
 
@@ -273,8 +275,8 @@ strata_status st_profile_file_parse(const char *where, const char *text, size_t 
     json_error_t problem;
     json_t *root = json_loadb(length ? text : "", length, JSON_REJECT_DUPLICATES, &problem);
     if (!root)
-        return st_error_set(error, STRATA_INPUT, NULL, "%s: line %d: expected a profile as JSON: %s", where, problem.line,
-                            problem.text);
+        return st_error_set(error, STRATA_INPUT, NULL, "%s: line %d: expected a profile as JSON: %s", where,
+                            problem.line, problem.text);
     strata_status status = read_root(where, root, out, error);
     json_decref(root);
     return status;

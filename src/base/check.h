@@ -1,4 +1,4 @@
-/* Arithmetic on sizes. The functions that return bool check for overflow: they return false then and leave *out alone. */
+/* Arithmetic on sizes. Functions that return bool check for overflow: on overflow they return false and keep *out. */
 #ifndef ST_BASE_CHECK_H
 #define ST_BASE_CHECK_H
 

@@ -46,8 +46,8 @@ static strata_status map_open_file(int fd, const char *path, st_mapping *out, st
     struct stat info;
     if (stat_file(fd, &info) != 0) return fail_file(error, path, "stat the file");
     if (!S_ISREG(info.st_mode))
-        return st_error_set(error, STRATA_FILE, "give the path of a file", "%s: expected a regular file, found %s", path,
-                            S_ISDIR(info.st_mode) ? "a directory" : "something else");
+        return st_error_set(error, STRATA_FILE, "give the path of a file", "%s: expected a regular file, found %s",
+                            path, S_ISDIR(info.st_mode) ? "a directory" : "something else");
     if (info.st_size == 0) {
         *out = (st_mapping){0};
         return STRATA_OK;

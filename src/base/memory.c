@@ -151,7 +151,8 @@ static void apply_version(const char *root, const cgroup_version *v, st_memory *
     /* A container without its own cgroup namespace sees its group as the mount, under its path on the host. A path
      * outside the namespace ("/..") has no folder: only the mount can be seen. */
     size_t skip = strcmp(place.top, "/") == 0 ? 0 : strlen(place.top), base = strlen(folder);
-    bool below = strncmp(path, place.top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0') && !strstr(path, "/..");
+    bool below = strncmp(path, place.top, skip) == 0 && (path[skip] == '/' || path[skip] == '\0') &&
+                 !strstr(path, "/..");
     snprintf(folder + base, sizeof place.folder - base, "%s", below ? path + skip : "");
     size_t length = strlen(folder);
     while (length > base && folder[length - 1] == '/') folder[--length] = '\0';

@@ -199,8 +199,8 @@ static strata_status start_workers(st_pool *pool, strata_error *error)
     for (uint32_t i = 0; i + 1 < pool->threads; i++) {
         pool->workers[i] = (worker_thread){.pool = pool, .index = i + 1};
         if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0)
-            return st_error_set(error, STRATA_RUNTIME, "use fewer options.threads", "cannot start thread %u of %u", i + 2,
-                                pool->threads);
+            return st_error_set(error, STRATA_RUNTIME, "use fewer options.threads", "cannot start thread %u of %u",
+                                i + 2, pool->threads);
         pool->started++;
     }
     return STRATA_OK;

@@ -182,7 +182,8 @@ static strata_status check_line(const page *p, st_owner owner, strata_error *err
     if (owner != ST_OWNER_RUNTIME && line->reserved != line->committed)
         return st_error_set(error, STRATA_MEMORY, MISTAKE,
                             "%s: %s: expected the planned %llu bytes, found %llu allocated", p->name,
-                            st_owner_name(owner), (unsigned long long)line->reserved, (unsigned long long)line->committed);
+                            st_owner_name(owner), (unsigned long long)line->reserved,
+                            (unsigned long long)line->committed);
     return STRATA_OK;
 }
 
@@ -193,8 +194,8 @@ static strata_status check_device(const page *p, strata_error *error)
     uint64_t taken = p->free_bytes > free_now ? p->free_bytes - free_now : 0;
     if (taken == planned) return STRATA_OK;
     return st_error_set(error, STRATA_MEMORY, MISTAKE,
-                        "%s: expected the planned %llu bytes to be allocated, the device has %llu less than before", p->name,
-                        (unsigned long long)planned, (unsigned long long)taken);
+                        "%s: expected the planned %llu bytes to be allocated, the device has %llu less than before",
+                        p->name, (unsigned long long)planned, (unsigned long long)taken);
 }
 
 strata_status st_ledger_check(const st_ledger *ledger, strata_error *error)

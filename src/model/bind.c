@@ -8,7 +8,7 @@
 
 enum { DIMS = 3, NAME_MAX_BYTES = 128 };
 
-/* --- presence: does a layer (or the model) have a tensor of this role? ------------------------------------------------ */
+/* --- presence: does a layer (or the model) have a tensor of this role? -------------------------------------------- */
 
 typedef enum presence { ABSENT, OPTIONAL_TENSOR, REQUIRED_TENSOR } presence;
 
@@ -95,7 +95,7 @@ RULE(NEXTN_OPTIONAL, OPTIONAL_TENSOR, is_nextn(v))
 
 #undef RULE
 
-/* --- dimensions ----------------------------------------------------------------------------------------------------------- */
+/* --- dimensions --------------------------------------------------------------------------------------------------- */
 
 typedef enum dim {
     DIM_NONE,
@@ -197,7 +197,7 @@ static uint64_t dim_size(const layer_view *v, dim d)
     return d <= DIM_STATE ? deltanet_dim(v, d) : ffn_dim(v, d);
 }
 
-/* --- roles ------------------------------------------------------------------------------------------------------------------ */
+/* --- roles -------------------------------------------------------------------------------------------------------- */
 
 typedef struct role_row {
     const char *name;
@@ -216,7 +216,7 @@ static bool role_is_of_model(st_role role)
     return role <= ST_ROLE_PER_LAYER_PROJ_NORM;
 }
 
-/* --- binding ---------------------------------------------------------------------------------------------------------------- */
+/* --- binding ------------------------------------------------------------------------------------------------------ */
 
 typedef struct binder {
     const st_desc *desc;
@@ -265,7 +265,8 @@ static strata_status missing(const binder *b, const char *name, const uint64_t e
 }
 
 /* Old files keep one tensor per expert: blk.N.ffn_gate.X.weight for blk.N.ffn_gate_exps.weight. */
-static strata_status bind_parts(binder *b, const layer_view *v, st_role role, const uint64_t ne[DIMS], st_weight *weight)
+static strata_status bind_parts(binder *b, const layer_view *v, st_role role, const uint64_t ne[DIMS],
+                                st_weight *weight)
 {
     static const struct { st_role role; const char *stem; } old_names[] = {
         {ST_ROLE_FFN_GATE_EXPS, "ffn_gate"}, {ST_ROLE_FFN_UP_EXPS, "ffn_up"}, {ST_ROLE_FFN_DOWN_EXPS, "ffn_down"}};
@@ -288,8 +289,9 @@ static strata_status bind_parts(binder *b, const layer_view *v, st_role role, co
         strata_status status = check_shape(b, name, parts[i], one);
         if (status != STRATA_OK) return status;
         if (parts[i]->type != parts[0]->type)
-            return st_error_set(b->error, STRATA_UNSUPPORTED, NULL, "%s: tensor %s: expected type %s as expert 0, found %s",
-                                st_gguf_path(b->gguf), name, parts[0]->info->name, parts[i]->info->name);
+            return st_error_set(b->error, STRATA_UNSUPPORTED, NULL,
+                                "%s: tensor %s: expected type %s as expert 0, found %s", st_gguf_path(b->gguf), name,
+                                parts[0]->info->name, parts[i]->info->name);
         weight->bytes += parts[i]->bytes;
     }
     weight->tensor = parts[0];

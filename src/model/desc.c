@@ -100,7 +100,7 @@ static uint32_t read_layer_u32(key_reader *reader, const char *suffix, uint32_t 
     return checked_u32(reader, suffix, value < 0 ? UINT64_MAX : (uint64_t)value, min, max);
 }
 
-/* --- RoPE ---------------------------------------------------------------------------------------------------------- */
+/* --- RoPE --------------------------------------------------------------------------------------------------------- */
 
 static void read_rope_scaling(key_reader *reader, uint32_t context, st_rope *rope)
 {
@@ -147,7 +147,7 @@ static void read_rope(key_reader *reader, const st_desc *desc, bool windowed, st
     read_rope_scaling(reader, desc->context_max, rope);
 }
 
-/* --- layers --------------------------------------------------------------------------------------------------------- */
+/* --- layers ------------------------------------------------------------------------------------------------------- */
 
 static bool layer_is_windowed(key_reader *reader, const st_desc *desc, uint32_t layer)
 {
@@ -261,7 +261,7 @@ static void share_kv(key_reader *reader, const st_desc *desc, st_layer_desc *lay
     }
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------ */
+/* --- the model ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t read_vocab(key_reader *reader)
 {
@@ -293,8 +293,8 @@ static strata_status refuse_architecture(const st_gguf *gguf, st_str name, strat
 {
     char known[512] = "";
     for (size_t i = 0; i < st_arch_count(); i++) st_error_list(known, sizeof known, st_arch_name_at(i));
-    return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s: architecture %.*s: expected one of %s", st_gguf_path(gguf),
-                        ST_STR_ARG(name), known);
+    return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s: architecture %.*s: expected one of %s",
+                        st_gguf_path(gguf), ST_STR_ARG(name), known);
 }
 
 strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc **out, strata_error *error)
@@ -305,8 +305,9 @@ strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc 
     const st_arch *arch = st_arch_find(name);
     if (!arch) return refuse_architecture(gguf, name, error);
     if (st_gguf_tensor_count(gguf) == 0)
-        return st_error_set(error, STRATA_UNSUPPORTED, "use a file that has the weights of the model; strata info shows this one",
-                            "%s: expected a model with weights, found a file without tensors (a vocabulary or metadata)",
+        return st_error_set(error, STRATA_UNSUPPORTED, "use a file with the weights; strata info shows this one",
+                            "%s: expected a model with weights, found a file without tensors (a vocabulary or "
+                            "metadata)",
                             st_gguf_path(gguf));
 
     key_reader reader = {.gguf = gguf, .prefix = name, .error = error};

@@ -20,7 +20,7 @@ typedef struct builder {
     bool overflow;     /* the program passed its size bound: an internal error, reported and not run */
 } builder;
 
-/* --- emitting ------------------------------------------------------------------------------------------------------------ */
+/* --- emitting ----------------------------------------------------------------------------------------------------- */
 
 static int32_t new_value(builder *b, const char *name, uint64_t width, st_rows rows)
 {
@@ -142,7 +142,7 @@ static void gated_act_in_place(builder *b, st_activation activation, int32_t gat
     emit(b, ST_OP_GATED_ACT, gate, up, gate)->p.gate.activation = activation;
 }
 
-/* --- attention ------------------------------------------------------------------------------------------------------------- */
+/* --- attention ---------------------------------------------------------------------------------------------------- */
 
 static bool same_angles(const st_rope *a, const st_rope *b)
 {
@@ -262,7 +262,7 @@ static int32_t deltanet(builder *b, const st_deltanet_desc *d, int32_t h)
     return matmul(b, "delta_out", weight(b, ST_ROLE_SSM_OUT), out);
 }
 
-/* --- feed-forward ------------------------------------------------------------------------------------------------------------ */
+/* --- feed-forward ------------------------------------------------------------------------------------------------- */
 
 static int32_t gated_ffn(builder *b, const char *name, st_role gate_role, st_role up_role, st_role down_role, int32_t h)
 {
@@ -274,7 +274,8 @@ static int32_t gated_ffn(builder *b, const char *name, st_role gate_role, st_rol
 
 static int32_t shared_expert(builder *b, int32_t h)
 {
-    int32_t shared = gated_ffn(b, "shared_expert", ST_ROLE_FFN_GATE_SHEXP, ST_ROLE_FFN_UP_SHEXP, ST_ROLE_FFN_DOWN_SHEXP, h);
+    int32_t shared = gated_ffn(b, "shared_expert", ST_ROLE_FFN_GATE_SHEXP, ST_ROLE_FFN_UP_SHEXP,
+                               ST_ROLE_FFN_DOWN_SHEXP, h);
     if (b->desc->arch->shared_expert == ST_SHARED_GATED) {
         int32_t gate = matmul(b, "shared_gate", weight(b, ST_ROLE_FFN_GATE_INP_SHEXP), h);
         emit(b, ST_OP_SIGMOID_GATE, shared, gate, shared);
@@ -341,7 +342,7 @@ static int32_t feed_forward(builder *b, const st_ffn_desc *f, int32_t x)
     return f->experts ? routed_experts(b, f, h, h) : out;
 }
 
-/* --- layers ------------------------------------------------------------------------------------------------------------------- */
+/* --- layers ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the scaled, normed per-layer inputs of all layers, or ST_NO_VALUE. */
 static int32_t per_layer_inputs(builder *b, int32_t x)
@@ -388,7 +389,7 @@ static void layer(builder *b, uint32_t index, int32_t x, int32_t inputs)
     b->layer = -1;
 }
 
-/* --- parts --------------------------------------------------------------------------------------------------------------------- */
+/* --- parts -------------------------------------------------------------------------------------------------------- */
 
 static int32_t output_matrix(const builder *b)
 {
@@ -446,11 +447,12 @@ static void lower_nextn(builder *b, st_part *part)
 
     b->layer = (int32_t)index;
     int32_t own_matrix = weight(b, ST_ROLE_NEXTN_SHARED_HEAD_HEAD);
-    head(b, x, weight(b, ST_ROLE_NEXTN_SHARED_HEAD_NORM), own_matrix != ST_NO_WEIGHT ? own_matrix : output_matrix(b), part);
+    head(b, x, weight(b, ST_ROLE_NEXTN_SHARED_HEAD_NORM), own_matrix != ST_NO_WEIGHT ? own_matrix : output_matrix(b),
+         part);
     b->layer = -1;
 }
 
-/* --- value addresses: values with disjoint lifetimes may share one ------------------------------------------------------ */
+/* --- value addresses: values with disjoint lifetimes may share one ------------------------------------------------ */
 
 typedef struct lifetime {
     uint32_t first, last; /* operations */

@@ -45,7 +45,7 @@ typedef struct st_op {
     int32_t layer;                     /* −1: none */
     st_block block;
     int32_t in[ST_OP_INPUTS];          /* values, ST_NO_VALUE beyond the kind's */
-    int32_t out;                       /* a value; ST_NO_VALUE for an operation on state alone. May be an input: in place */
+    int32_t out;                       /* a value, may be an input (in place); ST_NO_VALUE: only state is written */
     int32_t out2;                      /* the router's second output */
     int32_t weight[ST_OP_WEIGHTS];     /* indices into the binding; ST_NO_WEIGHT where optional and absent */
     union {                            /* by kind; ops.def says what each means */

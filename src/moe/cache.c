@@ -91,8 +91,8 @@ static void init_layer(layer *l, double upload_cost)
 static strata_status check_options(const st_cache_options *o, strata_error *error)
 {
     if (!st_policy_find(o->policy))
-        return st_error_set(error, STRATA_USAGE, "strata replay lists them", "placement.expert_policy: unknown policy %s",
-                            o->policy);
+        return st_error_set(error, STRATA_USAGE, "strata replay lists them",
+                            "placement.expert_policy: unknown policy %s", o->policy);
     if (o->used == 0 || o->admission > 2 || isnan(o->budget) || !(o->upload_cost >= 0.0))
         return st_error_set(error, STRATA_USAGE, NULL,
                             "the expert cache: expected experts per token, admission on touch 1 or 2, a budget and a "

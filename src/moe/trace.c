@@ -109,7 +109,8 @@ static bool find_key(st_str line, const char *key, st_str *out)
 {
     size_t length = strlen(key);
     for (size_t i = 1; i + length < line.length; i++) {
-        if (line.data[i - 1] != ' ' || memcmp(line.data + i, key, length) != 0 || line.data[i + length] != '=') continue;
+        if (line.data[i - 1] != ' ' || memcmp(line.data + i, key, length) != 0 || line.data[i + length] != '=')
+            continue;
         const char *value = line.data + i + length + 1;
         size_t left = line.length - (i + length + 1);
         const char *blank = memchr(value, ' ', left);
@@ -161,7 +162,8 @@ static strata_status read_layer(reader *r)
     uint64_t layer, expert_bytes, dense_bytes;
     if (!r->has_shape) return refuse(r, r->line, "the line with n_layer before any layer", r->text);
     if (!find_number(r->text, "layer", r->trace->shape.layers - 1, &layer) ||
-        !find_number(r->text, "expert_bytes", most, &expert_bytes) || !find_number(r->text, "dense_bytes", most, &dense_bytes))
+        !find_number(r->text, "expert_bytes", most, &expert_bytes) ||
+        !find_number(r->text, "dense_bytes", most, &dense_bytes))
         return refuse(r, r->line, "layer, expert_bytes and dense_bytes of a layer of the model", r->text);
     r->trace->shape.expert_bytes[layer] = expert_bytes;
     r->trace->shape.dense_bytes[layer] = dense_bytes;
@@ -175,7 +177,8 @@ static strata_status read_header(reader *r)
     while (next_line(r)) {
         st_str value;
         strata_status status = STRATA_OK;
-        if (st_str_is(r->text, columns)) return r->has_shape ? STRATA_OK : refuse(r, r->line, "the model's shape", r->text);
+        if (st_str_is(r->text, columns))
+            return r->has_shape ? STRATA_OK : refuse(r, r->line, "the model's shape", r->text);
         if (r->text.length == 0 || r->text.data[0] != '#') return refuse(r, r->line, columns, r->text);
         if (find_key(r->text, "n_layer", &value)) status = read_shape(r);
         else if (find_key(r->text, "layer", &value)) status = read_layer(r);
@@ -186,8 +189,10 @@ static strata_status read_header(reader *r)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-enum { COLUMN_TURN, COLUMN_PHASE, COLUMN_STEP, COLUMN_LAYER, COLUMN_SLOT, COLUMN_EXPERT, COLUMN_WEIGHT, COLUMN_RESIDENCY,
-       COLUMN_BYTES, COLUMN_COUNT };
+enum {
+    COLUMN_TURN, COLUMN_PHASE, COLUMN_STEP, COLUMN_LAYER, COLUMN_SLOT, COLUMN_EXPERT, COLUMN_WEIGHT, COLUMN_RESIDENCY,
+    COLUMN_BYTES, COLUMN_COUNT
+};
 
 static bool split(st_str line, st_str fields[COLUMN_COUNT])
 {
@@ -301,7 +306,8 @@ static strata_status gather(reader *r)
         return st_error_memory(r->error, r->count * sizeof *trace->events, "the trace");
     for (size_t first = 0, end; first < r->count; first = end) {
         const row *head = &r->rows[first];
-        for (end = first; end < r->count && same_token(&r->rows[end], head) && r->rows[end].layer == head->layer; end++) {
+        for (end = first; end < r->count && same_token(&r->rows[end], head) && r->rows[end].layer == head->layer;
+             end++) {
             trace->experts[end] = r->rows[end].expert;
             trace->weights[end] = r->rows[end].weight;
             if (end - first > ST_TRACE_USED_MAX) break; /* some expert is there twice: check_event refuses it */

@@ -39,8 +39,8 @@ static void print_header(st_trace_writer *writer, const st_trace_shape *shape)
     note(writer, fputs("# route_trace v1\n#", writer->file) != EOF);
     print_name(writer, "model", shape->model);
     print_name(writer, "arch", shape->arch);
-    note(writer, fprintf(writer->file, " n_layer=%" PRIu32 " n_expert=%" PRIu32 " n_expert_used=%" PRIu32 "\n", shape->layers,
-                         shape->experts, shape->used) > 0);
+    note(writer, fprintf(writer->file, " n_layer=%" PRIu32 " n_expert=%" PRIu32 " n_expert_used=%" PRIu32 "\n",
+                         shape->layers, shape->experts, shape->used) > 0);
     for (uint32_t i = 0; i < shape->layers; i++)
         note(writer, fprintf(writer->file, "# layer=%" PRIu32 " expert_bytes=%" PRIu64 " dense_bytes=%" PRIu64 "\n", i,
                              shape->expert_bytes[i], shape->dense_bytes[i]) > 0);
@@ -96,10 +96,11 @@ void st_trace_writer_event(st_trace_writer *writer, const st_trace_event *event,
     for (uint32_t i = 0; i < event->count && !writer->failure; i++) {
         bool here = resident && resident[i];
         char weight[WEIGHT_SIZE];
-        note(writer, fprintf(writer->file, "%" PRIu32 ",%d,%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%s,%d,%" PRIu64 "\n",
-                             event->turn, event->decode, event->step, event->layer, i, experts[i],
-                             weight_text(weights ? weights[i] : 0.0f, weight), here,
-                             here ? (uint64_t)0 : writer->expert_bytes[event->layer]) > 0);
+        note(writer,
+             fprintf(writer->file, "%" PRIu32 ",%d,%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 ",%s,%d,%" PRIu64 "\n",
+                     event->turn, event->decode, event->step, event->layer, i, experts[i],
+                     weight_text(weights ? weights[i] : 0.0f, weight), here,
+                     here ? (uint64_t)0 : writer->expert_bytes[event->layer]) > 0);
     }
 }
 

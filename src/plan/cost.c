@@ -210,7 +210,8 @@ static strata_status predictor_new(const st_plan_source *source, const st_plan *
 
 /* --- predictions -------------------------------------------------------------------------------------------------- */
 
-/* Turns a hit rate over all layers into the rate of the layers with some slots: without slots it is 0, with all 1. Negative: assumed. */
+/* Converts a hit rate over all layers into that of the layers with some slots but not all: layers without slots have a
+ * rate of 0, and those with all slots 1. Negative: the rate is assumed. */
 static double rate_of_uncertain(const predictor *p, double rate)
 {
     const uint32_t *slots = p->plan->experts.slots;

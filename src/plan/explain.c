@@ -161,7 +161,8 @@ static json_t *kv_row(explainer *e, json_t *rows, uint32_t index)
     const st_kv_layer *kv = kv_layer_of(e, index);
     const char *kind = kv_kind(&e->source->desc->layers[index], index);
     const char *device = device_kind(kv_device(e, index));
-    json_int_t positions = kv ? kv->capacity : 0, row_bytes = kv ? (json_int_t)(kv->key_row_bytes + kv->value_row_bytes) : 0;
+    json_int_t positions = kv ? kv->capacity : 0;
+    json_int_t row_bytes = kv ? (json_int_t)(kv->key_row_bytes + kv->value_row_bytes) : 0;
     size_t i;
     json_t *row;
     json_array_foreach(rows, i, row) {
@@ -172,7 +173,8 @@ static json_t *kv_row(explainer *e, json_t *rows, uint32_t index)
             return row;
     }
     row = json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I}", "kind", kind, "device", device, "layers", 0, "span",
-                    (json_int_t)(kv ? kv->span : 0), "positions", positions, "position_bytes", row_bytes, "bytes", (json_int_t)0);
+                    (json_int_t)(kv ? kv->span : 0), "positions", positions, "position_bytes", row_bytes, "bytes",
+                    (json_int_t)0);
     append(e, rows, row);
     return e->failed ? NULL : row;
 }

@@ -62,8 +62,8 @@ static strata_status check_numbers(const st_plan_source *source, const st_plan_o
         return st_error_set(error, STRATA_USAGE, NULL, "options.sessions: expected at most %d, found %" PRIu32,
                             ST_SEQUENCES_MAX, o->sequences);
     if (o->expert_slots < -1)
-        return st_error_set(error, STRATA_USAGE, NULL, "placement.expert_slots: expected a number of slots, found %" PRId32,
-                            o->expert_slots);
+        return st_error_set(error, STRATA_USAGE, NULL,
+                            "placement.expert_slots: expected a number of slots, found %" PRId32, o->expert_slots);
     if (o->kv_type >= 0 && !st_kv_type_name((st_type)o->kv_type))
         return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES);
     if (o->nextn && source->program->nextn.body.count == 0)
@@ -77,7 +77,8 @@ static strata_status check_margins(const st_plan_source *source, const st_plan_o
     for (uint32_t i = 0; i < source->device_count; i++) {
         uint64_t asked = o->margin_bytes[i], available = source->devices[i].free_bytes;
         if (asked == ST_BYTES_AUTO || asked <= available) continue;
-        const char *hint = i == ST_HOST ? "use a smaller placement.ram_margin_bytes" : "use a smaller placement.vram_margin_bytes";
+        const char *hint = i == ST_HOST ? "use a smaller placement.ram_margin_bytes"
+                                        : "use a smaller placement.vram_margin_bytes";
         return st_error_set(error, STRATA_MEMORY, hint,
                             "%s: a margin of %s bytes, %s are available: %s bytes are missing",
                             source->devices[i].name, st_number_text(asked, margin), st_number_text(available, there),
@@ -122,14 +123,15 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
     return STRATA_OK;
 }
 
-/* The host runs whatever the card does not, so it must be able to run every operation. */
+/* The host runs every operation that the GPU does not, so it must be able to run all of them. */
 static strata_status check_host(const st_planner *p, strata_error *error)
 {
     const st_plan_source *source = p->source;
     const st_profile *host = &source->devices[ST_HOST];
     for (uint32_t i = 0; i < source->program->op_count; i++) {
         const st_op *op = &source->program->ops[i];
-        const st_type_info *info = op->weight[0] == ST_NO_WEIGHT ? NULL : source->binding->weights[op->weight[0]].tensor->info;
+        const st_type_info *info = op->weight[0] == ST_NO_WEIGHT ? NULL
+                                                                 : source->binding->weights[op->weight[0]].tensor->info;
         if (st_profile_runs(host, source->binding, op)) continue;
         return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s cannot run %s (layer %" PRId32 ") with %s weights",
                             host->name, st_op_name(op->kind), op->layer, info ? info->name : "no");

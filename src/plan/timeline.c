@@ -147,7 +147,8 @@ static void mean_ends(const st_timeline *t, const st_cached_experts *x, double b
     *end = *host_end = 0;
     for (uint32_t m = 0; m <= x->used; m++) {
         if (m == x->used && missing >= 1) chance = 1;
-        double on_card = begin + card.seconds, on_host = t->host + each * m, both = on_card > on_host ? on_card : on_host;
+        double on_card = begin + card.seconds, on_host = t->host + each * m;
+        double both = on_card > on_host ? on_card : on_host;
         *end += chance * (both + (m > 0 ? x->up + t->devices[ST_CARD].launch_seconds : 0));
         *host_end += chance * on_host;
         if (missing < 1) chance *= (double)(x->used - m) / (m + 1) * missing / (1 - missing);

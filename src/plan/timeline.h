@@ -20,8 +20,8 @@ typedef enum st_event_kind {
     ST_EVENT_HOST,    /* the host waits for the copy `mark`, if any, then works */
     ST_EVENT_CARD,    /* a segment in the GPU's queue */
     ST_EVENT_COPY,    /* in the GPU's queue, either way; its end is `mark` */
-    ST_EVENT_EXPERTS, /* experts on the GPU run there, after the segment before; when the copy `mark` has told the host of
-                         the routing, the others run on the host or are streamed to the GPU */
+    ST_EVENT_EXPERTS, /* experts on the GPU run there, after the previous segment; once the copy `mark` has brought the
+                         routing to the host, the others run on the host or are streamed to the GPU */
 } st_event_kind;
 
 typedef struct st_cached_experts {

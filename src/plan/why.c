@@ -120,8 +120,8 @@ static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *pl
     tell_mode(p, draft);
     if (draft->trunk == 0) return;
     char size[ST_NUMBER_TEXT];
-    WHY("expert budget: %s of GPU memory beside the other weights, KV and scratch; %.1f experts per layer are on the GPU "
-        "(%.0f %%)",
+    WHY("expert budget: %s of GPU memory beside the other weights, KV and scratch; %.1f experts per layer are on the "
+        "GPU (%.0f %%)",
         st_size_text(e->budget_bytes, size), e->slots_per_layer, 100 * e->resident_share);
     if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.0f %% assumed (%s)", 100 * e->hit_rate, e->hit_source);
     if (p->options.expert_slots > 0) tell_slots(p);
@@ -154,7 +154,7 @@ static void tell_context(st_planner *p, const st_draft *draft)
         const char *full = full_device(p, draft, by_steps ? 256 : 1);
         bool traded = draft->mode == ST_MOE_CACHE && p->options.expert_slots < 0;
         if (traded)
-            WHY("context: %s of the model's %s: a longer one takes expert slots and costs over 10 %% of the speed at 8,192",
+            WHY("context: %s of the model's %s: a longer one takes expert slots and over 10 %% of the speed at 8,192",
                 chosen, limit);
         else
             WHY("context: %s of the model's %s: the largest%s that fits%s%s", chosen, limit,

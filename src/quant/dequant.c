@@ -1,5 +1,5 @@
-/* The reference dequantisers: blocks element by element, as elements.h defines them. The order of the float operations is
- * part of the format: results are bit-identical on every machine. */
+/* The reference dequantisers: blocks element by element, as elements.h defines them. The order of the float operations
+ * is part of the format: results are bit-identical on every machine. */
 #include "quant/dequant.h"
 
 #include "quant/elements.h"

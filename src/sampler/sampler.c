@@ -171,7 +171,8 @@ static strata_status refuse_logits(const float *logits, size_t vocab, strata_err
 static bool changes_logits(const st_sampler *sampler)
 {
     const strata_sampling *s = &sampler->sampling;
-    return sampler->banned_count || s->bias_count || s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
+    return sampler->banned_count || s->bias_count || s->repeat_penalty != 1 || s->presence_penalty != 0 ||
+           s->frequency_penalty != 0;
 }
 
 /* A bias of +infinity forces a token, and one of -infinity bans it. */

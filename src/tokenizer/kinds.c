@@ -106,7 +106,8 @@ static bool may_cut(const st_tokenizer *tokenizer, st_str text, size_t position)
 
 static strata_status marks_encode_text(st_encoder *encoder, st_str text, strata_error *error)
 {
-    if (!put_marks(&encoder->text, text, encoder->tokenizer->adds_space)) return st_error_memory(error, text.length, "the text");
+    if (!put_marks(&encoder->text, text, encoder->tokenizer->adds_space))
+        return st_error_memory(error, text.length, "the text");
     text = (st_str){encoder->text.data, encoder->text.length};
     size_t start = 0;
     for (size_t i = 1; i <= text.length; i++) {
