@@ -1,6 +1,6 @@
 /* Every operation, every tensor type, every instruction set of this machine: the fast path against the reference, over
- * random shapes with odd sizes. With STRATA_TEST_BACKEND (support/mirror.h) that backend instead. Every comparison that fails is
- * printed with its seed. */
+ * random shapes with odd sizes. With STRATA_TEST_BACKEND (support/mirror.h), that backend instead of the fast path. Every
+ * failed comparison is printed with its seed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +155,7 @@ static void note(const char *cpu, const char *what, double error, double error_m
                   (unsigned long long)seed);
 }
 
-/* At the end of a test: what a backend reached, and whether that is enough. */
+/* At the end of a test: the largest error of a backend, and whether it is within its bound. */
 static void conclude(void)
 {
     uint32_t failed = 0;
@@ -170,7 +170,7 @@ static void conclude(void)
     if (failed) fail_msg("%u comparisons failed", failed);
 }
 
-/* Runs the operation on `cpu` and compares with what is expected of it, which is freed. */
+/* Runs the operation on `cpu`, compares with the expected result and frees that. */
 static void compare_with(float *expected, const char *cpu, const char *what, st_bound_op *bound, st_step *step,
                          double error_max, uint64_t seed)
 {
@@ -184,7 +184,7 @@ static void compare_with(float *expected, const char *cpu, const char *what, st_
     st_free(found);
 }
 
-/* What the reference makes of an operation. The caller frees it. */
+/* The reference's result of an operation. The caller frees it. */
 static float *run_plainly(st_bound_op *bound, st_step *step)
 {
     float *out = st_alloc_zero((size_t)step->count * bound->out.width, sizeof *out);
@@ -244,7 +244,7 @@ static void free_weight(st_bound_weight *w)
     st_free((void *)(uintptr_t)w->parts);
 }
 
-/* Replaces values by what int8 with a scale by 32 keeps of them. */
+/* Rounds values to int8 with a scale per 32. */
 static void round_to_int8(float *x, size_t count)
 {
     for (size_t b = 0; b + ST_ACT_BLOCK <= count; b += ST_ACT_BLOCK) {
@@ -271,7 +271,7 @@ static bool is_float_type(uint32_t type)
     return type == ST_TYPE_F32 || type == ST_TYPE_F16 || type == ST_TYPE_BF16;
 }
 
-/* Types whose weights meet int8 activations; all others, and all on another backend, meet floats. */
+/* Types whose weights are multiplied with int8 activations; all others, and all on another backend, with floats. */
 static bool has_kernel(uint32_t type)
 {
     if (mirror_name()) return false;
@@ -323,7 +323,7 @@ static float *expert_matmul(const st_bound_weight *w, uint32_t expert, size_t fi
     return run_plainly(&bound, one);
 }
 
-/* out += weight × what one expert makes of x, with int8 inputs and hidden values as the fast path has them. */
+/* out += weight × one expert's output for x, with int8 inputs and hidden values as on the fast path. */
 static void add_expert(const st_bound_op *bound, uint32_t expert, float *x, float weight, st_step *one, float *out)
 {
     uint32_t width = bound->op->p.experts.width, embedding = bound->out.width;
@@ -393,7 +393,7 @@ static void experts(void **state)
         bound.in[2].data = random_floats((size_t)rows * used);
         st_step *step = make_step(rows, 0);
         compare(c->cpu, name, &bound, step, is_float_type(c->type) || mirror_name() ? 1e-5 : 5e-2, seed);
-        /* Of many hidden values one lies so near the middle between two bytes that the last bit of its sum decides. */
+        /* Among many hidden values one is so near the middle between two int8 values that the last bit of its sum decides. */
         double same_max = rows * used * width < 20000 ? 1e-5 : 1e-4;
         if (has_kernel(c->type)) compare_with(experts_in_int8(&bound, rows), c->cpu, name, &bound, step, same_max, seed);
         for (int i = 0; i < 3; i++) st_free(bound.in[i].data);
@@ -516,7 +516,7 @@ static bool is_split(const level_case *c, uint32_t rows)
 static double attention_error_max(const level_case *c, uint32_t rows, double deviation)
 {
     if (is_split(c, rows)) return sqrt(1 + deviation * deviation) / 32768;
-    /* Against q8_0 the queries of a few rows may have 16 bits: test_q8.c compares with the same ones. */
+    /* With q8_0 KV, few rows may have queries of 16 bits: test_q8.c compares with the same rounding. */
     return c->type == ST_TYPE_Q8_0 ? 1e-4 : 1e-5;
 }
 
@@ -585,7 +585,7 @@ static void kv_store(void **state)
             float *in = bound.in[i].data = random_floats((size_t)rows * width);
             for (size_t k = 0; k < (size_t)rows * width; k++) in[k] *= seed % 2 ? 1 : ldexpf(1, (int)between(0, 60) - 40);
             static const float special[] = {INFINITY, -INFINITY, NAN, -0.0f, 65520, -1e-8f};
-            if (c->type != ST_TYPE_Q8_0) in[seed % width] = special[seed % 6]; /* no block has a scale for those */
+            if (c->type != ST_TYPE_Q8_0) in[seed % width] = special[seed % 6]; /* no q8_0 block has a scale for these */
         }
         st_step *step = make_step(rows, between(0, 7));
         st_kv_view found[2];

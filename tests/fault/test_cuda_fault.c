@@ -1,5 +1,6 @@
-/* The CUDA backend's host part on a fake of its table of functions (plugin/fake.h). The n-th call fails, for every n: a typed error, nothing leaked, and the next run works. After a sticky error the
- * device is lost, and says so. The same for a model: in load, prompt, decoding and uploads of experts. */
+/* The CUDA backend's host part on a fake of its table of functions (plugin/fake.h). The n-th call fails, for every n: a
+ * typed error, no leak, and the next run works. After a sticky error the device is lost, and every call fails. The same
+ * for a model: in load, prompt, decoding and uploads of experts. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
@@ -84,7 +85,7 @@ static strata_status try(uint64_t fail_at, st_cuda_result with, bool sticky, str
     return status;
 }
 
-static void every_call_fails(void **state)
+static void every_failed_call_is_reported(void **state)
 {
     (void)state;
     static const struct { st_cuda_result with; bool sticky; strata_status status; } rows[] = {
@@ -96,7 +97,7 @@ static void every_call_fails(void **state)
         uint64_t failed = 0;
         for (uint64_t n = 1; n <= calls; n++) {
             strata_status status = try(n, rows[i].with, rows[i].sticky, &error);
-            /* memory that cannot be pinned is ordinary memory; calls that free are not asked */
+            /* memory that cannot be pinned is pageable; errors of calls that free are ignored */
             if (status == STRATA_OK) continue;
             failed++;
             if (n > 1 || rows[i].with == ST_CUDA_LOST) assert_int_equal(status, rows[i].status);
@@ -107,7 +108,7 @@ static void every_call_fails(void **state)
     }
 }
 
-/* Once lost, every call says so at once, and reaches the GPU no more. */
+/* Once the device is lost, every call fails at once and does not reach the GPU. */
 static void a_lost_device_stays_lost(void **state)
 {
     (void)state;
@@ -130,7 +131,7 @@ static void a_lost_device_stays_lost(void **state)
     assert_int_equal(fake.allocated, 0);
 }
 
-static void what_cannot_be(void **state)
+static void invalid_calls_are_errors(void **state)
 {
     (void)state;
     const st_backend *b = &st_cuda_backend;
@@ -147,7 +148,7 @@ static void what_cannot_be(void **state)
     assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* no queue has recorded it */
     assert_int_equal(b->wait(r.queue, &counter, 1, 10, &error), STRATA_OK);
     assert_int_equal(b->event_record(event, r.queue, &error), STRATA_OK);
-    assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* the counter did not come */
+    assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* the counter was never signalled */
     assert_non_null(strstr(error.message, "counter"));
     assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_OK);
     b->event_free(event);
@@ -193,7 +194,7 @@ static strata_status run_model(golden_run *r, strata_error *error)
     return status;
 }
 
-/* After an error the same sequence starts again, unless the device is lost: then that is what every call says. */
+/* After an error the same sequence restarts, unless the device is lost: then every call fails with that error. */
 static void check_next(golden_run *r, bool sticky, uint64_t nth)
 {
     strata_error error;
@@ -240,7 +241,7 @@ static void a_model(const char *name, const st_plan_options *placed, uint64_t fa
         uint64_t failed = 0;
         for (uint64_t nth = 1; nth <= calls; nth += kit_is_slow() ? 7 : 1) {
             strata_status status = try_model(&g, &options, nth, rows[i].with, rows[i].sticky, &ignored);
-            /* an upload that fails is none, memory that cannot be pinned is pageable, and some calls free */
+            /* failed uploads are dropped, memory that cannot be pinned is pageable, and errors of calls that free are ignored */
             if (status == STRATA_OK) continue;
             failed++;
             if (nth > 1 && status != rows[i].status) fail_msg("%s, call %u: status %d", name, (unsigned)nth, (int)status);
@@ -271,11 +272,11 @@ static void a_model_with_experts_in_slots(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails),
+        cmocka_unit_test(every_failed_call_is_reported),
         cmocka_unit_test(a_model_all_on_the_gpu),
         cmocka_unit_test(a_model_with_experts_in_slots),
         cmocka_unit_test(a_lost_device_stays_lost),
-        cmocka_unit_test(what_cannot_be),
+        cmocka_unit_test(invalid_calls_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

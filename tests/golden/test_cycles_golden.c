@@ -1,5 +1,5 @@
-/* Open, run eight tokens, close, many times over, on the simulated GPU or the backend of support/mirror.h: the device has as
- * many bytes fewer as planned while a model is open, and as many as before when it is closed. */
+/* Opens a model, runs eight tokens and closes it, many times, on the simulated GPU or the backend of support/mirror.h.
+ * An open model takes exactly the planned bytes of the device, and closing it frees all of them. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 enum { TOKENS = 8, WARM_UP = 5, CYCLES = 50, GROWTH_MAX = 2 << 20 };
 
-/* The free bytes of a device that stays open, so that its context does, too; 0: the backend does not tell them. */
+/* The free bytes of a device that stays open, so that its context does, too; 0: the backend does not report them. */
 static size_t free_bytes(void)
 {
     st_device_info info;
@@ -42,7 +42,7 @@ static void cycle(const golden *g, const st_plan_options *placed)
     golden_options options = {.kv_type = ST_TYPE_F32, .batch = TOKENS, .threads = 1, .cpu = "ref", .placed = placed};
     size_t before = free_bytes();
     golden_run r;
-    golden_run_open(&r, g, &options); /* compares with what the simulated device tells */
+    golden_run_open(&r, g, &options); /* compares with the simulated device's free bytes */
     size_t block = r.plan->devices[ST_CARD].block_bytes;
     expect_taken(before, block, "a model is open");
     golden_feed(&r, 0, TOKENS, NULL);
@@ -63,14 +63,14 @@ static void cycles(const char *name, st_moe_mode moe)
     size_t start = resident_bytes(), bytes = free_bytes();
     for (int i = 0; i < (mirror_name() ? CYCLES : WARM_UP); i++) cycle(&g, &placed);
     size_t grown = resident_bytes() > start ? resident_bytes() - start : 0;
-    if (mirror_name()) { /* the sanitizers find leaks by themselves, and keep what is freed */
+    if (mirror_name()) { /* the sanitizers find leaks themselves, and keep freed memory */
         print_message("# %s: %zu bytes of the device lost, the process is %zu larger\n", name, bytes - free_bytes(), grown);
         assert_true(grown <= GROWTH_MAX);
     }
     golden_close(&g);
 }
 
-/* What objects of the backend take of the device's memory: nothing, or the plan would have to count it. */
+/* Objects of the backend take no device memory, or the plan would have to count it. */
 static void objects(void **state)
 {
     (void)state;
@@ -118,8 +118,8 @@ static void experts_in_slots(void **state)
     cycles("qwen3moe", ST_MOE_CACHE);
 }
 
-/* Streams take memory that the context keeps. Two devices are open at a time here, and in a process one: what the second takes
- * when it is opened is there from the first cycle on. */
+/* Streams take memory that the context keeps. Here two devices are open at a time, in a program one: the memory that the
+ * second one takes when it is opened is in use from the first cycle on. */
 static int open_twice(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Every family against another implementation's logits, on the reference path and on every instruction set here. */
+/* Every family against another implementation's logits, on the reference path and on every instruction set that this
+ * machine has. */
 #include "support/golden.h"
 
 #include <math.h>
@@ -86,7 +87,7 @@ static void batches_of_seven(void **state)
     run_family(*state, 7, 2);
 }
 
-/* Runs to the end, goes back, and comes again: the same logits as without the detour. */
+/* Runs to the end, rewinds and runs again: the logits are the same. */
 static void after_a_rewind(void **state)
 {
     const level_case *c = *state;
@@ -165,12 +166,12 @@ static void narrow_kv(void **state)
     golden_score score = {0};
     golden_feed(&r, 0, g.token_count, &score);
     if (!(golden_error(&score) <= n->error_max)) fail_msg("%s: relative error %g", n->name, golden_error(&score));
-    assert_true(golden_error(&score) > 1e-5); /* the type was really used */
+    assert_true(golden_error(&score) > 1e-5); /* the KV type was used */
     golden_run_close(&r);
     golden_close(&g);
 }
 
-/* Narrow KV on the fast path: as near to the reference as the type itself is coarse. */
+/* Narrow KV on the fast path: the error is within the type's own rounding. */
 static void narrow_kv_fast(void **state)
 {
     const narrow *n = *state;
@@ -219,7 +220,7 @@ static void add(const char *name, const char *kind, const char *where, CMUnitTes
     test_count++;
 }
 
-/* The long prompts are run whole. The longest takes minutes when tests are slow: then the best level alone runs it. */
+/* The long prompts are run in full. The longest takes minutes in slow builds: there only the best level runs it. */
 static bool is_run(size_t f, bool on_long, const char *const *levels, size_t level)
 {
     if (f >= SHORT_FAMILIES && !on_long) return false;

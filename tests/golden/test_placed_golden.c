@@ -1,5 +1,5 @@
-/* Every family split between the CPU and a GPU, simulated or the backend of support/mirror.h: the same logits as on the CPU, planned bytes taken to the byte,
- * and nothing left on the GPU. */
+/* Every family split between the CPU and a GPU (simulated, or the backend of support/mirror.h): the logits are those of
+ * the CPU, the device's memory is exactly as planned, and closing frees all of it. */
 #include "support/golden.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static void check_memory(golden_run *r)
     st_sim_world_free(world);
 }
 
-/* The whole prompt and what follows greedily, on that placement. */
+/* The whole prompt and greedy decoding on that placement. */
 static void run_with_policy(const char *name, const golden *g, const st_plan_options *placed, uint32_t batch, uint32_t layers,
                             const char *policy)
 {
@@ -52,7 +52,7 @@ static void run_placed(const char *name, const golden *g, const st_plan_options 
     run_with_policy(name, g, placed, batch, layers, NULL);
 }
 
-static void some_layers_on_the_card(void **state)
+static void some_layers_on_the_gpu(void **state)
 {
     const char *name = *state;
     golden g;
@@ -66,7 +66,7 @@ static void some_layers_on_the_card(void **state)
     golden_close(&g);
 }
 
-static void the_trunk_alone_on_the_card(void **state)
+static void only_attention_on_the_gpu(void **state)
 {
     const char *name = *state;
     golden g;
@@ -126,7 +126,7 @@ enum { KINDS = 4, FAMILIES = sizeof families / sizeof *families };
 int main(int argc, char **argv)
 {
     static const struct { const char *name; CMUnitTestFunction run; bool experts; } kinds[KINDS] = {
-        {"some layers", some_layers_on_the_card, false}, {"trunk alone", the_trunk_alone_on_the_card, false},
+        {"some layers", some_layers_on_the_gpu, false}, {"attention alone", only_attention_on_the_gpu, false},
         {"experts in slots", experts_in_slots, true}, {"experts on one device", experts_on_one_device, true}};
     static struct CMUnitTest tests[KINDS * FAMILIES];
     static char names[KINDS * FAMILIES][64];

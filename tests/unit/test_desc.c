@@ -344,7 +344,7 @@ static void every_family_is_described(void **state)
     tear_down(&b);
 }
 
-/* ---- defaults and what is allowed -------------------------------------------------------------------------------- */
+/* ---- defaults and optional keys ---------------------------------------------------------------------------------- */
 
 typedef struct allowed {
     const char *family;

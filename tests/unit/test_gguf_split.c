@@ -215,16 +215,16 @@ static const split_case split_cases[] = {
     {"the first says no files", first_of_none, 0, 3, STRATA_FORMAT, "found 0"},
     {"the second says two files", second_of_two, 0, 3, STRATA_FORMAT, "m-00002-of-00003.gguf: key split.count"},
     {"the last says 65535 files", last_of_many, 0, 3, STRATA_FORMAT, "found 65535"},
-    {"one tensor more is promised", one_tensor_more, 0, 3, STRATA_FORMAT, "split.tensors.count: expected 6"},
-    {"one tensor less is promised", one_tensor_less, 0, 3, STRATA_FORMAT, "split.tensors.count: expected 6"},
-    {"the last counts otherwise", last_counts_otherwise, 0, 3, STRATA_FORMAT, "m-00003-of-00003.gguf: key split.tens"},
+    {"the count is one tensor too high", one_tensor_more, 0, 3, STRATA_FORMAT, "split.tensors.count: expected 6"},
+    {"the count is one tensor too low", one_tensor_less, 0, 3, STRATA_FORMAT, "split.tensors.count: expected 6"},
+    {"the last has another count", last_counts_otherwise, 0, 3, STRATA_FORMAT, "m-00003-of-00003.gguf: key split.tens"},
     {"the second is of another model", other_architecture, 0, 3, STRATA_FORMAT, "expected \"llama\" as in the first"},
     {"a tensor in two files", tensor_twice, 0, 3, STRATA_FORMAT, "m-00003-of-00003.gguf: tensor t0: expected each"},
     {"the second is a copy of the first", second_copied_from_first, 0, 3, STRATA_FORMAT, "split.no: expected 1"},
     {"the second and third are swapped", swapped, 0, 3, STRATA_FORMAT, "split.no: expected 1"},
     {"the second is empty", second_is_empty, 0, 3, STRATA_FORMAT, "m-00002-of-00003.gguf: expected a GGUF file"},
     {"the second is text", second_is_text, 0, 3, STRATA_FORMAT, "m-00002-of-00003.gguf: expected the bytes"},
-    {"the second is cut", second_is_cut, 0, 3, STRATA_FORMAT, "m-00002-of-00003.gguf: "},
+    {"the second is truncated", second_is_cut, 0, 3, STRATA_FORMAT, "m-00002-of-00003.gguf: "},
     {"the last lacks a byte", last_lacks_a_byte, 0, 3, STRATA_FORMAT, ": 1 bytes are missing"},
     {"the second is a folder", second_is_folder, 0, 3, STRATA_FILE, "found a directory"},
     {"too many tensors together", too_many_together, 0, 3, STRATA_FORMAT, "tensors in all files, found 14"},
@@ -287,6 +287,6 @@ int main(void)
         tests[i] = (struct CMUnitTest){.name = split_cases[i].name, .test_func = check_split,
                                        .initial_state = (void *)(uintptr_t)&split_cases[i]};
     tests[COUNT] = (struct CMUnitTest){.name = "opens by any name", .test_func = opens_by_any_name};
-    tests[COUNT + 1] = (struct CMUnitTest){.name = "names beside the form", .test_func = names_that_do_not_belong_to_a_split};
+    tests[COUNT + 1] = (struct CMUnitTest){.name = "names that do not belong to a split", .test_func = names_that_do_not_belong_to_a_split};
     return _cmocka_run_group_tests("gguf split", tests, COUNT + 2, NULL, NULL);
 }

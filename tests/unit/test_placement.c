@@ -75,7 +75,7 @@ static void refuse_options(const strata_engine_options *options, const char *tex
     memset(&placement, 0x55, sizeof placement);
     assert_int_equal(st_placement_of(options, ST_PLACEMENT_PLAN, 2, &placement, &error), STRATA_USAGE);
     if (!strstr(error.message, text)) fail_msg("expected \"%s\", found \"%s\"", text, error.message);
-    assert_int_equal(placement.device_count, 0x55555555u); /* left as it was */
+    assert_int_equal(placement.device_count, 0x55555555u); /* unchanged */
 }
 
 static void refuse(strata_placement given, const char *text)

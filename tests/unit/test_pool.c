@@ -187,7 +187,7 @@ static void run_one_each(st_pool *pool, test_clock *c, uint64_t us)
     c->step_us = 0;
 }
 
-/* The worker claims no part; at most the one that it was about to claim when it was told to back off. */
+/* The worker claims no part; at most the one that it was about to claim when it started to back off. */
 static void check_backs_off(st_pool *pool, test_clock *c)
 {
     slow_job j = {.clock = c};

@@ -70,7 +70,7 @@ static void check_work(const golden *g, const st_op *op, uint32_t rows, uint32_t
         uint32_t k = g->program->values[op->in[0]].width, v = g->program->values[op->in[1]].width;
         close_to(work.bytes, (double)rows * ((double)st_row_bytes(kv, k) + (double)st_row_bytes(kv, v)));
     } else if (op->kind == ST_OP_DELTANET || op->kind == ST_OP_CONV) {
-        close_to(work.bytes, cost.weight_bytes + cost.state_bytes); /* states are float32 whatever keys are */
+        close_to(work.bytes, cost.weight_bytes + cost.state_bytes); /* recurrent state is float32 for every KV type */
     } else {
         close_to(work.bytes, cost.weight_bytes + cost.value_bytes);
     }

@@ -234,7 +234,7 @@ static void every_operation_is_used_by_a_family(void **state)
         if (!reached[kind]) fail_msg("no family has the operation %s", st_op_name((st_op_kind)kind));
 }
 
-/* ---- what is printed --------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct printed {
     const char *family;
@@ -315,7 +315,7 @@ static void every_operation_is_printed(void **state)
     golden_close(&g);
 }
 
-/* ---- what it costs ----------------------------------------------------------------------------------------------- */
+/* ---- costs ------------------------------------------------------------------------------------------------------- */
 
 static void cost_of_one(const golden *g, const st_op *op, uint32_t rows)
 {

@@ -210,7 +210,7 @@ static void split_somehow(const st_program *p, uint8_t *op_device)
     else split_ops(p, changes[way], op_device);
 }
 
-/* ---- what a schedule is, whatever it is of ----------------------------------------------------------------------- */
+/* ---- invariants of every schedule -------------------------------------------------------------------------------- */
 
 /* The index after the last writer of the value that is read at `end`, or the start of the range. */
 static uint32_t made_at(const st_program *p, st_op_range range, int32_t value, uint32_t end)

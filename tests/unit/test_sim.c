@@ -123,7 +123,7 @@ static void allocations_do_not_overlap(void **state)
         int i = (int)((seed >> 8) % BLOCKS);
         if (blocks[i].at) {
             for (size_t k = 0; k < blocks[i].bytes; k++)
-                if (blocks[i].at[k] != (unsigned char)i) fail_msg("round %d: somebody else wrote to block %d", round, i);
+                if (blocks[i].at[k] != (unsigned char)i) fail_msg("round %d: block %d was overwritten", round, i);
             card->free(r.device, blocks[i].at);
             used -= (blocks[i].bytes + SIM_GRANULARITY - 1) / SIM_GRANULARITY * SIM_GRANULARITY;
             blocks[i].at = NULL;
@@ -322,7 +322,7 @@ static void a_missing_wait_is_an_error(void **state)
         close_rig(&r);
     }
 
-    /* The other way round: an input overwritten while it is read. */
+    /* An input overwritten while it is read. */
     open_rig(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
     assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
