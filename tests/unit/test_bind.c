@@ -282,7 +282,7 @@ static void one_tensor_per_expert_is_checked(void **state)
     }
 }
 
-/* Gate and up in one tensor, or one fused tensor split in two. */
+/* Gate and up in one tensor per layer. */
 static void fused_gate_and_up_compute_the_same(void **state)
 {
     (void)state;

@@ -287,6 +287,7 @@ int main(void)
         tests[i] = (struct CMUnitTest){.name = split_cases[i].name, .test_func = check_split,
                                        .initial_state = (void *)(uintptr_t)&split_cases[i]};
     tests[COUNT] = (struct CMUnitTest){.name = "opens by any name", .test_func = opens_by_any_name};
-    tests[COUNT + 1] = (struct CMUnitTest){.name = "names that do not belong to a split", .test_func = names_that_do_not_belong_to_a_split};
+    tests[COUNT + 1] = (struct CMUnitTest){.name = "names that do not belong to a split",
+                                           .test_func = names_that_do_not_belong_to_a_split};
     return _cmocka_run_group_tests("gguf split", tests, COUNT + 2, NULL, NULL);
 }

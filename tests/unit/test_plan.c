@@ -446,7 +446,7 @@ static void a_nextn_block(void **state)
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), without + block);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 3 * 1024 * 2 * 2 * 32 * 2);
     assert_int_equal(rig.plan->kv_device[8], ST_CARD);
-    rig.options.layers = 7; /* not all layers: the NextN block stays in RAM, its logits are computed beside the output matrix */
+    rig.options.layers = 7; /* not all: the NextN block stays in RAM, its logits beside the output matrix */
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->kv_device[8], ST_HOST);
     assert_int_equal(readers_of(&rig, ST_ROLE_NEXTN_EH_PROJ, 8), 1 << ST_HOST);
@@ -507,7 +507,7 @@ static void refusals_are_exact_to_the_byte(void **state)
     assert_null(rig.plan);
     rig.options.layers = 0;
     plan_rig_get(&rig);
-    rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 500000; /* too little for the weights alone */
+    rig.devices[ST_HOST].free_bytes = rig.plan->devices[ST_HOST].planned_bytes - 500000; /* too little for the weights */
     check_refused(&rig, STRATA_MEMORY, "RAM: the weights, a context of 4,096", "placement.disk");
     plan_rig_close(&rig);
 }

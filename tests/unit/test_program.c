@@ -25,7 +25,7 @@ static void values_are_written_before_they_are_read(void **state)
     uint32_t count = 0; /* of values written */
     for (uint32_t i = 0; i < p->op_count; i++) {
         const st_op *op = &p->ops[i];
-        if (p->nextn.body.count && i == p->nextn.body.first) { /* the NextN block runs other rows: no earlier value is valid */
+        if (p->nextn.body.count && i == p->nextn.body.first) { /* NextN runs other rows: earlier values are invalid */
             for (uint32_t k = 0; k < p->value_count; k++) count += written[k];
             memset(written, 0, sizeof written);
             written[p->nextn.input] = true; /* the executor fills it */

@@ -129,7 +129,7 @@ static uint32_t most_hits(const uint32_t demands[TRY_STEPS], uint32_t slots)
             if (best[from] < 0) continue;
             for (uint32_t to = 0; to < TRY_SETS; to++) {
                 int hits = best[from] + (int)bits_of(from & demands[t]);
-                if (bits_of(to) > slots || (to & ~(from | demands[t]))) continue; /* only resident or requested experts */
+                if (bits_of(to) > slots || (to & ~(from | demands[t]))) continue; /* only resident or requested */
                 if (hits > next[to]) next[to] = hits;
             }
         }

@@ -156,7 +156,7 @@ static void rows_out_of_range_are_refused(void **state)
     uint32_t reached;
     assert_int_equal(st_run_rewind(r.run, 1, &reached, NULL), STRATA_OK);
     assert_int_equal(reached, 1);
-    assert_int_equal(st_run_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT); /* the earlier logits are no longer available */
+    assert_int_equal(st_run_logits(r.run, rows, 1, &logits, &error), STRATA_LIMIT); /* earlier logits are dropped */
     close_rig(&r);
 }
 

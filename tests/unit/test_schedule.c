@@ -1,6 +1,6 @@
-/* src/plan/schedule.c: the stages of split programs. A simulated machine runs them: every cell of its two memories holds
- * a tag (which value, and how often that was written), and the GPU runs its stages at once or much later. Each operation
- * must read the tags that it would read on one device. */
+/* src/plan/schedule.c: the stages of split programs. A simulated machine runs them: every cell of its two memories
+ * holds a tag (which value, and how often that was written), and the GPU runs its stages at once or much later. Each
+ * operation must read the tags that it would read on one device. */
 #include "support/golden.h"
 
 #include <stdio.h>

@@ -549,7 +549,7 @@ static void the_host_shares_the_clock(void **state)
     memcpy(r.host_z, h.z, sizeof h.z);
     assert_true(sim_rig_is_right(&r));
 
-    /* The GPU runs while the host works: a copy of 10 bytes takes 0.1 s, and the host has 400 of its 500 bytes/s meanwhile. */
+    /* The GPU runs while the host works: a copy of 10 bytes takes 0.1 s and leaves the host 400 of its 500 bytes/s. */
     st_event *event = NULL;
     assert_int_equal(card->event_new(r.device, &event, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_UP, r.block, r.host + 1280, 10, NULL), STRATA_OK);

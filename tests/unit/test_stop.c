@@ -56,7 +56,7 @@ static void feed(const stop_case *row, size_t size, st_buf *out, bool *stopped)
     for (size_t at = 0; at < length && !*stopped; at += size) {
         st_str piece = {row->text + at, length - at < size ? length - at : size};
         assert_int_equal(st_stop_push(stop, piece, out, stopped, NULL), STRATA_OK);
-        if (out->length) assert_memory_equal(out->data, row->shown, out->length); /* no byte of a stop string is shown */
+        if (out->length) assert_memory_equal(out->data, row->shown, out->length); /* no byte too many is shown */
     }
     if (!*stopped) assert_int_equal(st_stop_finish(stop, out, NULL), STRATA_OK);
     st_stop_free(stop);
