@@ -259,7 +259,7 @@ static void a_single_command_runs_at_its_slowest_resource(void **state)
     note first, second;
     push(clock, queue, demand, &first);
     push(clock, queue, memory(50), &second);
-    check_seconds("nobody waits", st_clock_now(clock), 0);
+    check_seconds("without a wait", st_clock_now(clock), 0);
     wait_for(clock, new_point(clock, queue));
     check_seconds("first starts", first.started, 0);
     check_seconds("first ends", first.ended, 3.5);
@@ -495,7 +495,7 @@ static void a_wait_for_a_condition_times_out(void **state)
     assert_int_equal(st_clock_push(clock, a, &wait, NULL), STRATA_OK);
     assert_int_equal(st_clock_wait(clock, new_point(clock, a), 0, &error), STRATA_DEVICE);
     assert_non_null(strstr(error.message, "3000000"));
-    check_seconds("patience", st_clock_now(clock), 6);
+    check_seconds("timeout", st_clock_now(clock), 6);
     st_clock_queue_free(clock, a);
 
     /* Commands of the host. */
@@ -508,7 +508,7 @@ static void a_wait_for_a_condition_times_out(void **state)
     check_seconds("in time", st_clock_now(clock), 8);
     other = false;
     assert_int_equal(st_clock_wait_until(clock, is_set, &other, 0, &error), STRATA_DEVICE);
-    check_seconds("in vain", st_clock_now(clock), 8);
+    check_seconds("timed out", st_clock_now(clock), 8);
     st_clock_free(clock);
 }
 

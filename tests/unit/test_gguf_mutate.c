@@ -56,8 +56,8 @@ static void check_answer(const mutate_case *row, strata_status status, const str
     if (!strstr(error->message, path)) fail_msg("%s: no file name in: %s", row->name, error->message);
     if (!strstr(error->message, row->message))
         fail_msg("%s: expected \"%s\" in: %s", row->name, row->message, error->message);
-    if (!strstr(error->message, "expected")) fail_msg("%s: not what was expected in: %s", row->name, error->message);
-    if (!strstr(error->message, "found")) fail_msg("%s: not what was found in: %s", row->name, error->message);
+    if (!strstr(error->message, "expected")) fail_msg("%s: no \"expected\" in: %s", row->name, error->message);
+    if (!strstr(error->message, "found")) fail_msg("%s: no \"found\" in: %s", row->name, error->message);
 }
 
 static void check_case(void **state)

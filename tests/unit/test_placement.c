@@ -340,7 +340,7 @@ static void sizes_are_parsed(void **state)
         assert_int_equal(bytes, good[i].bytes);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (st_profile_parse_size(bad[i], &bytes)) fail_msg("\"%s\" was taken for a size", bad[i]);
+        if (st_profile_parse_size(bad[i], &bytes)) fail_msg("\"%s\" was accepted as a size", bad[i]);
 }
 
 /* ---- the machine ------------------------------------------------------------------------------------------------------ */

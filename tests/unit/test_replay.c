@@ -263,7 +263,7 @@ static void invalid_options_are_refused(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *text = NULL;
         strata_error error;
-        if (strata_replay(excerpt, &rows[i].options, &text, &error) != STRATA_USAGE || text) fail_msg("row %zu was taken", i);
+        if (strata_replay(excerpt, &rows[i].options, &text, &error) != STRATA_USAGE || text) fail_msg("row %zu was accepted", i);
         if (!strstr(error.message, rows[i].words)) fail_msg("row %zu: %s", i, error.message);
     }
     char *text = NULL;

@@ -193,7 +193,7 @@ static void the_target_of_a_copy_is_poisoned_until_it_ends(void **state)
     assert_false(card->event_done(event));
     assert_int_equal(r.block[0], 1); /* the copy has not started: the host has not waited */
     expect(card->event_wait_host(event, 400000, &error), STRATA_DEVICE, &error, "400000");
-    check_seconds("given up after", st_sim_world_seconds(r.world), 0.4);
+    check_seconds("timed out after", st_sim_world_seconds(r.world), 0.4);
     for (int i = 0; i < 100; i++) assert_int_equal(r.block[i], 0xFF);
     assert_true(isnan(*(float *)(void *)r.block));
     memset(r.host, 3, 100); /* the copy reads its source when it ends */
@@ -201,7 +201,7 @@ static void the_target_of_a_copy_is_poisoned_until_it_ends(void **state)
     for (int i = 0; i < 100; i++) assert_int_equal(r.block[i], 3);
     assert_true(card->event_done(event));
     check_seconds("copied", card->event_seconds(event), 1);
-    check_seconds("and handed over", st_sim_world_seconds(r.world), 1.5);
+    check_seconds("with the hand-over", st_sim_world_seconds(r.world), 1.5);
 
     assert_int_equal(card->copy(r.up, ST_COPY_DOWN, r.host + 256, r.block, 50, NULL), STRATA_OK); /* 1 s */
     assert_int_equal(card->copy(r.up, ST_COPY_WITHIN, r.block + 512, r.block, 100, NULL), STRATA_OK); /* 0.2 s */

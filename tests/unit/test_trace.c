@@ -118,7 +118,7 @@ static void errors_name_the_line(void **state)
         strata_error error;
         char line[32];
         snprintf(line, sizeof line, "t.csv: line %u: ", mistakes[i].line);
-        if (parse(mistakes[i].text, &trace, &error) != STRATA_INPUT || trace) fail_msg("mistake %zu was taken", i);
+        if (parse(mistakes[i].text, &trace, &error) != STRATA_INPUT || trace) fail_msg("mistake %zu was accepted", i);
         if (strncmp(error.message, line, strlen(line)) != 0 || !strstr(error.message, mistakes[i].words))
             fail_msg("mistake %zu: expected %s…%s, found %s", i, line, mistakes[i].words, error.message);
     }
