@@ -35,7 +35,7 @@ static float *floats(size_t count)
     return out;
 }
 
-/* --- a row and its neighbours --------------------------------------------------------------------------------------------- */
+/* --- a row and its neighbours ------------------------------------------------------------------------------------- */
 
 typedef struct rig {
     st_op op;
@@ -177,7 +177,7 @@ static void result_is_independent_of_the_thread_count(void **state)
     rig_close(&r);
 }
 
-/* --- products of split floats ----------------------------------------------------------------------------------------------- */
+/* --- products of split floats ------------------------------------------------------------------------------------- */
 
 static void check_gemm(const st_isa_split *split, size_t m, size_t n, size_t k, bool low, bool add)
 {

@@ -18,7 +18,7 @@
 
 enum { BLOCKS_KEPT = 16, SCRATCH_BYTES = 1 << 23, FENCE_BYTES = 256, WORKERS = 2 };
 
-/* --- random numbers --------------------------------------------------------------------------------------------------------- */
+/* --- random numbers ----------------------------------------------------------------------------------------------- */
 
 static uint32_t between(uint32_t low, uint32_t high)
 {
@@ -46,7 +46,7 @@ static uint32_t random_rows(void)
     return rows[random_bits() % (sizeof rows / sizeof *rows)];
 }
 
-/* --- one operation on one device ------------------------------------------------------------------------------------------------ */
+/* --- one operation on one device ---------------------------------------------------------------------------------- */
 
 static st_step *make_step(uint32_t rows, uint32_t position)
 {
@@ -121,7 +121,7 @@ static double distance(const float *a, const float *b, size_t count)
     return sqrt(error / (norm > 0 ? norm : 1));
 }
 
-/* --- what a test found -------------------------------------------------------------------------------------------------------- */
+/* --- what a test found -------------------------------------------------------------------------------------------- */
 
 /* The comparisons of one kind in the running test. */
 typedef struct tally {
@@ -200,7 +200,7 @@ static void compare(const char *cpu, const char *what, st_bound_op *bound, st_st
     compare_with(run_plainly(bound, step), cpu, what, bound, step, error_max, seed);
 }
 
-/* --- weights: rows made of real blocks of the kit ------------------------------------------------------------------------------------ */
+/* --- weights: rows made of real blocks of the kit ----------------------------------------------------------------- */
 
 static st_gguf *kit_rows;
 
@@ -254,7 +254,7 @@ static void round_to_int8(float *x, size_t count)
     }
 }
 
-/* --- the tests ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the tests ---------------------------------------------------------------------------------------------------- */
 
 typedef struct level_case {
     const char *cpu;
@@ -403,7 +403,7 @@ static void experts(void **state)
     conclude();
 }
 
-/* --- a row's result is the same bits whichever rows share its batch -------------------------------------------------------------------- */
+/* --- a row's result is the same bits whichever rows share its batch ----------------------------------------------- */
 
 /* `rows` random rows, some elements far larger than others, with `row` at `place`. */
 static float *neighbours_of(const float *row, size_t width, uint32_t place, uint32_t rows)

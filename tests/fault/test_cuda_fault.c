@@ -8,7 +8,7 @@
 #include "plugin/fake.h"
 #include "support/golden.h"
 
-/* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------- */
+/* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------ */
 
 enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096 };
 
@@ -165,7 +165,7 @@ static void invalid_calls_are_errors(void **state)
     assert_int_equal(fake.allocated, 0);
 }
 
-/* --- a model on it: kernels are left out, so that its logits mean nothing, but every call is made --------------------- */
+/* --- a model on it: kernels are left out, so that its logits mean nothing, but every call is made ----------------- */
 
 static strata_status open_fake(const st_device_options *options, st_device **out, strata_error *error)
 {

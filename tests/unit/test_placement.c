@@ -87,7 +87,7 @@ static void refuse(strata_placement given, const char *text)
 #define PLACEMENT(...) ((strata_placement){.vram_margin_bytes = UINT64_MAX, .ram_margin_bytes = UINT64_MAX, \
                                            .overhead_bytes = UINT64_MAX, .layers = -2, .expert_slots = -1, __VA_ARGS__})
 
-/* ---- devices ------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 static void the_default_is_this_host(void **state)
 {
@@ -173,7 +173,7 @@ static void invalid_devices_are_refused(void **state)
     refuse(PLACEMENT(.profile = ""), "expected one of");
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static void options_reach_the_planner(void **state)
 {
@@ -217,7 +217,7 @@ static void invalid_options_are_refused(void **state)
     refuse_options(&(strata_engine_options){.kv_type = "q4_0"}, "options.kv_type: expected f32, f16, bf16 or q8_0, found q4_0");
 }
 
-/* ---- profiles in files ----------------------------------------------------------------------------------------------- */
+/* ---- profiles in files ------------------------------------------------------------------------------------------- */
 
 static void a_profile_with_every_field(void **state)
 {
@@ -343,7 +343,7 @@ static void sizes_are_parsed(void **state)
         if (st_profile_parse_size(bad[i], &bytes)) fail_msg("\"%s\" was accepted as a size", bad[i]);
 }
 
-/* ---- the machine ------------------------------------------------------------------------------------------------------ */
+/* ---- the machine ------------------------------------------------------------------------------------------------- */
 
 static void memory_and_cpu_name_are_read_from_proc(void **state)
 {
@@ -524,7 +524,7 @@ static void the_stored_measurement_is_used(void **state)
     st_free(path);
 }
 
-/* ---- the n-th allocation or file call fails ---------------------------------------------------------------------------- */
+/* ---- the n-th allocation or file call fails ---------------------------------------------------------------------- */
 
 static strata_status try_plan(const strata_model *model, char **json, strata_error *error)
 {

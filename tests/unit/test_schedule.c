@@ -403,7 +403,7 @@ static void every_wait_is_needed(void **state)
                 if (copy[k].wait == ST_NO_STAGE) continue;
                 kinds[copy[copy[k].wait].device]++;
                 copy[k].wait = ST_NO_STAGE;
-                if (body_runs_right(&of, &without)) fail_msg("%s, map %u: the wait of stage %u is not needed", families[f], i, k);
+                if (body_runs_right(&of, &without)) fail_msg("%s, map %u: stage %u waits for nothing", families[f], i, k);
                 copy[k].wait = of.body.stages[k].wait;
             }
             st_arena_free(&arena);
