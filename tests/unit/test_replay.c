@@ -183,7 +183,7 @@ static double hit_rate(const st_trace *trace, const char *policy, uint32_t slots
     return 100.0 * (double)r.hits / (double)(r.hits + r.misses);
 }
 
-/* Published hit rates on the recording of Qwen3-30B-A3B, and those that the default must reach. */
+/* Published hit rates on the recording of Qwen3-30B-A3B, and the rates that the default must reach. */
 static void hit_rates_on_the_qwen_trace(void **state)
 {
     (void)state;

@@ -124,7 +124,7 @@ static block_state block_in(const st_cpu_call *call, uint32_t worker, const shap
     return b;
 }
 
-/* Query i of the block is row i / shared and query head i % shared of those that read the KV head. */
+/* Query i of the block is row i / shared and the (i % shared)-th of the query heads that read the KV head. */
 static void gather_queries(const st_cpu_call *call, const shape *s, size_t first_row, size_t kv_head, block_state *b)
 {
     memset(b->sums, 0, b->queries * b->stride * sizeof *b->sums);
