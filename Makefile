@@ -38,6 +38,7 @@ CC_fuzz    := clang
 
 LIB_SOURCES := $(sort $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
 CUDA_HOST := src/backend/cuda/device.c src/backend/cuda/queue.c src/backend/cuda/segment.c
+FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
 SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
 TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/conform/*.c tests/fault/*.c))
@@ -89,8 +90,8 @@ $(BUILD)/$(1)/tests/%: $(BUILD)/$(1)/tests/%.o $$(SUPPORT_SOURCES:%.c=$(BUILD)/$
 $(BUILD)/$(1)/bench/%: $(BUILD)/$(1)/bench/%.o $(BUILD)/$(1)/libstrata.a
 	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
 # The host part of a plugin on a fake of what is below it.
-$(BUILD)/$(1)/tests/fault/test_cuda_fault: $$(CUDA_HOST:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/tests/plugin/fake.o
--include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CUDA_HOST) tests/plugin/fake.c $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
+$(BUILD)/$(1)/tests/fault/test_cuda_fault: $$(CUDA_HOST:%.c=$(BUILD)/$(1)/%.o) $$(FAKE_SOURCES:%.c=$(BUILD)/$(1)/%.o)
+-include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CUDA_HOST) $$(FAKE_SOURCES) $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
 endef
 $(eval $(call config_rules,release,))
 $(eval $(call config_rules,asan,))
@@ -121,19 +122,32 @@ NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. -Isrc -Werror all-warnings -Xcompiler
 CUDA_SOURCES := $(CUDA_HOST) src/backend/cuda/api.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
     src/base/fault.c src/base/utf8.c
 CUDA_KERNELS := $(sort $(wildcard src/backend/cuda/*.cu))
-CUDA_OBJECTS := $(CUDA_SOURCES:%.c=$(BUILD)/cuda/%.o) $(CUDA_KERNELS:%=$(BUILD)/cuda/%.o)
+# For the tests on a GPU, build/cuda80 has a plugin with the code path of 8.0, compiled for the same GPUs (the kernels see
+# __CUDA_ARCH__ 800), and build/cuda/tests/test_cuda_fault has the plugin's host part on the real CUDA runtime.
+CUDA80_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_80,code=sm_$(a))
 
-$(BUILD)/cuda/%.o: %.c | $(BUILD)/.deps-build
+# $(1): folder of the objects; $(2): the plugin; $(3): the variable with the architectures
+define cuda_rules
+$(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build
+	@mkdir -p $$(@D)
+	@echo "  gcc $$< ($(1))"
+	@gcc $$(CFLAGS_COMMON) $$(CFLAGS_release) -fPIC -fvisibility=hidden -isystem $$(CUDA_INCLUDE) -c $$< -o $$@
+$(BUILD)/$(1)/%.cu.o: %.cu | $(BUILD)/.deps-build
+	@mkdir -p $$(@D)
+	@echo "  nvcc $$< ($(1))"
+	@$$(NVCC) $$(NVCC_FLAGS) $$($(3)) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@
+$(BUILD)/$(2): $$(CUDA_SOURCES:%.c=$(BUILD)/$(1)/%.o) $$(CUDA_KERNELS:%=$(BUILD)/$(1)/%.o)
+	@$$(NVCC) -shared -cudart static $$($(3)) $$^ -Xlinker -s,-z,defs,--exclude-libs,ALL -o $$@
+-include $$(patsubst %,$(BUILD)/$(1)/%.d,$$(CUDA_SOURCES:%.c=%) $$(CUDA_KERNELS))
+endef
+$(eval $(call cuda_rules,cuda,libstrata-cuda.so,CUDA_GENCODE))
+$(eval $(call cuda_rules,cuda80,cuda80/libstrata-cuda.so,CUDA80_GENCODE))
+
+$(BUILD)/cuda/tests/test_cuda_fault: $(BUILD)/release/tests/fault/test_cuda_fault.o $(FAKE_SOURCES:%.c=$(BUILD)/release/%.o) \
+    $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_HOST) src/backend/cuda/api.c) $(CUDA_KERNELS:%=$(BUILD)/cuda/%.o) \
+    $(SUPPORT_SOURCES:%.c=$(BUILD)/release/%.o) $(BUILD)/release/libstrata.a
 	@mkdir -p $(@D)
-	@echo "  gcc $< (cuda)"
-	@gcc $(CFLAGS_COMMON) $(CFLAGS_release) -fPIC -fvisibility=hidden -isystem $(CUDA_INCLUDE) -c $< -o $@
-$(BUILD)/cuda/%.cu.o: %.cu | $(BUILD)/.deps-build
-	@mkdir -p $(@D)
-	@echo "  nvcc $<"
-	@$(NVCC) $(NVCC_FLAGS) $(CUDA_GENCODE) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
-$(BUILD)/libstrata-cuda.so: $(CUDA_OBJECTS)
-	@$(NVCC) -shared -cudart static $(CUDA_GENCODE) $^ -Xlinker -s,-z,defs,--exclude-libs,ALL -o $@
--include $(CUDA_OBJECTS:.o=.d)
+	@$(NVCC) -cudart static $(CUDA_GENCODE) -Xlinker -Bstatic,-lstdc++,-Bdynamic $^ $(LIBS) -lcmocka -o $@
 
 ## cuda: build the CUDA plugin, build/libstrata-cuda.so (needs nvcc; CUDA_ARCHS=all for every supported GPU)
 cuda:

@@ -1,14 +1,53 @@
-/* The CUDA backend's host part on a fake of its table of functions (plugin/fake.h). The n-th call fails, for every n: a
- * typed error, no leak, and the next run works. After a sticky error the device is lost, and every call fails. The same
- * for a model: in load, prompt, decoding and uploads of experts. */
+/* The CUDA backend's host part on a table of functions whose n-th call fails (plugin/failing.h), for every n: a typed error,
+ * nothing leaked, and the next run works. After a sticky error the device is lost and stays lost. The same for a model: in
+ * load, prompt, decoding and uploads of experts. The table below is the fake, or the real one where it is linked in
+ * (`bench/gpu fault`): then a sample of n fails. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "base/alloc.h"
+#include "plugin/failing.h"
 #include "plugin/fake.h"
 #include "support/golden.h"
 
-/* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------ */
+enum { SAMPLE = 60 }; /* calls of a run that fail in turn on a real GPU */
+
+__attribute__((weak)) const st_cuda_api *st_cuda_api_real(void);
+
+static bool is_real(void)
+{
+    return st_cuda_api_real != NULL;
+}
+
+static const st_cuda_api *table_below(void)
+{
+    return is_real() ? st_cuda_api_real() : st_cuda_fake();
+}
+
+static const st_cuda_api *table(void)
+{
+    return st_cuda_failing(table_below());
+}
+
+static void fail_at(uint64_t nth, st_cuda_result with, bool sticky)
+{
+    failing = (struct st_cuda_failing_state){.fail_at = nth, .with = with, .sticky = sticky};
+}
+
+/* From one failing call to the next. */
+static uint64_t stride(uint64_t calls)
+{
+    return is_real() ? calls / SAMPLE + 1 : kit_is_slow() ? 7 : 1;
+}
+
+static size_t free_bytes(void)
+{
+    size_t available, total;
+    assert_int_equal(table_below()->memory(&available, &total), ST_CUDA_OK);
+    return available;
+}
+
+/* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------- */
 
 enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096 };
 
@@ -49,10 +88,9 @@ static strata_status run_all(rig *r, strata_error *error)
 {
     const st_backend *b = &st_cuda_backend;
     static const st_step step = {.count = 1, .batch_max = 1};
-    uint64_t counter = 0;
-    bool pinned;
+    bool pinned = false;
     double back;
-    strata_status status = st_cuda_open(st_cuda_fake(), &(st_device_options){0}, &r->device, error);
+    strata_status status = st_cuda_open(table(), &(st_device_options){0}, &r->device, error);
     if (status == STRATA_OK) status = b->queue_new(r->device, ST_QUEUE_COMPUTE, &r->queue, error);
     if (status == STRATA_OK) status = b->event_new(r->device, &r->event, error);
     if (status == STRATA_OK) status = b->alloc(r->device, BYTES, &r->block, error);
@@ -62,26 +100,23 @@ static strata_status run_all(rig *r, strata_error *error)
     if (status == STRATA_OK) status = b->zero(r->queue, r->block, sizeof(double), error);
     if (status == STRATA_OK) status = prepare(r, &step, error);
     if (status == STRATA_OK) status = b->launch(r->segment, r->queue, error);
-    if (status == STRATA_OK) status = b->signal(r->queue, &counter, 3, error);
-    if (status == STRATA_OK) status = b->wait(r->queue, &counter, 3, 1000, error);
+    if (status == STRATA_OK && pinned) status = b->signal(r->queue, r->host, 3, error);
+    if (status == STRATA_OK && pinned) status = b->wait(r->queue, r->host, 3, 1000000, error);
     if (status == STRATA_OK) status = b->copy(r->queue, ST_COPY_DOWN, &back, r->block, sizeof back, error);
     if (status == STRATA_OK) status = b->event_record(r->event, r->queue, error);
     if (status == STRATA_OK) status = b->event_wait_queue(r->event, r->queue, error);
     if (status == STRATA_OK) status = b->event_wait_host(r->event, 1000000, error);
-    if (status == STRATA_OK) assert_true(back == 0 && fake.launched == 1);
+    if (status == STRATA_OK) assert_true(back == 0 && failing.launched == 1);
     return status;
 }
 
-static strata_status try(uint64_t fail_at, st_cuda_result with, bool sticky, strata_error *error)
+static strata_status try(uint64_t nth, st_cuda_result with, bool sticky, strata_error *error)
 {
     rig r = {0};
-    memset(&fake, 0, sizeof fake);
-    fake.fail_at = fail_at;
-    fake.with = with;
-    fake.sticky = sticky;
+    fail_at(nth, with, sticky);
     strata_status status = run_all(&r, error);
     rig_close(&r);
-    assert_int_equal(fake.allocated, 0);
+    assert_int_equal(failing.allocated, 0);
     return status;
 }
 
@@ -92,7 +127,9 @@ static void every_failed_call_is_reported(void **state)
         {ST_CUDA_FAILED, false, STRATA_DEVICE}, {ST_CUDA_MEMORY, false, STRATA_MEMORY}, {ST_CUDA_LOST, true, STRATA_DEVICE_LOST}};
     strata_error error;
     assert_int_equal(try(0, ST_CUDA_OK, false, &error), STRATA_OK);
-    uint64_t calls = fake.calls;
+    uint64_t calls = failing.calls;
+    st_cuda_facts facts;
+    assert_int_equal(table_below()->facts(0, &facts), ST_CUDA_OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint64_t failed = 0;
         for (uint64_t n = 1; n <= calls; n++) {
@@ -101,7 +138,7 @@ static void every_failed_call_is_reported(void **state)
             if (status == STRATA_OK) continue;
             failed++;
             if (n > 1 || rows[i].with == ST_CUDA_LOST) assert_int_equal(status, rows[i].status);
-            assert_non_null(strstr(error.message, n == 1 ? "GPU" : "fake GPU"));
+            assert_non_null(strstr(error.message, n == 1 ? "GPU" : facts.name));
         }
         assert_true(failed > 15);
         assert_int_equal(try(0, ST_CUDA_OK, false, &error), STRATA_OK);
@@ -115,20 +152,20 @@ static void a_lost_device_stays_lost(void **state)
     const st_backend *b = &st_cuda_backend;
     strata_error error;
     rig r = {0};
-    memset(&fake, 0, sizeof fake);
+    fail_at(0, ST_CUDA_OK, false);
     assert_int_equal(run_all(&r, &error), STRATA_OK);
-    fake.fail_at = fake.calls + 2;
-    fake.with = ST_CUDA_LOST;
+    failing.fail_at = failing.calls + 2;
+    failing.with = ST_CUDA_LOST;
     assert_int_equal(b->launch(r.segment, r.queue, &error), STRATA_DEVICE_LOST);
-    uint64_t calls = fake.calls;
+    uint64_t calls = failing.calls;
     assert_int_equal(b->launch(r.segment, r.queue, &error), STRATA_DEVICE_LOST);
     assert_int_equal(b->event_wait_host(r.event, 0, &error), STRATA_DEVICE_LOST);
     assert_non_null(strstr(error.message, "no longer usable"));
     assert_int_equal(b->copy(r.queue, ST_COPY_UP, r.block, r.host, 1, &error), STRATA_DEVICE_LOST);
     assert_false(b->event_done(r.event));
-    assert_int_equal(fake.calls, calls);
+    assert_int_equal(failing.calls, calls);
     rig_close(&r);
-    assert_int_equal(fake.allocated, 0);
+    assert_int_equal(failing.allocated, 0);
 }
 
 static void invalid_calls_are_errors(void **state)
@@ -137,16 +174,15 @@ static void invalid_calls_are_errors(void **state)
     const st_backend *b = &st_cuda_backend;
     strata_error error;
     st_device *device = NULL;
-    memset(&fake, 0, sizeof fake);
-    assert_int_equal(st_cuda_open(st_cuda_fake(), &(st_device_options){.index = 3}, &device, &error), STRATA_DEVICE);
-    assert_non_null(strstr(error.message, "CUDA GPU 3 not found"));
+    fail_at(0, ST_CUDA_OK, false);
+    assert_int_equal(st_cuda_open(table(), &(st_device_options){.index = 99}, &device, &error), STRATA_DEVICE);
+    assert_non_null(strstr(error.message, "CUDA GPU 99 not found"));
     rig r = {0};
     assert_int_equal(run_all(&r, &error), STRATA_OK);
     st_event *event = NULL;
-    uint64_t counter = 0;
     assert_int_equal(b->event_new(r.device, &event, &error), STRATA_OK);
     assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* no queue has recorded it */
-    assert_int_equal(b->wait(r.queue, &counter, 1, 10, &error), STRATA_OK);
+    assert_int_equal(b->wait(r.queue, r.host, 4, 10, &error), STRATA_OK);
     assert_int_equal(b->event_record(event, r.queue, &error), STRATA_OK);
     assert_int_equal(b->event_wait_host(event, 0, &error), STRATA_DEVICE); /* the counter was never signalled */
     assert_non_null(strstr(error.message, "counter"));
@@ -162,21 +198,21 @@ static void invalid_calls_are_errors(void **state)
     source.host_step = NULL;
     assert_int_equal(b->prepare(r.device, &source, &segment, &error), STRATA_USAGE);
     rig_close(&r);
-    assert_int_equal(fake.allocated, 0);
+    assert_int_equal(failing.allocated, 0);
 }
 
-/* --- a model on it: kernels are left out, so that its logits mean nothing, but every call is made ----------------- */
+/* --- a model on it: without kernels its logits mean nothing, but every call is made ----------------------------------- */
 
-static strata_status open_fake(const st_device_options *options, st_device **out, strata_error *error)
+static strata_status open_failing(const st_device_options *options, st_device **out, strata_error *error)
 {
-    return st_cuda_open(st_cuda_fake(), options, out, error);
+    return st_cuda_open(table(), options, out, error);
 }
 
-static const st_backend *fake_backend(void)
+static const st_backend *failing_backend(void)
 {
     static st_backend backend;
     backend = st_cuda_backend;
-    backend.open = open_fake;
+    backend.open = open_failing;
     return &backend;
 }
 
@@ -211,19 +247,16 @@ static strata_status try_model(const golden *g, const golden_options *options, u
 {
     golden_run r;
     strata_error error = {0};
-    memset(&fake, 0, sizeof fake);
-    fake.fail_at = nth;
-    fake.with = with;
-    fake.sticky = sticky;
+    fail_at(nth, with, sticky);
     strata_status status = golden_run_try(&r, g, options, &error);
     if (status == STRATA_OK) {
         status = run_model(&r, &error);
-        *calls = fake.calls;
+        *calls = failing.calls;
         if (status != STRATA_OK) check_next(&r, sticky, nth);
         golden_run_close(&r);
     }
     if (status != STRATA_OK) assert_true(error.status == status && error.message[0] != '\0');
-    if (fake.allocated != 0) fail_msg("call %u failed, and %d objects are left", (unsigned)nth, (int)fake.allocated);
+    if (failing.allocated != 0) fail_msg("call %u failed, and %d objects are left", (unsigned)nth, (int)failing.allocated);
     return status;
 }
 
@@ -234,20 +267,24 @@ static void a_model(const char *name, const st_plan_options *placed, uint64_t fa
     golden g;
     assert_true(golden_open(&g, name));
     golden_options options = {.kv_type = ST_TYPE_F32, .batch = 8, .threads = 1, .cpu = "ref", .placed = placed,
-                              .backend = fake_backend()};
+                              .backend = failing_backend()};
     uint64_t calls = 0, ignored;
     assert_int_equal(try_model(&g, &options, 0, ST_CUDA_OK, false, &calls), STRATA_OK);
+    size_t before = free_bytes();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint64_t failed = 0;
-        for (uint64_t nth = 1; nth <= calls; nth += kit_is_slow() ? 7 : 1) {
+        for (uint64_t nth = 1; nth <= calls; nth += stride(calls)) {
             strata_status status = try_model(&g, &options, nth, rows[i].with, rows[i].sticky, &ignored);
             /* failed uploads are dropped, memory that cannot be pinned is pageable, and errors of calls that free are ignored */
             if (status == STRATA_OK) continue;
             failed++;
             if (nth > 1 && status != rows[i].status) fail_msg("%s, call %u: status %d", name, (unsigned)nth, (int)status);
         }
-        assert_true(failed * (kit_is_slow() ? 7 : 1) >= failures_min);
+        print_message("# %s: %u of %u calls fail with %d, %u of them end a run\n", name,
+                      (unsigned)((calls - 1) / stride(calls) + 1), (unsigned)calls, (int)rows[i].with, (unsigned)failed);
+        assert_true(failed * stride(calls) >= failures_min);
     }
+    if (free_bytes() != before) fail_msg("%s: %zd bytes of the GPU are lost", name, (ssize_t)(before - free_bytes()));
     golden_close(&g);
 }
 
@@ -269,7 +306,7 @@ static void a_model_with_experts_in_slots(void **state)
     a_model("qwen3moe", &placed, 200);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_failed_call_is_reported),
@@ -278,5 +315,5 @@ int main(void)
         cmocka_unit_test(a_lost_device_stays_lost),
         cmocka_unit_test(invalid_calls_are_errors),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return kit_run("cuda_fault", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }

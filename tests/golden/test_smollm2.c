@@ -1,6 +1,7 @@
 /* A real model, SmolLM2-135M-Instruct, against float32 on its dequantised weights: the probability of each next
  * token, and greedy answers. Needs the default model in the cache (tools/fetch-model) and is skipped without it. A
- * short part of the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the fastest. */
+ * short part of the check is run; STRATA_TEST_WHOLE=1 runs all of it, on the reference kernels and on the fastest.
+ * With STRATA_TEST_BACKEND all of it runs on that backend (support/mirror.h). */
 #include "support/kit.h"
 
 #include <jansson.h>
@@ -11,8 +12,21 @@
 #include <unistd.h>
 
 #include "strata.h"
+#include "support/mirror.h"
 
 enum { IDS_MAX = 2048, CHUNK = 512, ANSWER = 48 };
+
+/* What runs the model, and how far it may be from float32: relative error of the perplexity, root mean square of the
+ * errors of log probabilities, and the margin below which another greedy token is excused. The fast kernels quantise
+ * activations. Over so short a text the random error of the perplexity is ±0.1 %; the error of single log probabilities
+ * is the stricter check. */
+typedef struct kernels {
+    const char *name, *cpu;
+    double perplexity_max, spread_max, margin_max;
+} kernels;
+
+static kernels reference = {"reference", "ref", 1e-4, 1e-4, 1e-2}, fastest = {"best kernels", NULL, 2e-3, 0.05, 0.5},
+               backend = {"backend", NULL, 1e-3, 0.05, 0.1};
 
 static const char no_model[] = "the default model is not in the cache (tools/fetch-model downloads it)";
 
@@ -54,11 +68,18 @@ static int tear_down(void **state)
     return 0;
 }
 
-static strata_engine *open_engine(const char *cpu)
+static strata_engine *open_engine(const kernels *k)
 {
     strata_engine *engine = NULL;
     strata_error error;
-    strata_engine_options options = {.cpu = cpu, .context = 1024, .kv_type = "f32"};
+    strata_placement placement = STRATA_PLACEMENT_DEFAULT;
+    strata_engine_options options = {.cpu = k->cpu, .context = 1024, .kv_type = "f32", .placement = &placement};
+    placement.device = "cpu";
+    if (k == &backend) {
+        placement.device = mirror_name();
+        placement.layers = -1;
+        placement.vram_bytes = (uint64_t)4 << 30;
+    }
     if (strata_engine_new(model, &options, &engine, &error) != STRATA_OK) fail_msg("%s", error.message);
     return engine;
 }
@@ -104,14 +125,14 @@ static bool score_row(void *context, size_t row, const float *logits, size_t voc
 }
 
 /* Scores the first `count` tokens of the text, in chunks from an empty context. */
-static scores score(const char *cpu, size_t count)
+static scores score(const kernels *k, size_t count)
 {
     strata_token ids[IDS_MAX];
     strata_session *session = NULL;
     strata_error error;
     size_t all = read_ids(json_object_get(expected, "tokens"), ids);
     assert_true(count <= all);
-    strata_engine *engine = open_engine(cpu);
+    strata_engine *engine = open_engine(k);
     assert_int_equal(strata_session_new(engine, &session, NULL), STRATA_OK);
     scores s = {.logprobs = json_object_get(expected, "next_logprob")};
     for (s.first = 0; s.first < count; s.first += CHUNK) {
@@ -135,7 +156,7 @@ static void next_token_probabilities_match(void **state)
     (void)state;
     if (!model) kit_skip(no_model);
     size_t tokens = kit_is_slow() ? 8 : 64;
-    scores s = score("ref", tokens);
+    scores s = score(&reference, tokens);
     assert_int_equal(s.scored, tokens - 1);
     double found = perplexity(s.sum, s.scored), wanted = perplexity(s.expected_sum, s.scored);
     if (!(s.worst <= 2e-3)) fail_msg("a log chance is off by %g", s.worst);
@@ -144,20 +165,16 @@ static void next_token_probabilities_match(void **state)
 
 static void whole_text_probabilities_match(void **state)
 {
-    const char *cpu = *state;
+    const kernels *k = *state;
     if (!model) kit_skip(no_model);
-    if (!is_whole()) kit_skip("STRATA_TEST_WHOLE=1 runs it");
-    scores s = score(cpu, json_array_size(json_object_get(expected, "tokens")));
+    scores s = score(k, json_array_size(json_object_get(expected, "tokens")));
     double found = perplexity(s.sum, s.scored), wanted = json_real_value(json_object_get(expected, "perplexity"));
     double spread = sqrt(s.squares / (double)s.scored);
     fprintf(stderr, "# %s: perplexity %.4f, expected %.4f (%+.4f %%), log-probability error %.2g, worst %.2g\n",
-            cpu ? cpu : "the best kernels", found, wanted, 100 * (found / wanted - 1), spread, s.worst);
+            k->name, found, wanted, 100 * (found / wanted - 1), spread, s.worst);
     assert_int_equal(s.scored, (size_t)json_integer_value(json_object_get(expected, "scored")));
-    /* The fast kernels quantise activations. Over so short a text the random error of the perplexity is ±0.1 %; the
-     * error of single log probabilities is the stricter check. */
-    double allowed = cpu ? 1e-4 : 2e-3;
-    if (!(spread <= (cpu ? 1e-4 : 0.05))) fail_msg("log probabilities are off by %g", spread);
-    if (!(fabs(found / wanted - 1) <= allowed)) fail_msg("perplexity %.4f, expected %.4f", found, wanted);
+    if (!(spread <= k->spread_max)) fail_msg("log probabilities are off by %g", spread);
+    if (!(fabs(found / wanted - 1) <= k->perplexity_max)) fail_msg("perplexity %.4f, expected %.4f", found, wanted);
 }
 
 /* ---- greedy answers ---------------------------------------------------------------------------------------------- */
@@ -187,31 +204,28 @@ static void follow(strata_session *session, const json_t *chat, size_t limit, do
     }
 }
 
-static void follow_chats(const char *cpu, size_t count, size_t limit)
+static void follow_chats(const kernels *k, size_t count, size_t limit)
 {
-    strata_engine *engine = open_engine(cpu);
+    strata_engine *engine = open_engine(k);
     strata_session *session = NULL;
     assert_int_equal(strata_session_new(engine, &session, NULL), STRATA_OK);
     const json_t *chats = json_object_get(expected, "chats");
     assert_int_equal(json_array_size(chats), 5);
-    for (size_t i = 0; i < count; i++) follow(session, json_array_get(chats, i), limit, cpu ? 1e-2 : 0.5);
+    for (size_t i = 0; i < count; i++) follow(session, json_array_get(chats, i), limit, k->margin_max);
     strata_session_free(session);
     strata_engine_free(engine);
 }
 
 static void greedy_chat_matches(void **state)
 {
-    const char *cpu = *state;
     if (!model) kit_skip(no_model);
-    follow_chats(cpu, 1, ANSWER);
+    follow_chats(*state, 1, ANSWER);
 }
 
 static void all_greedy_chats_match(void **state)
 {
-    const char *cpu = *state;
     if (!model) kit_skip(no_model);
-    if (!is_whole()) kit_skip("STRATA_TEST_WHOLE=1 runs it");
-    follow_chats(cpu, 5, IDS_MAX);
+    follow_chats(*state, 5, IDS_MAX);
 }
 
 /* The model's template and tokenizer produce the expected ids of each conversation. */
@@ -242,21 +256,25 @@ static void chat_prompts_match(void **state)
     strata_template_free(chat_template);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    static char reference[] = "ref";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(next_token_probabilities_match),
         cmocka_unit_test(chat_prompts_match),
-        {.name = "a chat, best kernels", .test_func = greedy_chat_matches},
-        {.name = "a chat, reference", .test_func = greedy_chat_matches, .initial_state = reference},
-        {.name = "the whole text, reference", .test_func = whole_text_probabilities_match, .initial_state = reference},
-        {.name = "the whole text, best kernels", .test_func = whole_text_probabilities_match},
-        {.name = "all chats, reference", .test_func = all_greedy_chats_match, .initial_state = reference},
-        {.name = "all chats, best kernels", .test_func = all_greedy_chats_match},
+        {.name = "a chat, best kernels", .test_func = greedy_chat_matches, .initial_state = &fastest},
+        {.name = "a chat, reference", .test_func = greedy_chat_matches, .initial_state = &reference},
+        {.name = "the whole text, reference", .test_func = whole_text_probabilities_match, .initial_state = &reference},
+        {.name = "the whole text, best kernels", .test_func = whole_text_probabilities_match, .initial_state = &fastest},
+        {.name = "all chats, reference", .test_func = all_greedy_chats_match, .initial_state = &reference},
+        {.name = "all chats, best kernels", .test_func = all_greedy_chats_match, .initial_state = &fastest},
     };
+    const struct CMUnitTest there[] = {
+        {.name = "the whole text", .test_func = whole_text_probabilities_match, .initial_state = &backend},
+        {.name = "all chats", .test_func = all_greedy_chats_match, .initial_state = &backend},
+    };
+    if (mirror_name()) return kit_run("smollm2", there, sizeof there / sizeof *there, set_up, tear_down, argc, argv);
     /* The whole check runs only on request and is otherwise not counted as skipped. The chat on the reference does not
      * run when tests are slow: next_token_probabilities_match runs the same operations. */
     size_t count = is_whole() ? 8 : kit_is_slow() ? 3 : 4;
-    return _cmocka_run_group_tests("smollm2", tests, count, set_up, tear_down);
+    return kit_run("smollm2", tests, count, set_up, tear_down, argc, argv);
 }

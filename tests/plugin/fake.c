@@ -8,78 +8,63 @@
 
 enum { TOTAL_MIB = 16384, CONTEXT_MIB = 500, BLOCKS_MAX = 16, PROBE_BYTES = 256 << 20 };
 
-struct st_cuda_fake_state fake;
-
 static struct { void *memory; size_t bytes; } blocks[BLOCKS_MAX]; /* of device memory */
-
-static st_cuda_result call(void)
-{
-    fake.calls++;
-    bool fails = fake.fail_at && (fake.sticky ? fake.calls >= fake.fail_at : fake.calls == fake.fail_at);
-    return fails ? fake.with : ST_CUDA_OK;
-}
+static size_t used_bytes;  /* their sum */
+static size_t taken_bytes; /* of device memory, by other processes */
+static uint64_t launched;
 
 static st_cuda_result fake_new(void **out, size_t bytes)
 {
-    st_cuda_result result = call();
-    if (result != ST_CUDA_OK) return result;
     *out = st_alloc_aligned(bytes ? bytes : 1, ST_CUDA_ALIGNMENT);
-    if (!*out) return ST_CUDA_MEMORY;
-    fake.allocated++;
-    return ST_CUDA_OK;
+    return *out ? ST_CUDA_OK : ST_CUDA_MEMORY;
 }
 
-/* What is freed is gone even if the call fails: the context is. */
 static st_cuda_result fake_free(void *memory)
 {
-    fake.allocated--;
     st_free(memory);
-    return call();
+    return ST_CUDA_OK;
 }
 
 static const char *fake_reason(void)
 {
-    return "the test says so";
+    return "the fake says so";
 }
 
 static st_cuda_result fake_facts(int index, st_cuda_facts *out)
 {
     *out = (st_cuda_facts){.name = "fake GPU", .major = 9, .processors = 1};
-    return index == 0 ? call() : ST_CUDA_NONE;
+    return index == 0 ? ST_CUDA_OK : ST_CUDA_NONE;
 }
 
 static st_cuda_result fake_use(int index)
 {
     (void)index;
-    return call();
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_load(void)
 {
-    return call();
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_pin(const void *memory, size_t bytes)
 {
     (void)memory;
     (void)bytes;
-    st_cuda_result result = call();
-    if (result == ST_CUDA_OK) fake.allocated++;
-    return result;
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_unpin(const void *memory)
 {
     (void)memory;
-    fake.allocated--;
-    return call();
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_memory(size_t *free_bytes, size_t *total_bytes)
 {
     *total_bytes = (size_t)TOTAL_MIB << 20;
-    *free_bytes = *total_bytes - ((size_t)CONTEXT_MIB << 20) - fake.used_bytes - fake.taken_bytes;
-    return call();
+    *free_bytes = *total_bytes - ((size_t)CONTEXT_MIB << 20) - used_bytes - taken_bytes;
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_alloc(void **out, size_t bytes)
@@ -87,7 +72,7 @@ static st_cuda_result fake_alloc(void **out, size_t bytes)
     size_t i = 0;
     while (i < BLOCKS_MAX && blocks[i].memory) i++;
     const char *others = getenv("STRATA_FAKE_TAKEN_MIB"); /* taken by another process since the plan was made */
-    if (others && bytes != PROBE_BYTES && fake.taken_bytes == 0) fake.taken_bytes = (size_t)atoi(others) << 20;
+    if (others && bytes != PROBE_BYTES && taken_bytes == 0) taken_bytes = (size_t)atoi(others) << 20;
     size_t free_bytes, total_bytes;
     fake_memory(&free_bytes, &total_bytes);
     st_cuda_result result = i < BLOCKS_MAX && bytes <= free_bytes ? fake_new(out, bytes) : ST_CUDA_MEMORY;
@@ -95,7 +80,7 @@ static st_cuda_result fake_alloc(void **out, size_t bytes)
     memset(*out, 0, bytes);
     blocks[i].memory = *out;
     blocks[i].bytes = bytes;
-    fake.used_bytes += bytes;
+    used_bytes += bytes;
     return ST_CUDA_OK;
 }
 
@@ -103,7 +88,7 @@ static st_cuda_result fake_release(void *memory)
 {
     for (size_t i = 0; i < BLOCKS_MAX; i++) {
         if (!memory || blocks[i].memory != memory) continue;
-        fake.used_bytes -= blocks[i].bytes;
+        used_bytes -= blocks[i].bytes;
         blocks[i].memory = NULL;
     }
     return fake_free(memory);
@@ -113,17 +98,15 @@ static st_cuda_result fake_copy(void *to, const void *from, size_t bytes, st_cop
 {
     (void)kind;
     (void)stream;
-    st_cuda_result result = call();
-    if (result == ST_CUDA_OK) memcpy(to, from, bytes);
-    return result;
+    memcpy(to, from, bytes);
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_zero(void *memory, size_t bytes, void *stream)
 {
     (void)stream;
-    st_cuda_result result = call();
-    if (result == ST_CUDA_OK) memset(memory, 0, bytes);
-    return result;
+    memset(memory, 0, bytes);
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_object(void **out)
@@ -134,14 +117,14 @@ static st_cuda_result fake_object(void **out)
 static st_cuda_result fake_sync(void *stream)
 {
     (void)stream;
-    return call();
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_pair(void *a, void *b)
 {
     (void)a;
     (void)b;
-    return call();
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_elapsed(void *from, void *to, double *seconds)
@@ -153,9 +136,8 @@ static st_cuda_result fake_elapsed(void *from, void *to, double *seconds)
 static st_cuda_result fake_set(uint64_t *counter, uint64_t value, void *stream)
 {
     (void)stream;
-    st_cuda_result result = call();
-    if (result == ST_CUDA_OK) *counter = value;
-    return result;
+    *counter = value;
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out, void *stream)
@@ -163,7 +145,7 @@ static st_cuda_result fake_wait(const uint64_t *counter, uint64_t value, uint64_
     (void)limit_us;
     (void)stream;
     if (*counter < value) *timed_out = 1;
-    return call();
+    return ST_CUDA_OK;
 }
 
 /* The host reads what a router chooses: some experts, others each time. */
@@ -172,17 +154,16 @@ static void choose_experts(const st_cuda_call *c)
     const st_op *op = c->bound->op;
     uint32_t used = op->p.route.used;
     for (uint32_t i = 0; i < c->rows * used; i++) {
-        ((int32_t *)c->bound->out.data)[i] = (int32_t)((fake.launched * used + i) % op->p.route.experts);
+        ((int32_t *)c->bound->out.data)[i] = (int32_t)((launched * used + i) % op->p.route.experts);
         ((float *)c->bound->out2.data)[i] = 1.0f / (float)used;
     }
 }
 
 static st_cuda_result fake_run(const st_cuda_call *c)
 {
-    st_cuda_result result = call();
-    fake.launched++;
-    if (result == ST_CUDA_OK && c->bound->op->kind == ST_OP_ROUTE) choose_experts(c);
-    return result;
+    launched++;
+    if (c->bound->op->kind == ST_OP_ROUTE) choose_experts(c);
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
