@@ -37,7 +37,7 @@ CC_tsan    := gcc
 CC_fuzz    := clang
 
 LIB_SOURCES := $(sort $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
-CUDA_HOST := src/backend/cuda/device.c src/backend/cuda/queue.c src/backend/cuda/segment.c
+CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment)
 FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
 SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
@@ -51,7 +51,7 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda cuda-here run test smoke fetch-model check asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
+.PHONY: all cuda cuda-here run test smoke fetch-model check crowd asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
@@ -172,8 +172,9 @@ $(FAKE_PLUGIN): $(FAKE_OBJECTS)
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
-TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_interrupt unit/test_cache_stress \
-	unit/test_watch conform/test_attention fault/test_experts_fault conform/test_conform)
+TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_threads unit/test_interrupt unit/test_cache_stress \
+	unit/test_watch conform/test_attention fault/test_experts_fault conform/test_conform \
+	conform/test_conversations)
 # valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
 VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))
 CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
@@ -205,6 +206,12 @@ smoke: deps-dev all
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	    $(MAKE) -s install DESTDIR="$$folder" PREFIX=/usr >/dev/null && "$$folder/usr/bin/strata" --version
 	@echo "smoke: passed"
+
+## crowd: conversations in one step, with CROWD_SEEDS (200) seeds for every family
+CROWD_SEEDS ?= 200
+crowd: deps-test
+	@$(MAKE) --no-print-directory -j2 $(BUILD)/release/tests/golden/test_crowd
+	@STRATA_CROWD_SEEDS=$(CROWD_SEEDS) tests/run $(BUILD)/release/tests/golden/test_crowd
 
 ## asan: the tests under the address and undefined-behaviour sanitizers
 asan: deps-test

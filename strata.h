@@ -93,7 +93,7 @@ typedef int32_t strata_token;
 enum {
     STRATA_TOKENIZE_BOS = 1u << 0,    /* begin with the BOS token (an error if the vocabulary has none) */
     STRATA_TOKENIZE_PLAIN = 1u << 1,  /* treat special tokens in the text as plain text */
-    STRATA_TOKENIZE_PROMPT = 1u << 2, /* begin with BOS if the vocabulary asks for it and the text does not begin with it */
+    STRATA_TOKENIZE_PROMPT = 1u << 2, /* begin with BOS if the vocabulary asks for it and the text lacks it */
 };
 
 /* Text to ids (strata_free). Special tokens in the text are recognised unless STRATA_TOKENIZE_PLAIN is set. */
@@ -169,9 +169,11 @@ typedef struct strata_placement {
      .expert_slots = -1}
 
 typedef struct strata_engine_options {
-    uint32_t context;    /* tokens per session; 0: as many as fit, at most the model's maximum */
+    uint32_t context;    /* maximum tokens of one session; 0: as many as fit, at most the model's maximum */
     uint32_t batch;      /* prompt tokens per batch; 0: 512, or 2048 with experts in RAM */
-    uint32_t sessions;   /* open at a time; their memory is allocated at load. 0: 1 */
+    uint32_t sessions;   /* that run at a time, at most 64; others wait. Any number may be open. 0: 1 */
+    uint64_t restore_bytes; /* host RAM for restore points, which models with window, chunked or recurrent layers need
+                               to reuse a prefix; 0: a few points for each session that runs; or STRATA_RESTORE_OFF */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: all physical cores */
     const char *cpu;     /* CPU kernels: "ref", "avx2" or "avx512"; NULL: the fastest that the CPU supports */
@@ -186,24 +188,28 @@ typedef struct strata_engine_options {
     void *progress_context;   /* passed to both */
 } strata_engine_options;
 
+#define STRATA_RESTORE_OFF UINT64_MAX
+
 /* The plan by which strata_engine_new would load the model, as a JSON object (strata_free): docs/json.md. Reads only
  * the file's directory, and queries the memory of a GPU if one is found. */
-strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json, strata_error *error);
+strata_status strata_plan(const strata_model *model, const strata_engine_options *options, char **json,
+                          strata_error *error);
 
-/* The devices of this machine, or the devices that the placement describes, and the names of all profiles, as a JSON object
- * (strata_free). With `probe`, measures their rates and saves them; otherwise uses the saved measurement. */
+/* The devices of this machine, or the devices that the placement describes, and the names of all profiles, as a JSON
+ * object (strata_free). With `probe`, measures their rates and saves them; otherwise uses the saved measurement. */
 strata_status strata_devices(const strata_placement *placement, bool probe, char **json, strata_error *error);
 
-/* Replays a recorded routing against cache policies and the optimum, as a JSON object (strata_free): docs/experts.md. */
+/* Replays a recorded routing against cache policies and the optimum; the result is a JSON object (strata_free):
+ * docs/experts.md. */
 typedef struct strata_replay_options {
     const char *slots, *policies, *profile; /* "8,32"; "lru,optimum"; a device profile. NULL: defaults */
     uint32_t admission;                     /* an expert is uploaded on its first or second touch; 0: by the policy */
     double budget, upload_cost;             /* uploads per layer and token (0: unlimited); the cost of one, in hits */
 } strata_replay_options;
-strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json, strata_error *error);
+strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json,
+                            strata_error *error);
 
-/* Loads a model by its plan. `model` must outlive the engine; `options` may be NULL. The engine is immutable; its
- * sessions run one at a time. */
+/* Loads a model by its plan. `model` must outlive the engine; `options` may be NULL. */
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
                                 strata_error *error);
 void strata_engine_free(strata_engine *engine);
@@ -221,7 +227,10 @@ strata_status strata_engine_describe(const strata_engine *engine, char **json, s
  * threads; with `operations`, also the time of every operation with every weight type at real shapes. */
 strata_status strata_engine_measure(strata_engine *engine, bool operations, char **json, strata_error *error);
 
-/* ---- session: one sequence of tokens ----------------------------------------------------------------------------- */
+/* ---- session: one conversation ------------------------------------------------------------------------------------
+ * The sessions of an engine share one KV cache. Sessions with the same prefix share its pages, and a prefix cache keeps
+ * the pages of closed sessions while there is room. An idle session may lose pages to others; its next call runs the
+ * missing tokens again. A session is used by one thread at a time, different sessions from different threads. */
 
 typedef struct strata_session strata_session;
 strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error);
@@ -230,16 +239,29 @@ void strata_session_free(strata_session *session);
  * with STRATA_INTERRUPTED. May be called from any thread and from a signal handler. */
 void strata_session_interrupt(strata_session *session, bool interrupt);
 
-/* Sets the session's sequence to these tokens (at least one) and reuses the KV of the common prefix. A sequence longer
- * than the context is STRATA_LIMIT with both numbers. `progress` (may be NULL) counts tokens. */
+/* A new session with the same tokens, which shares all pages and continues the same random stream. */
+strata_status strata_session_fork(strata_session *session, strata_session **out, strata_error *error);
+
+typedef struct strata_prompt_options {
+    const size_t *marks; /* [mark_count], ascending: positions where later prompts may branch off, such as the end of
+                            the system prompt or of the last message; models that need restore points keep one there */
+    size_t mark_count;
+    strata_progress progress; /* counts tokens; may be NULL */
+    void *context;            /* of progress, which must not use other sessions of the engine */
+} strata_prompt_options;
+
+/* Sets the session's sequence to these tokens (at least one) and runs those that neither this session nor the prefix
+ * cache has stored; `*reused` (may be NULL) is the number of stored ones. A sequence longer than the context is
+ * STRATA_LIMIT with both numbers. `options` may be NULL. */
 strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
-                                    strata_progress progress, void *context, strata_error *error);
+                                    const strata_prompt_options *options, size_t *reused, strata_error *error);
 
 /* The logits after the last token of the sequence: [vocab], valid until the session's next call. */
 strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error);
 
-/* Runs the tokens as a new sequence and passes the logits after each token to `on_row`, in order; `on_row` returning
- * false stops with STRATA_INTERRUPTED. With `nextn`, the rows are the NextN block's: one fewer than tokens. */
+/* Runs the tokens as a new sequence, without the prefix cache, and passes the logits after each token to `on_row`, in
+ * order; `on_row` returning false stops with STRATA_INTERRUPTED. With `nextn`, the rows are the NextN block's: one
+ * fewer than tokens. */
 typedef bool (*strata_on_row)(void *context, size_t row, const float *logits, size_t vocab);
 strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
                                    strata_on_row on_row, void *context, strata_error *error);

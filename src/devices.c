@@ -39,7 +39,8 @@ static json_t *profile_json(const st_profile *p)
     } rows[] = {{"memory_gb_per_s", p->memory_rate, 1e9}, {"ops_gop_per_s", p->op_rate, 1e9},
                 {"link_up_gb_per_s", p->link_up, 1e9},    {"link_down_gb_per_s", p->link_down, 1e9},
                 {"disk_gb_per_s", p->disk_rate, 1e9},     {"handover_us", p->handover_seconds, 1e-6},
-                {"launch_us", p->launch_seconds, 1e-6},   {"expert_share", p->expert_share, 1}};
+                {"launch_us", p->launch_seconds, 1e-6},   {"operation_us", p->op_seconds, 1e-6},
+                {"expert_share", p->expert_share, 1}};
     bool whole = o != NULL;
     for (size_t i = 0; whole && i < sizeof rows / sizeof *rows; i++)
         whole = set_number(o, rows[i].field, rows[i].value, rows[i].unit);

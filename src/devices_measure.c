@@ -157,21 +157,26 @@ static double rate_of(const json_t *entry, const char *field)
     return json_number_value(json_object_get(entry, field)) * 1e9;
 }
 
+static void read_shares(const json_t *entry, double out[ST_PROFILE_TYPES])
+{
+    const char *name;
+    json_t *share;
+    json_object_foreach(json_object_get(entry, "type_share"), name, share) {
+        uint32_t type;
+        double number = json_number_value(share);
+        if (st_profile_type(name, &type) && number > 0.0 && number <= 1.0) out[type] = number;
+    }
+}
+
 static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measurement *out)
 {
     st_measurement m = {.cores = cores, .read_rate = rate_of(entry, "read_gb_per_s"),
                         .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s"),
                         .expert_share = json_number_value(json_object_get(entry, "expert_share"))};
-    const char *name;
-    json_t *share;
     snprintf(m.cpu, sizeof m.cpu, "%s", cpu);
     if (!(m.read_rate > 0.0 && m.op_rate > 0.0 && m.int8_rate >= 0.0)) return false;
     if (!(m.expert_share > 0.0 && m.expert_share <= 1.0)) m.expert_share = 0;
-    json_object_foreach(json_object_get(entry, "type_share"), name, share) {
-        uint32_t type;
-        double number = json_number_value(share);
-        if (st_profile_type(name, &type) && number > 0.0 && number <= 1.0) m.type_share[type] = number;
-    }
+    read_shares(entry, m.type_share);
     *out = m;
     return true;
 }
@@ -191,13 +196,15 @@ bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
     entry_name name = name_of_gpu(gpu);
     const json_t *entry = find_entry(root, &name);
     st_device_rates rates = {.read_bytes = rate_of(entry, "read_gb_per_s"),
-                             .int8_ops = rate_of(entry, "int8_gop_per_s"),
+                             .batch_ops = rate_of(entry, "batch_gop_per_s"),
                              .link_up = rate_of(entry, "link_up_gb_per_s"),
                              .link_down = rate_of(entry, "link_down_gb_per_s"),
-                             .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6};
+                             .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6,
+                             .op_seconds = json_number_value(json_object_get(entry, "operation_us")) * 1e-6};
+    read_shares(entry, rates.type_share);
     json_decref(root);
-    bool whole = rates.read_bytes > 0.0 && rates.int8_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
-                 rates.handover_seconds > 0.0;
+    bool whole = rates.read_bytes > 0.0 && rates.batch_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
+                 rates.handover_seconds > 0.0 && rates.op_seconds > 0.0;
     if (whole) *out = rates;
     return whole;
 }
@@ -279,9 +286,10 @@ strata_status st_measurement_save(const char *path, const st_measurement *measur
 strata_status st_gpu_rates_save(const char *path, const char *gpu, const st_device_rates *rates, strata_error *error)
 {
     entry_name name = name_of_gpu(gpu);
-    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "strata", STRATA_VERSION, "gpu", gpu,
-                              "read_gb_per_s", rates->read_bytes / 1e9, "int8_gop_per_s", rates->int8_ops / 1e9,
+    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "gpu", gpu,
+                              "read_gb_per_s", rates->read_bytes / 1e9, "batch_gop_per_s", rates->batch_ops / 1e9,
                               "link_up_gb_per_s", rates->link_up / 1e9, "link_down_gb_per_s", rates->link_down / 1e9,
-                              "handover_us", rates->handover_seconds * 1e6);
+                              "handover_us", rates->handover_seconds * 1e6, "operation_us", rates->op_seconds * 1e6,
+                              "type_share", st_shares_json(rates->type_share));
     return store(path, &name, entry, error);
 }

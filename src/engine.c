@@ -123,7 +123,10 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
     status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
     if (status == STRATA_MEMORY && plan_again(engine))
         status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
-    return status;
+    if (status != STRATA_OK) return status;
+    engine->run = st_load_run(engine->load);
+    engine->step_multiple = loading.experts.deterministic ? engine->plan->batch : 0;
+    return STRATA_OK;
 }
 
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
@@ -152,6 +155,7 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
     if (!engine) return st_error_memory(error, sizeof *engine, "the engine");
     engine->model = model;
     pthread_mutex_init(&engine->lock, NULL);
+    pthread_cond_init(&engine->turn, NULL);
     strata_status status = load(engine, options ? options : &defaults, error);
     if (status != STRATA_OK) {
         strata_engine_free(engine);
@@ -172,6 +176,7 @@ void strata_engine_free(strata_engine *engine)
     st_trace_free(engine->warm);
     st_backends_close(&engine->backends);
     st_placement_close(&engine->placement);
+    pthread_cond_destroy(&engine->turn);
     pthread_mutex_destroy(&engine->lock);
     st_arena_free(&engine->arena);
     st_free(engine);
@@ -190,6 +195,26 @@ void st_engine_lock(const strata_engine *engine)
 void st_engine_unlock(const strata_engine *engine)
 {
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&engine->lock);
+}
+
+void st_engine_enter(strata_engine *engine, uint32_t places)
+{
+    st_engine_lock(engine);
+    uint64_t ticket = engine->arrived++;
+    while (ticket != engine->admitted || engine->running + places > engine->plan->conversations)
+        pthread_cond_wait(&engine->turn, &engine->lock);
+    engine->admitted++;
+    engine->running += places;
+    pthread_cond_broadcast(&engine->turn);
+    st_engine_unlock(engine);
+}
+
+void st_engine_leave(strata_engine *engine, uint32_t places)
+{
+    st_engine_lock(engine);
+    engine->running -= places;
+    pthread_cond_broadcast(&engine->turn);
+    st_engine_unlock(engine);
 }
 
 /* Takes the lock: a virtual clock advances while another session runs. */

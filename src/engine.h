@@ -21,13 +21,21 @@ struct strata_engine {
     st_watch watch;         /* counts and records the routing, if the options ask for it */
     st_trace *warm;         /* a recorded routing that fills the expert slots */
     st_load *load;
-    pthread_mutex_t lock;   /* guards the devices, which share a thread pool, and all counters; held for one batch */
-    bool taken[ST_SEQUENCES_MAX]; /* which of the plan's sequences have a session; under `lock` */
+    st_run *run;            /* the executor; the load owns it */
+    uint32_t step_multiple; /* prompts are cut at multiples of it, so that their steps do not depend on what is stored; 0: anywhere */
+    pthread_mutex_t lock;   /* guards the executor, conversations, devices and all counters; held for one step */
+    pthread_cond_t turn;    /* a session's call has ended */
+    uint64_t arrived, admitted; /* calls that have asked to run; calls that were let in, in order */
+    uint32_t running;       /* places of calls under way, at most plan->conversations */
 };
 
 /* Callers hold a const engine; the lock inside is still mutable. */
 void st_engine_lock(const strata_engine *engine);
 void st_engine_unlock(const strata_engine *engine);
+
+/* Lets a call of a session in, in the order of arrival, when `places` of plan->conversations are free. */
+void st_engine_enter(strata_engine *engine, uint32_t places);
+void st_engine_leave(strata_engine *engine, uint32_t places);
 
 enum { ST_SESSION_OUT_ROWS = 16 }; /* rows of logits at a time */
 

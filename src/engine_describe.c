@@ -41,7 +41,7 @@ static json_t *kv_read_rows(const strata_engine *engine)
         const st_op *op = &program->ops[program->main.body.first + i];
         if (op->kind != ST_OP_ATTENTION) continue;
         uint32_t kv_layer = op->p.attention.kv_layer;
-        const st_kv_layer *layer = &engine->plan->sequence[engine->plan->kv_device[kv_layer]].kv->layers[kv_layer];
+        const st_kv_layer *layer = &engine->plan->memory[engine->plan->kv_device[kv_layer]].kv->layers[kv_layer];
         json_t *sum = json_object_get(kv_read_row(rows, attention_span(op)), "bytes_per_position");
         size_t bytes = layer->key_row_bytes + layer->value_row_bytes;
         if (json_integer_set(sum, json_integer_value(sum) + (json_int_t)bytes) != 0) {
@@ -85,8 +85,8 @@ static json_t *memory_facts(const strata_engine *engine)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
                      (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes",
-                     owned(engine, ST_OWNER_KV), "state_bytes", owned(engine, ST_OWNER_STATE), "snapshot_bytes",
-                     owned(engine, ST_OWNER_SNAPSHOTS), "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
+                     owned(engine, ST_OWNER_KV), "state_bytes", owned(engine, ST_OWNER_STATE), "restore_bytes",
+                     owned(engine, ST_OWNER_RESTORE), "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
 }
 
 /* As numbers, and as a table for people. */
@@ -100,11 +100,27 @@ static bool add_expert_stats(const strata_engine *engine, json_t *root)
     return whole;
 }
 
+/* Pages, slots and restore points in use. */
+static json_t *kv_use(const strata_engine *engine)
+{
+    st_kv_use use = st_kv_count(st_run_kv(engine->run));
+    json_t *pools = json_array();
+    for (uint32_t i = 0; i < use.pool_count; i++)
+        json_array_append_new(pools, json_pack("{s:I, s:I, s:I, s:I}", "pages", (json_int_t)use.pools[i].total, "free",
+                                               (json_int_t)use.pools[i].free, "held", (json_int_t)use.pools[i].held,
+                                               "cached", (json_int_t)use.pools[i].cached));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "page_tokens", (json_int_t)use.page_tokens, "slots",
+                     (json_int_t)use.slots, "slots_taken", (json_int_t)use.slots_taken, "sessions",
+                     (json_int_t)use.conversations, "restore_points", (json_int_t)use.points, "restore_bytes_used",
+                     (json_int_t)use.restore_bytes, "pools", pools);
+}
+
 /* What a running session changes: read under the lock. */
 static bool add_counters(const strata_engine *engine, json_t *root)
 {
     st_engine_lock(engine);
     bool whole = json_object_set_new(root, "profile", profile_rows(engine)) == 0 &&
+                 json_object_set_new(root, "kv_use", kv_use(engine)) == 0 &&
                  (!engine->watch.stats || add_expert_stats(engine, root));
     st_engine_unlock(engine);
     return whole;

@@ -1,6 +1,7 @@
 #include "gpu.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "backend/plugin.h"
 #include "base/alloc.h"
@@ -9,10 +10,12 @@
 static void set_rates(st_profile *p, const st_device_rates *rates)
 {
     p->memory_rate = rates->read_bytes;
-    p->op_rate = rates->int8_ops;
+    p->op_rate = rates->batch_ops;
     p->link_up = rates->link_up;
     p->link_down = rates->link_down;
     p->handover_seconds = rates->handover_seconds;
+    p->op_seconds = rates->op_seconds;
+    memcpy(p->type_share, rates->type_share, sizeof p->type_share);
 }
 
 /* Memory as the driver counts it. Bytes in use with the context open, by this process and by others, are charged to the

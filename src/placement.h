@@ -6,8 +6,6 @@
 #include "backends.h"
 #include "strata.h"
 
-enum { ST_SNAPSHOTS = 4 }; /* kept for models with recurrent state, which cannot be rewound */
-
 typedef struct st_placement {
     st_profile devices[ST_DEVICES_MAX]; /* the host, then the GPU */
     uint32_t device_count;

@@ -1,8 +1,9 @@
-/* A session: a sequence of tokens, its KV cache on the devices, and the loop that generates more. */
+/* A session: a conversation on the engine's KV cache, and the loop that generates more. */
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine.h"
+#include "kv/stops.h"
 #include "sampler/sampler.h"
 #include "sampler/stop.h"
 
@@ -10,12 +11,11 @@ enum { TEXT_RESERVE = 4096 };
 
 struct strata_session {
     strata_engine *engine;
-    uint32_t sequence;    /* index among the plan's; ST_SEQUENCES_MAX: none */
-    st_run *run;
-    strata_token *tokens; /* [context]: the sequence */
+    st_conversation *conversation;
+    strata_token *tokens; /* [context]: the sequence; those that are stored come first */
     uint32_t count;       /* of the sequence */
-    uint32_t done;        /* tokens that have run: the others run before the next logits */
-    uint32_t last_row;    /* row of the sequence's last token in the last batch */
+    bool answered;        /* the engine has the logits after the last token, as long as the session keeps its slot */
+    float *logits;        /* [vocab]: the copy that strata_session_logits returns; NULL before the first */
     atomic_bool interrupt; /* prompts and answers stop while it is true */
     st_random random;     /* the stream that generations draw from */
     bool has_random;
@@ -23,48 +23,19 @@ struct strata_session {
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
 
-/* The engine allocates the memory of all sessions when it loads; a session claims one of the plan's sequences. */
-static strata_status take_sequence(strata_session *session, strata_error *error)
-{
-    strata_engine *engine = session->engine;
-    uint32_t i = 0;
-    st_engine_lock(engine);
-    while (i < engine->plan->sequences && engine->taken[i]) i++;
-    if (i < engine->plan->sequences) {
-        engine->taken[i] = true;
-        session->sequence = i;
-    }
-    st_engine_unlock(engine);
-    if (session->sequence != ST_SEQUENCES_MAX) return STRATA_OK;
-    return st_error_set(error, STRATA_LIMIT, "free one, or load the engine with more options.sessions",
-                        "all %u sessions are in use", engine->plan->sequences);
-}
-
-static strata_status open_session(strata_session *session, strata_error *error)
-{
-    strata_status status = take_sequence(session, error);
-    if (status != STRATA_OK) return status;
-    session->tokens = st_alloc_array(strata_engine_context(session->engine), sizeof *session->tokens);
-    if (!session->tokens) return st_error_memory(error, sizeof *session->tokens, "the session");
-    st_run_source source = st_load_sequence(session->engine->load, session->sequence);
-    source.interrupt = &session->interrupt;
-    st_engine_lock(session->engine);
-    status = st_run_new(&source, &session->run, error);
-    st_engine_unlock(session->engine);
-    return status;
-}
-
 strata_status strata_session_new(strata_engine *engine, strata_session **out, strata_error *error)
 {
     strata_session *session = st_alloc_zero(1, sizeof *session);
     if (!session) return st_error_memory(error, sizeof *session, "the session");
     session->engine = engine;
-    session->sequence = ST_SEQUENCES_MAX;
-    strata_status status = open_session(session, error);
+    st_engine_lock(engine);
+    strata_status status = st_conversation_new(st_run_kv(engine->run), &session->conversation, error);
+    st_engine_unlock(engine);
     if (status != STRATA_OK) {
         strata_session_free(session);
         return status;
     }
+    session->tokens = st_conversation_tokens(session->conversation);
     *out = session;
     return STRATA_OK;
 }
@@ -72,18 +43,73 @@ strata_status strata_session_new(strata_engine *engine, strata_session **out, st
 void strata_session_free(strata_session *session)
 {
     if (!session) return;
-    strata_engine *engine = session->engine;
-    st_engine_lock(engine);
-    st_run_free(session->run);
-    if (session->sequence != ST_SEQUENCES_MAX) engine->taken[session->sequence] = false;
-    st_engine_unlock(engine);
-    st_free(session->tokens);
+    st_engine_lock(session->engine);
+    st_conversation_free(session->conversation);
+    st_engine_unlock(session->engine);
+    st_free(session->logits);
     st_free(session);
+}
+
+static uint32_t stored(const strata_session *session)
+{
+    return st_conversation_position(session->conversation);
+}
+
+/* Whether the engine has the logits after the last token. The lock is held, or the session runs. */
+static bool is_answered(const strata_session *session)
+{
+    return session->answered && st_conversation_slot(session->conversation) != ST_NO_SLOT && stored(session) == session->count;
+}
+
+static float *answer_of(const strata_session *session)
+{
+    return st_run_answer(session->engine->run, st_conversation_slot(session->conversation));
+}
+
+strata_status strata_session_fork(strata_session *session, strata_session **out, strata_error *error)
+{
+    strata_session *child = NULL;
+    strata_status status = strata_session_new(session->engine, &child, error);
+    if (status != STRATA_OK) return status;
+    st_engine_lock(session->engine);
+    status = st_conversation_fork(session->conversation, child->conversation, error);
+    if (status == STRATA_OK && is_answered(session) && st_conversation_slot(child->conversation) != ST_NO_SLOT) {
+        memcpy(answer_of(child), answer_of(session), session->engine->desc->vocab * sizeof(float));
+        child->answered = true;
+    }
+    st_engine_unlock(session->engine);
+    if (status != STRATA_OK) {
+        strata_session_free(child);
+        return status;
+    }
+    memcpy(child->tokens, session->tokens, session->count * sizeof *child->tokens);
+    child->count = session->count;
+    child->random = session->random;
+    child->has_random = session->has_random;
+    *out = child;
+    return STRATA_OK;
 }
 
 void strata_session_interrupt(strata_session *session, bool interrupt)
 {
     atomic_store_explicit(&session->interrupt, interrupt, memory_order_relaxed);
+}
+
+/* A call begins: the session runs until `leave`. */
+static void enter(strata_session *session, uint32_t places)
+{
+    st_engine_enter(session->engine, places);
+    st_engine_lock(session->engine);
+    st_conversation_run(session->conversation, true);
+    st_engine_unlock(session->engine);
+}
+
+static void leave(strata_session *session, uint32_t places)
+{
+    st_engine_lock(session->engine);
+    st_conversation_run(session->conversation, false);
+    st_engine_unlock(session->engine);
+    st_engine_leave(session->engine, places);
 }
 
 /* --- running tokens ----------------------------------------------------------------------------------------------- */
@@ -103,101 +129,185 @@ static strata_status check_tokens(const strata_session *session, const strata_to
     return STRATA_OK;
 }
 
-/* Runs at most one batch of the tokens before `end` that have not run. The lock is held for a batch. */
-static strata_status run_batch(strata_session *session, uint32_t end, strata_error *error)
+/* Tokens run in steps until `end`; restore points are taken where `stops` says. */
+typedef struct running {
+    strata_session *session;
+    st_stops stops;
+    bool prompt;
+    bool scores;    /* the caller reads the logits of every row */
+    uint32_t first; /* progress counts from here */
+    uint32_t done;  /* the position after the last step */
+    strata_progress progress;
+    void *context;
+} running;
+
+/* The tokens of the next step: at most a batch, up to the next restore point. */
+static uint32_t step_size(const running *r, uint32_t position, uint32_t stop)
+{
+    const strata_engine *engine = r->session->engine;
+    uint32_t most = engine->plan->batch, end = r->stops.end < stop ? r->stops.end : stop;
+    if (engine->step_multiple && r->prompt) most = engine->step_multiple - position % engine->step_multiple;
+    return end - position < most ? end - position : most;
+}
+
+/* Keeps the logits of the step's last row where the session finds them as long as it has its slot. */
+static strata_status keep_logits(strata_session *session, uint32_t row, strata_error *error)
 {
     strata_engine *engine = session->engine;
-    uint32_t count = end - session->done;
-    if (count > engine->plan->batch) count = engine->plan->batch;
-    st_engine_lock(engine);
-    strata_status status = st_run_tokens(session->run, session->tokens + session->done, count, error);
-    /* An interrupted batch is discarded. After another failure the state may be half updated: the sequence restarts. */
-    uint32_t reached, kept = status == STRATA_INTERRUPTED ? session->done : 0;
-    if (status != STRATA_OK && st_run_rewind(session->run, kept, &reached, NULL) == STRATA_OK) session->done = reached;
-    st_engine_unlock(engine);
+    const float *logits;
+    strata_status status = st_run_logits(engine->run, &row, 1, &logits, error);
     if (status != STRATA_OK) return status;
-    session->done += count;
-    session->last_row = count - 1;
+    memcpy(answer_of(session), logits, engine->desc->vocab * sizeof *logits);
+    session->answered = true;
     return STRATA_OK;
 }
 
-/* Runs the sequence up to `end`; progress counts from `first`. */
-static strata_status run_until(strata_session *session, uint32_t end, uint32_t first, strata_progress progress,
-                               void *context, strata_error *error)
+/* Runs one step. The lock is held for it. */
+static strata_status locked_step(running *r, strata_error *error)
 {
-    while (session->done < end) {
-        strata_status status = run_batch(session, end, error);
-        if (status != STRATA_OK) return status;
-        if (progress && !progress(context, session->done - first, session->count - first))
-            return st_error_set(error, STRATA_INTERRUPTED, NULL, "interrupted after %u of %u tokens", session->done,
-                                session->count);
-    }
-    return STRATA_OK;
+    strata_session *session = r->session;
+    strata_engine *engine = session->engine;
+    st_restore_kind kind = ST_RESTORE_PASSING;
+    bool points = engine->plan->restore_bytes > 0;
+    uint32_t position = stored(session), stop = points ? st_stops_next(&r->stops, position, &kind) : ST_NO_STOP;
+    uint32_t count = step_size(r, position, stop), end = position + count;
+    st_run_piece piece = {.conversation = session->conversation, .count = count, .prompt = r->prompt};
+    session->answered = false;
+    st_run_watch(engine->run, &session->interrupt);
+    strata_status status = st_run_step(engine->run, &piece, 1, error);
+    bool last = end == session->count && !r->scores;
+    bool point = points && (end == stop || (!r->prompt && end % r->stops.page_tokens == 0));
+    if (status == STRATA_OK && last) status = keep_logits(session, count - 1, error);
+    if (status == STRATA_OK && point && !last) status = st_run_wait(engine->run, error);
+    if (status == STRATA_OK && point) st_conversation_keep(session->conversation, kind);
+    st_run_watch(engine->run, NULL);
+    return status;
 }
 
-static strata_status take_snapshot(strata_session *session, strata_error *error)
+/* A failure in another session's step may have sent this one back to where it cannot continue: it then looks for a place
+ * where it can. */
+static strata_status run_step(running *r, strata_error *error)
 {
+    strata_session *session = r->session;
+    strata_status status = STRATA_OK;
+    st_seek seek;
     st_engine_lock(session->engine);
-    strata_status status = st_kv_snapshot(st_run_kv(session->run), error);
+    if (!st_conversation_ready(session->conversation))
+        status = st_conversation_seek(session->conversation, session->tokens, session->count, true, &seek, error);
+    if (status == STRATA_OK) status = locked_step(r, error);
+    r->done = stored(session);
     st_engine_unlock(session->engine);
     return status;
 }
 
-/* Runs a new prompt. A model whose state cannot be rewound gets a snapshot one step before the end, so that the same
- * prompt again, or another answer to it, runs its last token alone. Continuing token by token takes no snapshots: they
- * would evict more useful ones. */
-static strata_status run_prompt(strata_session *session, strata_progress progress, void *context, strata_error *error)
+/* Runs the sequence up to stops.end. */
+static strata_status run_until(running *r, strata_error *error)
 {
-    /* With a NextN block the token before the rewind point runs again. */
-    uint32_t first = session->done, step = session->engine->plan->nextn ? 2 : 1;
-    strata_status status = STRATA_OK;
-    if (session->engine->desc->recurrent && session->count > first + step) {
-        status = run_until(session, session->count - step, first, progress, context, error);
-        if (status == STRATA_OK) status = take_snapshot(session, error);
-    }
-    return status == STRATA_OK ? run_until(session, session->count, first, progress, context, error) : status;
-}
-
-/* Keeps the first `count` tokens and their KV cache. */
-static strata_status rewind_to(strata_session *session, uint32_t count, strata_error *error)
-{
-    uint32_t reached;
-    if (count < session->done) {
-        st_engine_lock(session->engine);
-        strata_status status = st_run_rewind(session->run, count, &reached, error);
-        st_engine_unlock(session->engine);
+    uint32_t count = r->session->count;
+    while (r->done < r->stops.end) {
+        strata_status status = run_step(r, error);
         if (status != STRATA_OK) return status;
-        session->done = reached;
+        uint32_t done = r->done > r->first ? r->done - r->first : 0;
+        if (r->progress && !r->progress(r->context, done, count - r->first))
+            return st_error_set(error, STRATA_INTERRUPTED, NULL, "interrupted after %u of %u tokens", r->done, count);
     }
-    session->count = count;
     return STRATA_OK;
 }
 
-strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
-                                    strata_progress progress, void *context, strata_error *error)
+/* The steps of the tokens from `first` on. */
+static running running_of(strata_session *session, uint32_t first, bool prompt)
 {
+    return (running){.session = session, .prompt = prompt, .first = first, .done = first,
+                     .stops = {.diverged = ST_NO_STOP, .end = session->count,
+                               .page_tokens = session->engine->plan->memory[ST_HOST].kv->options.page_tokens}};
+}
+
+/* Marks as the policy takes them; those that do not fit are left out. */
+enum { MARKS_MAX = 64 };
+
+static uint32_t take_marks(const strata_prompt_options *options, uint32_t count, uint32_t marks[MARKS_MAX])
+{
+    uint32_t taken = 0;
+    for (size_t i = 0; options && i < options->mark_count && taken < MARKS_MAX; i++)
+        if (options->marks[i] <= count) marks[taken++] = (uint32_t)options->marks[i];
+    return taken;
+}
+
+static strata_status run_prompt(strata_session *session, const strata_token *tokens, uint32_t count,
+                                const strata_prompt_options *options, uint32_t *kept, strata_error *error)
+{
+    st_seek seek;
+    uint32_t marks[MARKS_MAX];
+    st_engine_lock(session->engine);
+    strata_status status = st_conversation_seek(session->conversation, tokens, count, true, &seek, error);
+    st_engine_unlock(session->engine);
+    session->count = count; /* the tokens are set, also if none of them is stored */
+    if (status != STRATA_OK) return status;
+    *kept = seek.kept;
+    running r = running_of(session, seek.kept, true);
+    if (seek.diverged) r.stops.diverged = seek.diverged;
+    r.stops.marks = marks;
+    r.stops.mark_count = take_marks(options, count, marks);
+    r.progress = options ? options->progress : NULL;
+    r.context = options ? options->context : NULL;
+    return run_until(&r, error);
+}
+
+strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
+                                    const strata_prompt_options *options, size_t *reused, strata_error *error)
+{
+    uint32_t kept = 0;
     strata_status status = check_tokens(session, tokens, count, error);
     if (status != STRATA_OK) return status;
-    uint32_t shared = 0;
-    while (shared < session->done && shared < count && session->tokens[shared] == tokens[shared]) shared++;
-    if (shared == count) shared--; /* the last token runs again for its logits */
-    status = rewind_to(session, shared, error);
+    enter(session, 1);
+    status = run_prompt(session, tokens, (uint32_t)count, options, &kept, error);
+    leave(session, 1);
+    if (status == STRATA_OK && reused) *reused = kept;
+    return status;
+}
+
+/* Runs what is not stored of the sequence, and at least its last token if its logits are gone: others have taken the
+ * session's slot or its pages, or a step has failed. */
+static strata_status run_missing(strata_session *session, strata_error *error)
+{
+    st_conversation *c = session->conversation;
+    strata_status status = STRATA_OK;
+    st_engine_lock(session->engine);
+    bool known = is_answered(session);
+    if (!known && (stored(session) == 0 || stored(session) >= session->count || !st_conversation_ready(c))) {
+        st_seek seek;
+        status = st_conversation_seek(c, session->tokens, session->count, true, &seek, error);
+    }
+    running r = running_of(session, stored(session), false);
+    st_engine_unlock(session->engine);
+    if (known || status != STRATA_OK) return status;
+    return run_until(&r, error);
+}
+
+/* The logits after the last token, while the session runs. */
+static strata_status logits_of(strata_session *session, const float **logits, strata_error *error)
+{
+    if (session->count == 0) return st_error_set(error, STRATA_INPUT, NULL, "the sequence is empty: it has no logits");
+    strata_status status = run_missing(session, error);
     if (status != STRATA_OK) return status;
-    memcpy(session->tokens, tokens, count * sizeof *tokens);
-    session->count = (uint32_t)count;
-    return run_prompt(session, progress, context, error);
+    *logits = answer_of(session);
+    return STRATA_OK;
 }
 
 strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error)
 {
-    if (session->count == 0) return st_error_set(error, STRATA_INPUT, NULL, "the sequence is empty: it has no logits");
-    strata_status status = run_until(session, session->count, session->done, NULL, NULL, error);
+    uint32_t vocab = session->engine->desc->vocab;
+    const float *found = NULL;
+    if (!session->logits) session->logits = st_alloc_array(vocab, sizeof *session->logits);
+    if (!session->logits) return st_error_memory(error, vocab * sizeof *session->logits, "logits");
+    enter(session, 1);
+    strata_status status = logits_of(session, &found, error);
+    if (status == STRATA_OK) memcpy(session->logits, found, vocab * sizeof *found);
+    leave(session, 1);
     if (status != STRATA_OK) return status;
-    st_engine_lock(session->engine);
-    status = st_run_logits(session->run, &session->last_row, 1, logits, error);
-    st_engine_unlock(session->engine);
-    if (status == STRATA_OK) *count = session->engine->desc->vocab;
-    return status;
+    *logits = session->logits;
+    *count = vocab;
+    return STRATA_OK;
 }
 
 /* --- scoring ------------------------------------------------------------------------------------------------------ */
@@ -210,18 +320,22 @@ typedef struct scoring {
     size_t row;
 } scoring;
 
-/* Passes the logits of all rows of the last batch to the caller, a few at a time. */
-static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *error)
+/* Runs a step and passes the logits of all its rows to the caller, a few at a time. */
+static strata_status score_step(scoring *s, running *r, strata_error *error)
 {
-    uint32_t vocab = s->session->engine->desc->vocab, rows[ST_SESSION_OUT_ROWS];
-    for (uint32_t first = 0; first < batch_rows; first += ST_SESSION_OUT_ROWS) {
-        uint32_t count = batch_rows - first < ST_SESSION_OUT_ROWS ? batch_rows - first : ST_SESSION_OUT_ROWS;
+    strata_engine *engine = s->session->engine;
+    uint32_t vocab = engine->desc->vocab, rows[ST_SESSION_OUT_ROWS], before = r->done;
+    strata_status status = run_step(r, error);
+    if (status != STRATA_OK) return status;
+    uint32_t step_rows = s->nextn ? st_run_nextn_rows(engine->run) : r->done - before;
+    for (uint32_t first = 0; first < step_rows; first += ST_SESSION_OUT_ROWS) {
+        uint32_t count = step_rows - first < ST_SESSION_OUT_ROWS ? step_rows - first : ST_SESSION_OUT_ROWS;
         for (uint32_t i = 0; i < count; i++) rows[i] = first + i;
         const float *logits;
-        st_engine_lock(s->session->engine);
-        strata_status status = s->nextn ? st_run_nextn_logits(s->session->run, rows, count, &logits, error)
-                                        : st_run_logits(s->session->run, rows, count, &logits, error);
-        st_engine_unlock(s->session->engine);
+        st_engine_lock(engine); /* no other session runs, but they may be made, forked and freed */
+        status = s->nextn ? st_run_nextn_logits(engine->run, rows, count, &logits, error)
+                          : st_run_logits(engine->run, rows, count, &logits, error);
+        st_engine_unlock(engine);
         if (status != STRATA_OK) return status;
         for (uint32_t i = 0; i < count; i++)
             if (!s->on_row(s->context, s->row++, logits + (size_t)i * vocab, vocab))
@@ -230,22 +344,34 @@ static strata_status score_batch(scoring *s, uint32_t batch_rows, strata_error *
     return STRATA_OK;
 }
 
+static strata_status score_all(scoring *s, const strata_token *tokens, uint32_t count, strata_error *error)
+{
+    strata_session *session = s->session;
+    st_seek seek;
+    st_engine_lock(session->engine);
+    strata_status status = st_conversation_seek(session->conversation, tokens, 0, false, &seek, error);
+    st_engine_unlock(session->engine);
+    if (status != STRATA_OK) return status;
+    memcpy(session->tokens, tokens, count * sizeof *tokens);
+    session->count = count;
+    running r = running_of(session, 0, true);
+    r.scores = true;
+    while (r.done < count && status == STRATA_OK) status = score_step(s, &r, error);
+    return status;
+}
+
 strata_status strata_session_score(strata_session *session, const strata_token *tokens, size_t count, bool nextn,
                                    strata_on_row on_row, void *context, strata_error *error)
 {
     if (nextn && !session->engine->plan->nextn)
         return st_error_set(error, STRATA_USAGE, NULL, "the engine was made without the NextN block");
     strata_status status = check_tokens(session, tokens, count, error);
-    if (status == STRATA_OK) status = rewind_to(session, 0, error);
     if (status != STRATA_OK) return status;
-    memcpy(session->tokens, tokens, count * sizeof *tokens);
-    session->count = (uint32_t)count;
     scoring s = {.session = session, .nextn = nextn, .on_row = on_row, .context = context};
-    while (session->done < session->count && status == STRATA_OK) {
-        status = run_batch(session, session->count, error);
-        if (status == STRATA_OK)
-            status = score_batch(&s, nextn ? st_run_nextn_rows(session->run) : session->last_row + 1, error);
-    }
+    uint32_t all = session->engine->plan->conversations; /* alone: the rows of a step are valid until the next one */
+    enter(session, all);
+    status = score_all(&s, tokens, (uint32_t)count, error);
+    leave(session, all);
     return status;
 }
 
@@ -356,13 +482,14 @@ static strata_status show_token(generator *g, strata_token token, bool *finished
 
 static strata_status pick_next(generator *g, strata_token *token, strata_error *error)
 {
-    const float *logits;
-    size_t vocab;
-    strata_status status = strata_session_logits(g->session, &logits, &vocab, error);
+    const float *logits = NULL;
+    strata_status status = logits_of(g->session, &logits, error);
     if (status != STRATA_OK) return status;
     status = st_sampler_pick(g->sampler, logits, token, error);
-    /* Unusable logits mean that the state is broken: the next prompt must not reuse it. */
-    if (status != STRATA_OK) (void)rewind_to(g->session, 0, NULL);
+    if (status == STRATA_OK) return STRATA_OK;
+    st_engine_lock(g->session->engine);
+    st_conversation_forget(g->session->conversation); /* unusable logits mean that what is stored is broken */
+    st_engine_unlock(g->session->engine);
     return status;
 }
 
@@ -410,10 +537,11 @@ strata_status strata_session_generate(strata_session *session, const strata_gene
 {
     generator g = {.session = session, .options = generation};
     strata_answer found = {0};
+    enter(session, 1);
     strata_status status = generator_open(&g, error);
     if (status == STRATA_OK) status = generate(&g, &found, error);
-    if (status == STRATA_OK) status = take_snapshot(session, error);
     generator_close(&g);
+    leave(session, 1);
     if (status == STRATA_OK) *answer = found;
     return status;
 }

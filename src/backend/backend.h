@@ -15,7 +15,7 @@ typedef struct atomic_bool atomic_bool;
 #include "model/program.h"
 #include "strata.h"
 
-enum { ST_BACKEND_VERSION = 2 };
+enum { ST_BACKEND_VERSION = 3 };
 
 typedef struct st_device st_device;
 typedef struct st_queue st_queue;
@@ -40,12 +40,18 @@ typedef struct st_device_info {
     bool reads_host_memory;  /* weights and values may be in ordinary host memory */
 } st_device_info;
 
+enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
+
 /* Measured rates of the device. */
 typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
-    double int8_ops;    /* multiplications and additions per second; 0: no int8 path */
-    double link_up, link_down; /* of a GPU: bytes per second of pinned copies */
-    double handover_seconds;   /* of a GPU: from the end of its work until the host continues */
+    double int8_ops;    /* of a CPU: multiplications and additions per second; 0: no int8 path */
+    /* of a GPU: */
+    double batch_ops;          /* multiplications and additions per second of a batch's matrix products */
+    double link_up, link_down; /* bytes per second of pinned copies */
+    double handover_seconds;   /* from the end of its work until the host continues */
+    double op_seconds;         /* of a small operation in a launched segment */
+    double type_share[ST_PROFILE_TYPES]; /* of read_bytes, reached with weights of a type and one row; 0: unknown */
 } st_device_rates;
 
 typedef struct st_op_time {
@@ -55,29 +61,83 @@ typedef struct st_op_time {
 
 typedef enum st_queue_kind { ST_QUEUE_COMPUTE, ST_QUEUE_UP, ST_QUEUE_DOWN } st_queue_kind;
 
-/* --- the step block: the inputs of a launch, in device memory, so that a captured graph replays unchanged ----------- */
+/* --- the step block: the inputs of a launch, in device memory, so that a captured graph replays unchanged -----------
+ * A step runs rows of one or more conversations. The rows of a conversation are neighbours, in the order of their
+ * positions. The block is packed: the header with the output rows, then conversations, rows and page tables as many as
+ * the step has, so that one copy brings it to a device. */
+
+typedef struct st_step_row {
+    int32_t id;
+    uint32_t position;
+    uint32_t conversation; /* index in the step */
+} st_step_row;
+
+/* The pages of a conversation in one pool: entry i of the table, from `table` on in the step's tables, is the page of the
+ * positions (first_page + i) × page tokens and so on. */
+typedef struct st_step_pages {
+    uint32_t first_page, table;
+} st_step_pages;
+
+typedef struct st_step_conversation {
+    uint32_t first_row, rows; /* at least one row */
+    uint32_t position;        /* of the first row */
+    uint32_t slot;            /* of its recurrent state */
+    st_step_pages pages[ST_KV_POOLS_MAX];
+} st_step_conversation;
 
 typedef struct st_step {
-    uint32_t count;     /* rows of this batch, at most batch_max */
-    uint32_t position;  /* of the first row */
-    uint32_t out_count; /* output rows, whose logits are requested; at most batch_max */
-    uint32_t batch_max;
-    int32_t values[];   /* ids[batch_max], then out_rows[batch_max] */
+    uint32_t count;              /* rows */
+    uint32_t out_count;          /* output rows, whose logits are requested */
+    uint32_t conversation_count;
+    uint32_t table_count;        /* entries of all page tables */
+    uint32_t out_max;            /* room for output rows */
+    uint32_t rows_at, tables_at; /* in `values`; the conversations come first, behind the output rows */
+    uint32_t bytes;              /* of the block, to the end of the tables */
+    uint32_t values[];           /* out_rows[out_max], conversations, rows, tables */
 } st_step;
 
-static inline size_t st_step_bytes(uint32_t batch_max)
+/* The most that a block holds. */
+typedef struct st_step_limits {
+    uint32_t rows, out_rows, conversations, tables;
+} st_step_limits;
+
+static inline size_t st_step_bytes(const st_step_limits *most)
 {
-    return sizeof(st_step) + 2 * (size_t)batch_max * sizeof(int32_t);
+    return sizeof(st_step) + most->out_rows * sizeof(uint32_t) + most->conversations * sizeof(st_step_conversation) +
+           most->rows * sizeof(st_step_row) + most->tables * sizeof(uint32_t);
 }
 
-static inline int32_t *st_step_ids(st_step *step)
+/* Sets the counts and where each array begins. The arrays are filled by the caller. */
+static inline void st_step_lay_out(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows, uint32_t tables)
+{
+    step->count = rows;
+    step->out_count = 0;
+    step->conversation_count = conversations;
+    step->table_count = tables;
+    step->out_max = out_max;
+    step->rows_at = out_max + conversations * (uint32_t)(sizeof(st_step_conversation) / sizeof(uint32_t));
+    step->tables_at = step->rows_at + rows * (uint32_t)(sizeof(st_step_row) / sizeof(uint32_t));
+    step->bytes = (uint32_t)(sizeof *step + (step->tables_at + tables) * sizeof(uint32_t));
+}
+
+static inline uint32_t *st_step_out_rows(st_step *step)
 {
     return step->values;
 }
 
-static inline int32_t *st_step_out_rows(st_step *step)
+static inline st_step_conversation *st_step_conversations(st_step *step)
 {
-    return step->values + step->batch_max;
+    return (st_step_conversation *)(void *)(step->values + step->out_max);
+}
+
+static inline st_step_row *st_step_rows(st_step *step)
+{
+    return (st_step_row *)(void *)(step->values + step->rows_at);
+}
+
+static inline uint32_t *st_step_tables(st_step *step)
+{
+    return step->values + step->tables_at;
 }
 
 /* --- operations with addresses --------------------------------------------------------------------------------- */
@@ -98,18 +158,48 @@ typedef struct st_bound_weight {
     size_t row_bytes;
 } st_bound_weight;
 
-/* A layer's keys and values. Position p lies in row p % capacity. */
+/* A layer's keys and values, in the pages of a pool. The row of position p is in the page that the conversation's table of
+ * the pool names, p % page tokens rows from its start. */
 typedef struct st_kv_view {
-    unsigned char *keys, *values;
+    unsigned char *keys, *values;        /* of page 0. Values may be a part of the keys */
     size_t key_row_bytes, value_row_bytes;
-    uint32_t capacity;
+    size_t key_page_bytes, value_page_bytes; /* from a page to the next */
+    uint32_t page_shift;                 /* a page has 1 << page_shift positions */
+    uint32_t pages;                      /* of the pool */
+    uint32_t pool;                       /* index in st_step_conversation.pages */
     st_type type;
 } st_kv_view;
 
-/* A layer's recurrent state, float32. */
+/* The page of a position; `tables` are the step's. */
+static inline uint32_t st_kv_page(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables, uint32_t position)
+{
+    const st_step_pages *pages = &c->pages[kv->pool];
+    return tables[pages->table + (position >> kv->page_shift) - pages->first_page];
+}
+
+static inline size_t st_kv_page_row(const st_kv_view *kv, uint32_t position)
+{
+    return position & ((1u << kv->page_shift) - 1);
+}
+
+static inline unsigned char *st_kv_key(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables, uint32_t position)
+{
+    return kv->keys + st_kv_page(kv, c, tables, position) * kv->key_page_bytes + st_kv_page_row(kv, position) * kv->key_row_bytes;
+}
+
+static inline unsigned char *st_kv_value(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables,
+                                         uint32_t position)
+{
+    return kv->values + st_kv_page(kv, c, tables, position) * kv->value_page_bytes +
+           st_kv_page_row(kv, position) * kv->value_row_bytes;
+}
+
+/* A layer's recurrent state, float32: of slot 0. */
 typedef struct st_state_view {
     float *conv;  /* [width − 1, channels]: the last inputs, oldest first */
     float *delta; /* [value_heads, size (key), size (value)] */
+    size_t slot_floats; /* from a slot to the next */
+    uint32_t slots;
 } st_state_view;
 
 typedef struct st_bound_op {
@@ -137,7 +227,7 @@ typedef struct st_segment_source {
     uint32_t count;
     st_rows rows;           /* which count of the step is the number of rows: count or out_count */
     st_step *step;          /* device memory */
-    const st_step *host_step; /* the same block as the host wrote it before the launch; may be `step` where the host reads it */
+    size_t step_bytes;      /* the room it has */
     void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes for each worker */
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
@@ -200,7 +290,8 @@ typedef struct st_backend {
 
     /* A segment is a list of operations that run in order without the host: prepared once, launched for every batch. */
     strata_status (*prepare)(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error);
-    strata_status (*launch)(st_segment *segment, st_queue *queue, strata_error *error);
+    /* `rows` is the number of rows of its operations: the step's count or, in a head, its out_count. */
+    strata_status (*launch)(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error);
     void (*segment_free)(st_segment *segment);
 } st_backend;
 

@@ -79,7 +79,7 @@ double st_profile_seconds(const st_profile *profile, const st_work *work)
     st_work demand = st_profile_demand(profile, work);
     double memory = profile->memory_rate > 0 ? demand.bytes / profile->memory_rate : 0;
     double arithmetic = profile->op_rate > 0 ? demand.ops / profile->op_rate : 0;
-    return memory > arithmetic ? memory : arithmetic;
+    return (memory > arithmetic ? memory : arithmetic) + profile->op_seconds;
 }
 
 /* --- what runs ---------------------------------------------------------------------------------------------------- */

@@ -11,8 +11,6 @@
 
 typedef enum st_device_kind { ST_DEVICE_HOST, ST_DEVICE_CARD } st_device_kind;
 
-enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
-
 typedef struct st_profile {
     char name[64];
     st_device_kind kind;
@@ -27,6 +25,7 @@ typedef struct st_profile {
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
     double handover_seconds;   /* from the end of the GPU's work until the host continues */
     double launch_seconds;     /* of a segment */
+    double op_seconds;         /* of each operation, beside its bytes and its arithmetic */
     uint32_t cores;            /* of a host */
     uint32_t alignment;        /* of a range */
     uint64_t granularity;      /* of an allocation */
@@ -49,7 +48,8 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 
 /* The work at the device's full rates: bytes over the type's share, operations of experts over theirs. */
 st_work st_profile_demand(const st_profile *profile, const st_work *work);
-/* The time of the work alone on the device: the longer of memory and arithmetic. An unknown rate takes no time. */
+/* The time of the work alone on the device: the longer of memory and arithmetic, and op_seconds. An unknown rate takes no
+ * time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
 /* Whether the device can run an operation, with weights or without. The planner calls this for every operation on every

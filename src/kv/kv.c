@@ -1,48 +1,59 @@
-/* The KV cache of a sequence: its position, rewinding, and snapshots of recurrent state. */
+/* Memory of conversations: views for the backends, copies of pages, slots and restore points, and what is taken from
+ * conversations that do not run. */
 #include "kv/kv.h"
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "kv/memory.h"
 
-typedef struct snapshot {
-    uint32_t position;
-    uint64_t age; /* 0: empty */
-} snapshot;
+enum { WAIT_LIMIT_US = 120 * 1000 * 1000, POINTS_MAX = 4096 };
 
-struct st_kv {
-    st_kv_share shares[ST_KV_SHARES_MAX];
-    uint32_t share_count;
-    uint32_t snapshot_count;
-    bool has_state;
-    uint32_t position;
-    uint32_t highest;    /* one past the highest position ever stored: tells what the rings have overwritten */
-    snapshot *snapshots; /* [snapshot_count] */
-    uint64_t clock;
-};
+/* --- life --------------------------------------------------------------------------------------------------------- */
 
-static strata_status clear_state(st_kv *kv, strata_error *error)
+static strata_status open_bookkeeping(st_kv *kv, strata_error *error)
 {
+    const st_kv_layout *layout = kv->layout;
+    uint32_t table = layout->pools[0].table_max, slots = layout->options.conversations;
+    kv->slots = st_alloc_zero(slots, sizeof *kv->slots);
+    kv->found = st_alloc_zero(table, sizeof *kv->found);
+    kv->found_names = st_alloc_zero(table, sizeof *kv->found_names);
+    if (!kv->slots || !kv->found || !kv->found_names) return st_error_memory(error, slots * sizeof *kv->slots, "the KV cache");
     strata_status status = STRATA_OK;
-    for (uint32_t i = 0; i < kv->share_count && status == STRATA_OK; i++) {
-        const st_kv_share *s = &kv->shares[i];
-        status = s->backend->zero(s->queue, s->memory + s->layout->state_offset, s->layout->state_bytes, error);
-    }
+    for (uint32_t i = 0; i < layout->pool_count && status == STRATA_OK; i++)
+        status = st_pages_new(layout->pools[i].pages, kv->page, i == 0, &kv->pages[i], error);
+    if (status != STRATA_OK) return status;
+    return st_restore_new(kv->source.restore_bytes, POINTS_MAX, kv->pages[0], &kv->restore, error);
+}
+
+/* A device that the host does not share memory with copies restore points behind its work. */
+static const st_kv_share *far_share(const st_kv *kv)
+{
+    return kv->source.share_count > 1 ? &kv->source.shares[1] : NULL;
+}
+
+static strata_status open_transfers(st_kv *kv, strata_error *error)
+{
+    const st_kv_share *far = far_share(kv);
+    strata_status status = STRATA_OK;
+    for (int i = 0; far && kv->needs_points && i < ST_KV_TRANSFERS && status == STRATA_OK; i++)
+        status = far->backend->event_new(far->device, &kv->transfers[i].event, error);
     return status;
 }
 
-strata_status st_kv_new(const st_kv_share *shares, uint32_t count, st_kv **out, strata_error *error)
+strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *error)
 {
     st_kv *kv = st_alloc_zero(1, sizeof *kv);
     if (!kv) return st_error_memory(error, sizeof *kv, "the KV cache");
-    kv->share_count = count;
-    for (uint32_t i = 0; i < count; i++) {
-        kv->shares[i] = shares[i];
-        kv->snapshot_count = shares[i].layout->options.snapshots;
-        kv->has_state = kv->has_state || shares[i].layout->state_bytes > 0;
-    }
-    kv->snapshots = st_alloc_zero(kv->snapshot_count, sizeof *kv->snapshots);
-    strata_status status =
-        kv->snapshots ? clear_state(kv, error) : st_error_memory(error, sizeof *kv->snapshots, "the KV cache");
+    kv->source = *source;
+    kv->layout = source->shares[0].layout;
+    kv->page = kv->layout->options.page_tokens;
+    kv->shift = kv->layout->page_shift;
+    kv->needs_points = kv->layout->needs_points;
+    for (int i = 0; i < ST_KV_TRANSFERS; i++) kv->transfers[i].point = ST_NO_POINT;
+    for (uint32_t i = 0; i < source->share_count; i++)
+        kv->has_state = kv->has_state || source->shares[i].layout->slot_bytes > 0;
+    strata_status status = open_bookkeeping(kv, error);
+    if (status == STRATA_OK) status = open_transfers(kv, error);
     if (status != STRATA_OK) {
         st_kv_free(kv);
         return status;
@@ -54,18 +65,37 @@ strata_status st_kv_new(const st_kv_share *shares, uint32_t count, st_kv **out, 
 void st_kv_free(st_kv *kv)
 {
     if (!kv) return;
-    st_free(kv->snapshots);
+    st_kv_finish(kv);
+    for (int i = 0; i < ST_KV_TRANSFERS; i++)
+        if (kv->transfers[i].event) far_share(kv)->backend->event_free(kv->transfers[i].event);
+    st_restore_free(kv->restore);
+    for (uint32_t i = 0; i < kv->layout->pool_count; i++) st_pages_free(kv->pages[i]);
+    st_free(kv->slots);
+    st_free(kv->found);
+    st_free(kv->found_names);
     st_free(kv);
 }
+
+st_kv_use st_kv_count(const st_kv *kv)
+{
+    st_kv_use use = {.pool_count = kv->layout->pool_count, .page_tokens = kv->page, .slots = kv->layout->options.conversations,
+                     .points = st_restore_count(kv->restore), .restore_bytes = st_restore_used_bytes(kv->restore)};
+    for (uint32_t i = 0; i < use.pool_count; i++) use.pools[i] = st_pages_count(kv->pages[i]);
+    for (uint32_t i = 0; i < use.slots; i++) use.slots_taken += kv->slots[i] != NULL;
+    for (const st_conversation *c = kv->first; c; c = c->next) use.conversations++;
+    return use;
+}
+
+/* --- views -------------------------------------------------------------------------------------------------------- */
 
 /* The share that a layer is in. */
 static const st_kv_share *share_of(const st_kv *kv, uint32_t layer)
 {
-    for (uint32_t i = 1; i < kv->share_count; i++) {
-        const st_kv_options *options = &kv->shares[i].layout->options;
-        if (options->layer_device && options->layer_device[layer] == options->device) return &kv->shares[i];
+    for (uint32_t i = 1; i < kv->source.share_count; i++) {
+        const st_kv_options *options = &kv->source.shares[i].layout->options;
+        if (options->layer_device && options->layer_device[layer] == options->device) return &kv->source.shares[i];
     }
-    return &kv->shares[0];
+    return &kv->source.shares[0];
 }
 
 st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer)
@@ -76,7 +106,11 @@ st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer)
                         .values = s->memory + l->values_offset,
                         .key_row_bytes = l->key_row_bytes,
                         .value_row_bytes = l->value_row_bytes,
-                        .capacity = l->capacity,
+                        .key_page_bytes = l->key_page_bytes,
+                        .value_page_bytes = l->value_page_bytes,
+                        .page_shift = s->layout->page_shift,
+                        .pages = s->layout->pools[l->pool].pages,
+                        .pool = l->pool,
                         .type = s->layout->options.type};
 }
 
@@ -85,107 +119,294 @@ st_state_view st_kv_state_of(const st_kv *kv, uint32_t layer)
     const st_kv_share *s = share_of(kv, layer);
     const st_kv_layer *l = &s->layout->layers[layer];
     return (st_state_view){.conv = (float *)(void *)(s->memory + l->conv_offset),
-                           .delta = (float *)(void *)(s->memory + l->delta_offset)};
+                           .delta = (float *)(void *)(s->memory + l->delta_offset),
+                           .slot_floats = s->layout->slot_bytes / sizeof(float),
+                           .slots = s->layout->options.conversations};
 }
 
-uint32_t st_kv_position(const st_kv *kv)
+static unsigned char *slot_of(const st_kv_share *s, uint32_t slot)
 {
-    return kv->position;
+    return s->memory + s->layout->state_offset + slot * s->layout->slot_bytes;
 }
 
-void st_kv_advance(st_kv *kv, uint32_t count)
+unsigned char *st_kv_carry(const st_kv *kv, uint32_t share, uint32_t slot)
 {
-    kv->position += count;
-    if (kv->highest < kv->position) kv->highest = kv->position;
+    const st_kv_share *s = &kv->source.shares[share];
+    return slot_of(s, slot) + s->layout->carry_offset;
 }
 
-/* Whether every ring still holds all positions that the token at `position` attends to. */
-static bool rings_reach(const st_kv *kv, uint32_t position)
-{
-    for (uint32_t i = 0; i < kv->shares[0].layout->layer_count; i++) {
-        const st_kv_layer *l = &share_of(kv, i)->layout->layers[i];
-        if (l->span == 0 || l->capacity == 0 || kv->highest <= l->capacity) continue;
-        uint32_t oldest_kept = kv->highest - l->capacity;
-        uint32_t oldest_seen = position + 1 > l->span ? position + 1 - l->span : 0;
-        if (oldest_seen < oldest_kept) return false;
-    }
-    return true;
-}
+/* --- copies ------------------------------------------------------------------------------------------------------- */
 
-static const snapshot *nearest_snapshot(const st_kv *kv, uint32_t position)
-{
-    const snapshot *best = NULL;
-    for (uint32_t i = 0; i < kv->snapshot_count; i++) {
-        const snapshot *s = &kv->snapshots[i];
-        if (s->age && s->position <= position && (!best || s->position > best->position)) best = s;
-    }
-    return best;
-}
+typedef strata_status (*piece_fn)(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes, strata_error *error);
 
-/* Copies the state of every device to or from a snapshot. */
-static strata_status copy_state(st_kv *kv, const snapshot *kept_at, bool restore, strata_error *error)
+/* Calls `piece` for each contiguous part of a page: the offset of the part in page 0, and from a page to the next. */
+static strata_status each_piece(const st_kv_share *s, uint32_t pool, piece_fn piece, void *context, strata_error *error)
 {
+    const st_kv_layout *layout = s->layout;
+    const st_kv_pool *p = &layout->pools[pool];
+    if (p->page_bytes == 0) return STRATA_OK;
+    if (layout->options.page_major) return piece(context, s, p->offset, p->page_bytes, p->page_bytes, error);
     strata_status status = STRATA_OK;
-    for (uint32_t i = 0; i < kv->share_count && status == STRATA_OK; i++) {
-        const st_kv_share *s = &kv->shares[i];
-        unsigned char *state = s->memory + s->layout->state_offset;
-        unsigned char *kept = state + s->layout->state_bytes * (1 + (size_t)(kept_at - kv->snapshots));
-        status = s->backend->copy(s->queue, ST_COPY_WITHIN, restore ? state : kept, restore ? kept : state,
-                                  s->layout->state_bytes, error);
+    for (uint32_t i = 0; i < layout->layer_count && status == STRATA_OK; i++) {
+        const st_kv_layer *l = &layout->layers[i];
+        if (l->pool != pool || l->key_row_bytes + l->value_row_bytes == 0) continue;
+        status = piece(context, s, l->keys_offset, l->key_page_bytes, l->key_page_bytes, error);
+        if (status == STRATA_OK) status = piece(context, s, l->values_offset, l->value_page_bytes, l->value_page_bytes, error);
     }
     return status;
 }
 
-static strata_status start_again(st_kv *kv, uint32_t *reached, strata_error *error)
+typedef struct page_copy {
+    uint32_t to, from;
+} page_copy;
+
+static strata_status copy_piece(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes, strata_error *error)
 {
-    strata_status status = clear_state(kv, error);
-    if (status != STRATA_OK) return status;
-    kv->position = kv->highest = 0;
-    for (uint32_t i = 0; i < kv->snapshot_count; i++) kv->snapshots[i].age = 0;
-    *reached = 0;
-    return STRATA_OK;
+    const page_copy *c = context;
+    return s->backend->copy(s->queue, ST_COPY_WITHIN, s->memory + offset + c->to * stride, s->memory + offset + c->from * stride,
+                            bytes, error);
 }
 
-/* Drops snapshots past the rewind point. */
-static void drop_snapshots_after(st_kv *kv, uint32_t position)
+strata_status st_kv_copy_page(st_kv *kv, uint32_t pool, uint32_t to, uint32_t from, strata_error *error)
 {
-    for (uint32_t i = 0; i < kv->snapshot_count; i++)
-        if (kv->snapshots[i].position > position) kv->snapshots[i].age = 0;
+    page_copy copy = {to, from};
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < kv->source.share_count && status == STRATA_OK; i++)
+        status = each_piece(&kv->source.shares[i], pool, copy_piece, &copy, error);
+    return status;
 }
 
-strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, strata_error *error)
+strata_status st_kv_clear_slot(st_kv *kv, uint32_t slot, strata_error *error)
 {
-    /* Position 0 always clears the state: a failed batch may have left it half updated. */
-    if (position == 0) return start_again(kv, reached, error);
-    if (position >= kv->position) {
-        *reached = kv->position;
-        return STRATA_OK;
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < kv->source.share_count && status == STRATA_OK; i++) {
+        const st_kv_share *s = &kv->source.shares[i];
+        if (s->layout->slot_bytes) status = s->backend->zero(s->queue, slot_of(s, slot), s->layout->slot_bytes, error);
     }
-    if (!rings_reach(kv, position)) return start_again(kv, reached, error);
-    if (kv->has_state) {
-        const snapshot *s = nearest_snapshot(kv, position);
-        if (!s || !rings_reach(kv, s->position)) return start_again(kv, reached, error);
-        strata_status status = copy_state(kv, s, true, error);
-        if (status != STRATA_OK) return status;
-        position = s->position;
-    }
-    kv->position = position;
-    drop_snapshots_after(kv, position);
-    *reached = position;
-    return STRATA_OK;
+    return status;
 }
 
-strata_status st_kv_snapshot(st_kv *kv, strata_error *error)
+strata_status st_kv_copy_slot(st_kv *kv, uint32_t to, uint32_t from, strata_error *error)
 {
-    if (!kv->has_state || kv->snapshot_count == 0) return STRATA_OK;
-    snapshot *place = &kv->snapshots[0];
-    for (uint32_t i = 0; i < kv->snapshot_count; i++) {
-        snapshot *s = &kv->snapshots[i];
-        if (s->age && s->position == kv->position) return STRATA_OK;
-        if (s->age < place->age) place = s;
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < kv->source.share_count && status == STRATA_OK; i++) {
+        const st_kv_share *s = &kv->source.shares[i];
+        if (s->layout->slot_bytes)
+            status = s->backend->copy(s->queue, ST_COPY_WITHIN, slot_of(s, to), slot_of(s, from), s->layout->slot_bytes, error);
     }
-    strata_status status = copy_state(kv, place, false, error);
-    if (status != STRATA_OK) return status;
-    *place = (snapshot){.position = kv->position, .age = ++kv->clock};
+    return status;
+}
+
+/* --- restore points ----------------------------------------------------------------------------------------------- */
+
+/* A copy between a conversation and a restore point, packed: of each share its slot, then the pages of its tails. */
+typedef struct point_copy {
+    const st_conversation *c;
+    unsigned char *at; /* in the restore point */
+    bool saves;
+    uint32_t page;
+} point_copy;
+
+static strata_status copy_part(point_copy *p, const st_kv_share *s, unsigned char *memory, size_t bytes, strata_error *error)
+{
+    bool near = s == &p->c->kv->source.shares[0];
+    st_copy_kind kind = near ? ST_COPY_WITHIN : p->saves ? ST_COPY_DOWN : ST_COPY_UP;
+    unsigned char *to = p->saves ? p->at : memory, *from = p->saves ? memory : p->at;
+    p->at += bytes;
+    return bytes ? s->backend->copy(s->queue, kind, to, from, bytes, error) : STRATA_OK;
+}
+
+static strata_status copy_point_piece(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes,
+                                      strata_error *error)
+{
+    point_copy *p = context;
+    return copy_part(p, s, s->memory + offset + p->page * stride, bytes, error);
+}
+
+static strata_status copy_tail(point_copy *p, const st_kv_share *s, uint32_t pool, strata_error *error)
+{
+    const st_page_table *table = &p->c->tables[pool];
+    uint32_t tail = s->layout->pools[pool].tail_max, first = table->end > tail ? table->end - tail : 0;
+    strata_status status = STRATA_OK;
+    if (first < table->first) first = table->first;
+    for (uint32_t i = first; i < table->end && status == STRATA_OK; i++) {
+        p->page = *st_kv_entry(p->c, pool, i);
+        status = each_piece(s, pool, copy_point_piece, p, error);
+    }
+    return status;
+}
+
+static strata_status copy_point(st_kv *kv, const st_conversation *c, uint32_t point, bool saves, strata_error *error)
+{
+    point_copy p = {.c = c, .at = kv->source.restore + st_restore_offset(kv->restore, point), .saves = saves};
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < kv->source.share_count && status == STRATA_OK; i++) {
+        const st_kv_share *s = &kv->source.shares[i];
+        status = copy_part(&p, s, slot_of(s, c->slot), s->layout->slot_bytes, error);
+        for (uint32_t pool = 1; pool < kv->layout->pool_count && status == STRATA_OK; pool++)
+            status = copy_tail(&p, s, pool, error);
+    }
+    return status;
+}
+
+size_t st_kv_point_bytes(const st_kv *kv, const st_conversation *c)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < kv->source.share_count; i++) {
+        const st_kv_layout *layout = kv->source.shares[i].layout;
+        bytes += layout->slot_bytes;
+        for (uint32_t pool = 1; pool < layout->pool_count; pool++) {
+            uint32_t tail = layout->pools[pool].tail_max, held = c->tables[pool].end - c->tables[pool].first;
+            bytes += (held < tail ? held : tail) * layout->pools[pool].page_bytes;
+        }
+    }
+    return bytes;
+}
+
+static void end_transfer(st_kv *kv, st_kv_transfer *t, bool ok)
+{
+    if (!t->saves) st_restore_unuse(kv->restore, t->point);
+    else if (ok) st_restore_done(kv->restore, t->point);
+    else st_restore_discard(kv->restore, t->point);
+    t->point = ST_NO_POINT;
+}
+
+static void wait_for_transfer(st_kv *kv, st_kv_transfer *t)
+{
+    if (t->point == ST_NO_POINT) return;
+    end_transfer(kv, t, far_share(kv)->backend->event_wait_host(t->event, WAIT_LIMIT_US, NULL) == STRATA_OK);
+}
+
+/* Transfers end in the order in which they begin: the next one to use is the oldest. */
+static st_kv_transfer *next_transfer(st_kv *kv)
+{
+    st_kv_transfer *t = &kv->transfers[kv->next_transfer++ % ST_KV_TRANSFERS];
+    wait_for_transfer(kv, t);
+    return t;
+}
+
+void st_kv_settle(st_kv *kv)
+{
+    for (int i = 0; i < ST_KV_TRANSFERS; i++) {
+        st_kv_transfer *t = &kv->transfers[i];
+        if (t->point != ST_NO_POINT && far_share(kv)->backend->event_done(t->event)) end_transfer(kv, t, true);
+    }
+}
+
+void st_kv_finish(st_kv *kv)
+{
+    for (int i = 0; i < ST_KV_TRANSFERS; i++) wait_for_transfer(kv, &kv->transfers[i]);
+}
+
+static strata_status transfer(st_kv *kv, const st_conversation *c, uint32_t point, bool saves, strata_error *error)
+{
+    const st_kv_share *far = far_share(kv);
+    st_kv_transfer now = {.point = point, .saves = saves}, *t = far ? next_transfer(kv) : &now;
+    if (!saves) st_restore_use(kv->restore, point);
+    strata_status status = copy_point(kv, c, point, saves, error);
+    if (status == STRATA_OK && far) status = far->backend->event_record(t->event, far->queue, error);
+    t->point = point;
+    t->saves = saves;
+    if (status == STRATA_OK && far) return STRATA_OK;
+    /* A copy that was enqueued before the failure may still read or write the point. */
+    if (far && far->backend->event_record(t->event, far->queue, NULL) == STRATA_OK)
+        (void)far->backend->event_wait_host(t->event, WAIT_LIMIT_US, NULL);
+    end_transfer(kv, t, status == STRATA_OK);
+    return status;
+}
+
+strata_status st_kv_save(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error)
+{
+    return transfer(kv, c, point, true, error);
+}
+
+strata_status st_kv_bring(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error)
+{
+    return transfer(kv, c, point, false, error);
+}
+
+/* --- what is stored for certain ------------------------------------------------------------------------------------- */
+
+void st_kv_confirm(st_kv *kv)
+{
+    for (uint32_t i = 0; i < kv->layout->options.conversations; i++)
+        if (kv->slots[i]) st_conversation_confirm(kv->slots[i]);
+}
+
+void st_kv_fail(st_kv *kv)
+{
+    for (uint32_t i = 0; i < kv->layout->options.conversations; i++)
+        if (kv->slots[i]) st_conversation_fail(kv->slots[i]);
+}
+
+/* --- pages and slots of conversations that do not run ------------------------------------------------------------- */
+
+uint32_t *st_kv_entry(const st_conversation *c, uint32_t pool, uint32_t index)
+{
+    return &c->tables[pool].pages[pool == 0 ? index : index % c->kv->layout->pools[pool].table_max];
+}
+
+void st_kv_cut(st_conversation *c, uint32_t pool, uint32_t index)
+{
+    st_page_table *table = &c->tables[pool];
+    while (table->end > index && table->end > table->first) st_pages_drop(c->kv->pages[pool], *st_kv_entry(c, pool, --table->end));
+    if (table->end <= table->first) table->first = table->end = index;
+}
+
+/* Window pages belong to the slot: without it the conversation cannot continue from them. Steps are confirmed by slot:
+ * without it the conversation keeps only what was confirmed. */
+static void drop_slot(st_conversation *c)
+{
+    st_conversation_fail(c);
+    if (c->slot != ST_NO_SLOT) c->kv->slots[c->slot] = NULL;
+    c->slot = ST_NO_SLOT;
+    c->valid = false;
+    for (uint32_t pool = 1; pool < c->kv->layout->pool_count; pool++) st_kv_cut(c, pool, 0);
+}
+
+void st_kv_release(st_conversation *c)
+{
+    drop_slot(c);
+    st_kv_cut(c, 0, 0);
+    c->position = c->confirmed = c->running = c->named = 0;
+    c->passing = 0;
+}
+
+/* The conversation that ran longest ago, of those that do not run and hold what is needed, and not `but`; NULL: none. */
+static st_conversation *idle(const st_kv *kv, const st_conversation *but, bool with_slot)
+{
+    st_conversation *oldest = NULL;
+    for (st_conversation *c = kv->first; c; c = c->next) {
+        bool holds = with_slot ? c->slot != ST_NO_SLOT : c->tables[0].end > 0;
+        if (c != but && !c->runs && c->running == 0 && holds && (!oldest || c->used < oldest->used)) oldest = c;
+    }
+    return oldest;
+}
+
+uint32_t st_kv_take_page(const st_conversation *c, uint32_t pool, uint32_t after)
+{
+    st_kv *kv = c->kv;
+    for (;;) {
+        uint32_t page = st_pages_take(kv->pages[pool], after);
+        st_conversation *other = page == ST_NO_PAGE ? idle(kv, c, pool > 0) : NULL;
+        if (!other) return page;
+        if (pool > 0) drop_slot(other);
+        else st_kv_release(other);
+    }
+}
+
+strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error)
+{
+    uint32_t slots = kv->layout->options.conversations, i = 0;
+    if (c->slot != ST_NO_SLOT) return STRATA_OK;
+    while (i < slots && kv->slots[i]) i++;
+    if (i == slots) {
+        st_conversation *other = idle(kv, c, true);
+        if (!other) return st_error_set(error, STRATA_LIMIT, NULL, "%u conversations are running: expected at most %u", slots + 1, slots);
+        i = other->slot;
+        drop_slot(other);
+    }
+    kv->slots[i] = c;
+    c->slot = i;
     return STRATA_OK;
 }

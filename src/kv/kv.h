@@ -1,41 +1,60 @@
-/* The KV cache of a sequence: keys and values of each layer in float32, f16, bf16 or q8_0, rings for layers with a window or
- * chunks, recurrent state and its snapshots. Only this module maps positions to memory. Knows no weights and no
- * operations; backends get views (backend.h). */
+/* The memory of all conversations of an engine: pages of keys and values in pools, slots of recurrent state, and restore
+ * points in host RAM (layout.h, pages.h, restore.h). Owns who holds which page and slot, and copies them; conversations
+ * (conversation.h) are its users. Only this module and conversation.c map positions to memory. Knows no weights, no
+ * operations and no text; backends get views (backend.h). Allocates only in st_kv_new. The caller's lock guards it. */
 #ifndef ST_KV_KV_H
 #define ST_KV_KV_H
 
 #include "backend/backend.h"
 #include "kv/layout.h"
+#include "kv/pages.h"
+#include "kv/restore.h"
 
-enum { ST_KV_SHARES_MAX = 2 };
+enum { ST_KV_SHARES_MAX = 2, ST_NO_SLOT = UINT32_MAX };
 
 typedef struct st_kv st_kv;
+typedef struct st_conversation st_conversation;
 
-/* A device's share of a sequence: the layers of its layout, in memory that the caller owns. State is copied and cleared on
+/* A device's share: the layers of its layout, in memory that the caller owns. Pages and state are copied and cleared on
  * `queue`, in order with the work that runs there. */
 typedef struct st_kv_share {
     const st_kv_layout *layout;
     const st_backend *backend;
+    st_device *device;
     st_queue *queue;
     unsigned char *memory; /* layout->total_bytes */
 } st_kv_share;
 
-/* The sequence is empty. Every layer is in one of the shares; the layouts and the memory must outlive it. */
-strata_status st_kv_new(const st_kv_share *shares, uint32_t count, st_kv **out, strata_error *error);
+typedef struct st_kv_source {
+    st_kv_share shares[ST_KV_SHARES_MAX]; /* the host's first; every layer is in one of them */
+    uint32_t share_count;
+    unsigned char *restore; /* host memory of restore points */
+    size_t restore_bytes;
+} st_kv_source;
+
+/* The layouts and the memory must outlive it. Conversations are freed before it. */
+strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *error);
 void st_kv_free(st_kv *kv);
 
 st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer);
 st_state_view st_kv_state_of(const st_kv *kv, uint32_t layer);
+/* The hidden row of a slot, in the memory of share `share`. */
+unsigned char *st_kv_carry(const st_kv *kv, uint32_t share, uint32_t slot);
 
-uint32_t st_kv_position(const st_kv *kv);        /* the next token's */
-void st_kv_advance(st_kv *kv, uint32_t count);   /* `count` tokens have been stored */
+/* Every step so far has ended on every device: what it stored may be shared. */
+void st_kv_confirm(st_kv *kv);
+/* A device has failed: conversations go back to what was confirmed. */
+void st_kv_fail(st_kv *kv);
 
-/* Drops everything from `position` on, or from the nearest earlier position that rings and snapshots allow. *reached is the
- * new position; the caller computes the tokens between it and `position` again. */
-strata_status st_kv_rewind(st_kv *kv, uint32_t position, uint32_t *reached, strata_error *error);
+typedef struct st_kv_use {
+    st_pages_counts pools[ST_KV_POOLS_MAX];
+    uint32_t pool_count, page_tokens;
+    uint32_t slots, slots_taken;
+    uint32_t points;      /* restore points that exist */
+    size_t restore_bytes; /* that they take */
+    uint32_t conversations;
+} st_kv_use;
 
-/* Keeps a snapshot of the recurrent state at this position; the oldest is overwritten when all are in use. No-op for models
- * without recurrent layers. */
-strata_status st_kv_snapshot(st_kv *kv, strata_error *error);
+st_kv_use st_kv_count(const st_kv *kv);
 
 #endif

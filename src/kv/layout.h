@@ -1,4 +1,5 @@
-/* The memory layout of a sequence, a pure function of description and options: the planner prices it, st_kv uses it. */
+/* The memory layout of the KV cache and the recurrent state on one device, a pure function of
+ * description and options: the planner prices it, st_kv uses it. */
 #ifndef ST_KV_LAYOUT_H
 #define ST_KV_LAYOUT_H
 
@@ -6,12 +7,18 @@
 #include "model/desc.h"
 #include "quant/quant.h"
 
+enum { ST_KV_PAGE_TOKENS = 64 }; /* positions of a page by default */
+
 typedef struct st_kv_options {
-    st_type type;       /* of keys and values */
-    uint32_t context;   /* positions */
-    uint32_t batch;     /* maximum tokens per batch: their keys and values are all stored before attention runs */
-    uint32_t snapshots; /* kept at a time, for models with recurrent layers, whose state cannot be rewound */
-    bool no_rings;      /* window layers keep every position: for tests */
+    st_type type;           /* of keys and values */
+    uint32_t page_tokens;   /* positions of a page: a power of two */
+    uint32_t context;       /* positions of the longest conversation */
+    uint32_t pool_tokens;   /* positions of full attention that all conversations share; at least `context` */
+    uint32_t conversations; /* that run at a time: each has a slot of recurrent state */
+    uint32_t batch;         /* maximum rows of a step: their keys and values are all stored before attention runs */
+    uint32_t carry;         /* floats of the hidden row that belongs to the state; 0: none */
+    bool no_windows;        /* window layers keep every position: for tests */
+    bool page_major;        /* the layers of a page lie together; else the pages of a layer do */
     const uint8_t *layer_device; /* [layers]: only layers of `device` are laid out; NULL: all */
     uint8_t device;
 } st_kv_options;
@@ -31,36 +38,61 @@ const st_kv_type *st_kv_type_find(const char *name); /* the same */
 /* The type unless the caller asks for one: f16, and bf16 for models with recurrent layers. */
 st_type st_kv_default_type(const st_desc *desc);
 
+/* The pages of the layers that see equally many positions. A page number means the same positions of the same
+ * conversation in every layer of the pool, on every device. Pool 0 is full attention's, also where no layer has it: its pages
+ * name the prefixes of conversations. */
+typedef struct st_kv_pool {
+    uint32_t span;      /* positions that a token attends to; 0: all before it */
+    uint32_t pages;
+    uint32_t table_max; /* pages of one conversation */
+    uint32_t tail_max;  /* pages that a restore point holds: those that the next token attends to. 0 for pool 0 */
+    size_t page_bytes;  /* of this device's layers */
+    size_t offset;      /* of page 0, if the layout is page-major */
+} st_kv_pool;
+
 /* One layer's part of the block of memory. */
 typedef struct st_kv_layer {
-    uint32_t capacity;       /* rows; 0: no keys and values of its own */
-    uint32_t span;           /* positions that a token attends to; 0: all before it */
-    size_t key_row_bytes, value_row_bytes;
-    size_t keys_offset, values_offset;
-    size_t conv_offset, delta_offset; /* of recurrent layers; within the state's range */
+    uint32_t pool;
+    size_t key_row_bytes, value_row_bytes; /* 0: no keys and values of its own */
+    size_t keys_offset, values_offset;     /* of page 0 */
+    size_t key_page_bytes, value_page_bytes; /* from a page to the next */
+    size_t conv_offset, delta_offset; /* of recurrent layers; in slot 0 */
     size_t conv_bytes, delta_bytes;
 } st_kv_layer;
 
 typedef struct st_kv_layout {
     st_kv_options options;
+    uint32_t page_shift;
+    uint32_t pool_count;
+    st_kv_pool pools[ST_KV_POOLS_MAX];
     uint32_t layer_count;
     const st_kv_layer *layers;
     size_t cache_bytes;    /* keys and values of all layers, at the block's start */
-    size_t state_offset, state_bytes; /* recurrent state of all layers, behind it */
-    size_t snapshot_bytes; /* of all snapshots, behind that */
+    size_t state_offset;   /* slot 0, behind it */
+    size_t slot_bytes;     /* of one slot: recurrent state of all layers, and the hidden row */
+    size_t carry_offset;   /* in a slot */
     size_t total_bytes;
+    bool needs_points;     /* conversations have state, or layers that forget. The same on every device */
+    size_t point_bytes;    /* the most that a restore point holds of this device: a slot and the tails of all pools */
     struct {
-        size_t kv, state, snapshots, padding;
+        size_t kv, state, padding;
     } exact; /* total_bytes by content; `padding` is the gaps between layers, which the ranges above include */
 } st_kv_layout;
+
+/* Entries of all page tables of a step. */
+uint32_t st_kv_tables_max(const st_kv_layout *layout);
+
+/* Bytes of one layer's keys and values in all pages, and of its recurrent state in all slots. */
+size_t st_kv_layer_bytes(const st_kv_layout *layout, const st_kv_layer *layer);
+size_t st_kv_layer_state_bytes(const st_kv_layout *layout, const st_kv_layer *layer);
+
+/* Whether a layout with these options exists, but for its size. */
+strata_status st_kv_layout_check(const st_desc *desc, const st_kv_options *options, strata_error *error);
 
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
                                  const st_kv_layout **out, strata_error *error);
 
-/* The same sizes without the layers (out->layers is NULL). False: a size overflows. The options are not checked. */
+/* The same sizes without the layers (out->layers is NULL). False: a size overflows. The caller has checked the options. */
 bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv_layout *out);
-
-/* Bytes of one layer's keys and values, without gaps. */
-size_t st_kv_layer_bytes(const st_kv_layer *layer);
 
 #endif

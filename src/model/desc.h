@@ -22,6 +22,8 @@ typedef struct st_rope {
     float beta_fast, beta_slow;
 } st_rope;
 
+enum { ST_KV_POOLS_MAX = 4 }; /* numbers of positions that the layers of a model may see, full attention included */
+
 typedef enum st_layer_kind { ST_LAYER_ATTENTION, ST_LAYER_DELTANET } st_layer_kind;
 
 typedef struct st_attention_desc {

@@ -234,6 +234,7 @@ static int32_t attention(builder *b, const st_attention_desc *a, int32_t h)
     op->p.attention.window = a->window;
     op->p.attention.chunk = a->chunk;
     op->p.attention.kv_layer = a->kv_layer;
+    op->p.attention.first = b->layer >= (int32_t)b->desc->layer_count; /* NextN: the first token has no row */
     op->p.attention.scale = a->scale;
     if (gate != ST_NO_VALUE) emit(b, ST_OP_SIGMOID_GATE, out, gate, out);
     return matmul_bias(b, "attention_out", weight(b, ST_ROLE_ATTN_OUTPUT), weight(b, ST_ROLE_ATTN_OUTPUT_BIAS), out);

@@ -57,6 +57,7 @@ typedef struct st_op {
         struct { uint32_t kv_layer; } kv;
         struct {
             uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer;
+            uint32_t first; /* positions before it have no keys and values */
             float scale;
         } attention;
         struct { uint32_t groups, stride, offset; } slice; /* out width = groups × size */

@@ -62,7 +62,7 @@ struct st_stream {
     uint32_t *demanded_uses;
     uint32_t *missing, *missing_tokens; /* [experts_max], by tokens, descending; the first fetch_count are fetched */
     uint32_t missing_count, fetch_count, failed_fetches;
-    bool decoding;           /* one token, not a batch of a prompt */
+    bool decoding;           /* the step has no rows of a prompt */
     st_cache_upload *uploads; /* [experts_max] */
     uint32_t upload_count;
 };
@@ -378,10 +378,11 @@ static void show_landed(st_stream *stream, uint32_t busy)
     }
 }
 
-strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_error *error)
+strata_status st_stream_begin(st_stream *stream, st_event *computing, bool decoding, strata_error *error)
 {
     const st_backend *backend = stream->source.backend;
     strata_status status = STRATA_OK;
+    stream->decoding = decoding;
     if (stream->options.deterministic && stream->flight_count) {
         const flight *last = &stream->flights[(stream->flight_first + stream->flight_count - 1) % FLIGHTS];
         status = backend->event_wait_host(last->landed, WAIT_LIMIT_US, error);
@@ -506,13 +507,12 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
                               .weights = stream->demanded_weights, .tokens = rows, .uses = stream->demanded_uses};
     st_cache_answer answer;
     st_cache_ask(stream->cache, &demand, &answer);
-    stream->decoding = rows == 1;
     if (stream->source.stats)
         st_stats_event(stream->source.stats, layer, stream->decoding, count, stream->demanded, answer.slot);
     take_answer(stream, l, &answer, count);
     count_predictions(stream, layer, &answer, count);
     count_reasons(stream, layer, &answer);
-    if (rows == 1)
+    if (stream->decoding)
         for (uint32_t k = 0; k < l->used; k++) l->last[k] = (uint32_t)ids[k];
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the GPU computes them in this batch */
@@ -595,9 +595,9 @@ static uint32_t next_split(const st_stream *stream, uint32_t layer)
     return UINT32_MAX;
 }
 
-uint32_t st_stream_asks(const st_stream *stream, uint32_t layer, uint32_t rows)
+uint32_t st_stream_asks(const st_stream *stream, uint32_t layer)
 {
-    return stream->options.prefetch && rows == 1 ? next_split(stream, layer) : UINT32_MAX;
+    return stream->options.prefetch ? next_split(stream, layer) : UINT32_MAX;
 }
 
 float *st_stream_scores(const st_stream *stream)

@@ -63,10 +63,10 @@ typedef struct st_stream_work {
     bool host;      /* the CPU computes some experts */
 } st_stream_work;
 
-/* A batch begins. The event `computing` follows the last launch of the batch before it, which may still read the
+/* A step begins; `decoding`: none of its rows is of a prompt. The event `computing` follows the last launch of the batch before it, which may still read the
  * tables; NULL: that batch has ended. Landed uploads become visible only after that batch; `deterministic` waits for
  * both. */
-strata_status st_stream_begin(st_stream *stream, st_event *computing, strata_error *error);
+strata_status st_stream_begin(st_stream *stream, st_event *computing, bool decoding, strata_error *error);
 
 /* The router has chosen ids [rows, used] with weights. The GPU's launch for the layer uses the tables as they are
  * now. */
@@ -82,7 +82,7 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
 
 /* The next layer whose experts may be prefetched; UINT32_MAX: none. The executor writes the scores of its router to
  * st_stream_scores, then st_stream_hint prefetches the best. */
-uint32_t st_stream_asks(const st_stream *stream, uint32_t layer, uint32_t rows);
+uint32_t st_stream_asks(const st_stream *stream, uint32_t layer);
 float *st_stream_scores(const st_stream *stream); /* NULL: no router is evaluated early */
 strata_status st_stream_hint(st_stream *stream, uint32_t layer, strata_error *error);
 

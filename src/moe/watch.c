@@ -12,15 +12,16 @@ static void count_routing(st_watch *watch, const st_routing *r)
         watch->seen[expert] = true;
         watch->distinct[count++] = expert;
     }
-    st_stats_event(watch->stats, r->layer, r->rows == 1, count, watch->distinct, NULL);
+    st_stats_event(watch->stats, r->layer, r->decoding, count, watch->distinct, NULL);
 }
 
 void st_watch_routing(st_watch *watch, const st_routing *r, bool all_resident)
 {
     if (watch->stats && all_resident) count_routing(watch, r);
     for (uint32_t row = 0; watch->trace && row < r->rows; row++) {
-        st_trace_event event = {.turn = watch->turn, .step = r->position + row, .layer = r->layer,
-                                .decode = r->rows == 1, .count = r->used};
+        const st_watch_row *origin = &r->origins[row];
+        st_trace_event event = {.turn = origin->turn, .step = origin->position, .layer = r->layer,
+                                .decode = !origin->prompt, .count = r->used};
         st_trace_writer_event(watch->trace, &event, (const uint32_t *)(const void *)(r->ids + (size_t)row * r->used),
                               r->weights + (size_t)row * r->used, NULL);
     }

@@ -9,15 +9,22 @@
 typedef struct st_watch {
     st_stats *stats;        /* NULL: none */
     st_trace_writer *trace; /* NULL: none */
-    uint32_t turn;          /* of the trace: grows when a sequence starts again from zero */
     uint32_t experts_max;
     bool *seen;             /* [experts_max] */
     uint32_t *distinct;     /* [experts_max] */
 } st_watch;
 
-/* A batch in one layer. */
+/* A row of a step: of which conversation, where, and whether it belongs to a prompt. */
+typedef struct st_watch_row {
+    uint32_t turn, position;
+    bool prompt;
+} st_watch_row;
+
+/* A step in one layer. */
 typedef struct st_routing {
-    uint32_t layer, position, rows, used;
+    uint32_t layer, rows, used;
+    bool decoding;               /* no row belongs to a prompt */
+    const st_watch_row *origins; /* [rows] */
     const int32_t *ids;     /* [rows, used] */
     const float *weights;   /* [rows, used] */
 } st_routing;

@@ -90,8 +90,7 @@ bool st_draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, 
 
 /* --- search ------------------------------------------------------------------------------------------------------- */
 
-/* Whether the last placement fits with the context and leaves no more weights on disk. */
-static bool holds(st_planner *p, const st_draft *draft, uint32_t context)
+bool st_draft_holds(st_planner *p, const st_draft *draft, uint32_t context)
 {
     st_draft trial = *draft;
     trial.context = context;
@@ -104,7 +103,7 @@ uint32_t st_draft_largest_context(st_planner *p, const st_draft *draft, uint32_t
     uint32_t low = 0, high = to > from ? (to - from) / step : 0;
     while (low < high) {
         uint32_t middle = high - (high - low) / 2;
-        if (holds(p, draft, from + middle * step)) low = middle;
+        if (st_draft_holds(p, draft, from + middle * step)) low = middle;
         else high = middle - 1;
     }
     return from + low * step;

@@ -116,9 +116,27 @@ static bool card_takes_part(const st_stages *stages)
     return false;
 }
 
-static void price_range(pricing *w, const st_stages *stages, uint32_t rows)
+/* The step block of one conversation: its page tables grow with its positions. */
+static size_t body_step_bytes(const pricing *w)
 {
-    if (card_takes_part(stages)) push_copy(w, true, (double)st_step_bytes(rows), stages->count);
+    const st_plan *plan = w->p->plan;
+    st_step_limits sent = {.rows = w->rows[ST_ROWS_ALL], .out_rows = plan->step.out_rows, .conversations = 1};
+    uint64_t positions = (uint64_t)w->depth + sent.rows;
+    uint64_t entries = plan->conversations ? plan->step.tables / plan->conversations : 0; /* of a full context */
+    if (positions < plan->context) entries = (entries * positions + plan->context - 1) / plan->context;
+    sent.tables = (uint32_t)entries;
+    return st_step_bytes(&sent);
+}
+
+/* The header and the output rows. */
+static size_t head_step_bytes(const pricing *w)
+{
+    return st_step_bytes(&(st_step_limits){.out_rows = w->rows[ST_ROWS_OUT]});
+}
+
+static void price_range(pricing *w, const st_stages *stages, size_t step_bytes)
+{
+    if (card_takes_part(stages)) push_copy(w, true, (double)step_bytes, stages->count);
     for (uint32_t i = 0; i < stages->count; i++) {
         const st_stage *stage = &stages->stages[i];
         bool split = i + 1 < stages->count && stages->stages[i + 1].kind == ST_STAGE_SPLIT;
@@ -136,7 +154,7 @@ static void price_head(pricing *w)
 {
     const st_part *part = &w->p->source.program->main;
     uint32_t end = w->p->main->head.count;
-    price_range(w, &w->p->main->head, w->rows[ST_ROWS_OUT]);
+    price_range(w, &w->p->main->head, head_step_bytes(w));
     if (w->p->main->logits_device == ST_HOST) return;
     push_copy(w, false, value_bytes(w, part->logits), end);
     push(w, ST_EVENT_HOST, (int32_t)end);
@@ -145,7 +163,7 @@ static void price_head(pricing *w)
 static uint32_t price_step(const predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
 {
     pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth};
-    price_range(&w, &p->main->body, rows);
+    price_range(&w, &p->main->body, body_step_bytes(&w));
     if (last) price_head(&w);
     else if (p->main->body.pending != ST_NO_STAGE)
         push(&w, ST_EVENT_HOST, p->main->body.pending); /* the next batch writes values */

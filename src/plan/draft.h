@@ -29,9 +29,12 @@ typedef struct st_draft {
     size_t weights_end;     /* in the GPU's block, resident experts included */
     /* written by st_draft_size */
     uint32_t batch, out_rows;
+    uint32_t pool_tokens;
+    uint64_t restore_bytes;
+    st_step_limits step;
     st_plan_device devices[ST_DEVICES_MAX];
-    st_plan_sequence sequence[ST_DEVICES_MAX]; /* without the layout's layers */
-    size_t slots_offset, expert_staging_offset, expert_staging_bytes, sequences_offset[ST_DEVICES_MAX];
+    st_plan_memory memory[ST_DEVICES_MAX]; /* without the layout's layers */
+    size_t slots_offset, expert_staging_offset, expert_staging_bytes, memory_offset[ST_DEVICES_MAX];
     size_t block_used[ST_DEVICES_MAX]; /* before rounding up */
     bool fits[ST_DEVICES_MAX];
     uint64_t disk_bytes;    /* of the host's weights: not in RAM */
@@ -52,6 +55,7 @@ typedef struct st_planner {
     uint32_t kv_layer_count; /* with it */
     uint32_t dense_count, moe_count;
     bool card;               /* a GPU exists and the options allow it */
+    uint32_t pool;           /* the KV pool holds so many contexts: at most one for each conversation */
     st_layer_facts *layers;  /* [kv_layer_count] */
     uint64_t *slot_bytes;    /* [kv_layer_count] */
     bool *card_runs;         /* [operations] */
@@ -90,6 +94,10 @@ bool st_draft_has_cache(const st_planner *planner, const st_draft *draft, uint32
 
 /* --- sizes.c ------------------------------------------------------------------------------------------------------ */
 
+/* The layout of the KV cache of a sized draft on a device. */
+strata_status st_draft_kv(const st_planner *planner, const st_draft *draft, uint8_t device, const st_kv_layout **out,
+                          strata_error *error);
+
 /* The draft must be the one placed last; its context and slots may have changed since. */
 void st_draft_size(st_planner *planner, st_draft *draft);
 bool st_draft_fits(const st_draft *draft);
@@ -110,6 +118,9 @@ bool st_draft_at(st_planner *planner, st_moe_mode mode, bool whole, uint32_t con
 /* The same; chooses the context where the options do not fix it. */
 strata_status st_draft_with_context(st_planner *planner, st_moe_mode mode, st_draft *out, bool *fits,
                                     strata_error *error);
+
+/* Whether the placement made last fits with the context and leaves no more weights on disk than `draft`. */
+bool st_draft_holds(st_planner *planner, const st_draft *draft, uint32_t context);
 
 /* The largest context from `from` (which fits) to `to`, in steps of `step`, that fits the draft's placement. */
 uint32_t st_draft_largest_context(st_planner *planner, const st_draft *draft, uint32_t from, uint32_t to,

@@ -90,18 +90,6 @@ static uint8_t kv_device(const explainer *e, uint32_t layer)
     return e->plan->kv_device[desc->kind == ST_LAYER_ATTENTION ? desc->attention.kv_layer : layer];
 }
 
-static const st_kv_layer *kv_layer_of(const explainer *e, uint32_t layer)
-{
-    uint8_t device = e->plan->kv_device[layer];
-    const st_kv_layout *kv = device < e->plan->device_count ? e->plan->sequence[device].kv : NULL;
-    return kv && layer < kv->layer_count ? &kv->layers[layer] : NULL;
-}
-
-static uint64_t times_sequences(const explainer *e, size_t bytes)
-{
-    return (uint64_t)bytes * e->plan->sequences;
-}
-
 /* The kind of a layer's cache: "full", "window", "chunk", "shared" (an earlier layer's) or "recurrent". */
 static const char *kv_kind(const st_layer_desc *layer, uint32_t index)
 {
@@ -110,11 +98,33 @@ static const char *kv_kind(const st_layer_desc *layer, uint32_t index)
     return layer->attention.window ? "window" : layer->attention.chunk ? "chunk" : "full";
 }
 
-static uint64_t kept_bytes(const explainer *e, uint32_t index)
+/* The layout of the device that has a layer's keys, values and state; NULL: none. */
+static const st_kv_layout *layout_of(const explainer *e, uint32_t layer)
 {
-    const st_kv_layer *kv = kv_layer_of(e, index);
-    if (!kv) return 0;
-    return times_sequences(e, st_kv_layer_bytes(kv)) + times_sequences(e, kv->conv_bytes + kv->delta_bytes);
+    uint8_t device = e->plan->kv_device[layer];
+    const st_kv_layout *kv = device < e->plan->device_count ? e->plan->memory[device].kv : NULL;
+    return kv && layer < kv->layer_count ? kv : NULL;
+}
+
+static uint64_t kept_bytes(const explainer *e, uint32_t layer)
+{
+    const st_kv_layout *kv = layout_of(e, layer);
+    return kv ? st_kv_layer_bytes(kv, &kv->layers[layer]) + st_kv_layer_state_bytes(kv, &kv->layers[layer]) : 0;
+}
+
+/* A layer's own keys and values; all zero for a layer without them. */
+typedef struct kept_rows {
+    uint64_t span, positions, position_bytes;
+} kept_rows;
+
+static kept_rows rows_of(const explainer *e, uint32_t layer)
+{
+    const st_kv_layout *kv = layout_of(e, layer);
+    const st_kv_layer *l = kv ? &kv->layers[layer] : NULL;
+    if (!l || l->key_row_bytes + l->value_row_bytes == 0) return (kept_rows){0};
+    const st_kv_pool *pool = &kv->pools[l->pool];
+    return (kept_rows){.span = pool->span, .positions = (uint64_t)pool->pages << kv->page_shift,
+                       .position_bytes = l->key_row_bytes + l->value_row_bytes};
 }
 
 /* Includes the NextN block where it runs or has a KV cache. */
@@ -133,7 +143,7 @@ static void set_device(explainer *e, json_t *object, const char *field, int devi
 static json_t *layer_json(explainer *e, uint32_t index)
 {
     const st_layer_desc *layer = &e->source->desc->layers[index];
-    const st_kv_layer *kv = kv_layer_of(e, index);
+    kept_rows kept = rows_of(e, index);
     json_t *object = json_object();
     set_size(e, object, "layer", index);
     set(e, object, "kind", json_string(layer->kind == ST_LAYER_DELTANET ? "deltanet" : "attention"));
@@ -147,8 +157,8 @@ static json_t *layer_json(explainer *e, uint32_t index)
     }
     set(e, object, "kv", json_string(kv_kind(layer, index)));
     set(e, object, "kv_device", json_string(device_kind(kv_device(e, index))));
-    set_size(e, object, "kv_span", kv ? kv->span : 0);
-    set_size(e, object, "kv_positions", kv ? kv->capacity : 0);
+    set_size(e, object, "kv_span", kept.span);
+    set_size(e, object, "kv_positions", kept.positions);
     set_size(e, object, "kv_bytes", kept_bytes(e, index));
     return object;
 }
@@ -158,11 +168,10 @@ static json_t *layer_json(explainer *e, uint32_t index)
 /* Finds the row of layers with the same cache on the same device, or adds one. */
 static json_t *kv_row(explainer *e, json_t *rows, uint32_t index)
 {
-    const st_kv_layer *kv = kv_layer_of(e, index);
+    kept_rows kept = rows_of(e, index);
     const char *kind = kv_kind(&e->source->desc->layers[index], index);
     const char *device = device_kind(kv_device(e, index));
-    json_int_t positions = kv ? kv->capacity : 0;
-    json_int_t row_bytes = kv ? (json_int_t)(kv->key_row_bytes + kv->value_row_bytes) : 0;
+    json_int_t positions = (json_int_t)kept.positions, row_bytes = (json_int_t)kept.position_bytes;
     size_t i;
     json_t *row;
     json_array_foreach(rows, i, row) {
@@ -173,7 +182,7 @@ static json_t *kv_row(explainer *e, json_t *rows, uint32_t index)
             return row;
     }
     row = json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I}", "kind", kind, "device", device, "layers", 0, "span",
-                    (json_int_t)(kv ? kv->span : 0), "positions", positions, "position_bytes", row_bytes, "bytes",
+                    (json_int_t)kept.span, "positions", positions, "position_bytes", row_bytes, "bytes",
                     (json_int_t)0);
     append(e, rows, row);
     return e->failed ? NULL : row;
@@ -278,7 +287,9 @@ json_t *st_plan_json(const st_plan_source *source, const st_plan *plan)
     set_size(&e, root, "context", plan->context);
     set(&e, root, "kv_type", json_string(st_kv_type_name(plan->kv_type)));
     set_size(&e, root, "batch", plan->batch);
-    set_size(&e, root, "sequences", plan->sequences);
+    set_size(&e, root, "sequences", plan->conversations);
+    set_size(&e, root, "pool_tokens", plan->pool_tokens);
+    set_size(&e, root, "restore_bytes", plan->restore_bytes);
     set(&e, root, "nextn", json_boolean(plan->nextn));
     set(&e, root, "weight_bytes", weights_json(&e));
     set(&e, root, "output", json_string(device_kind(plan->output_on_card ? ST_CARD : ST_HOST)));

@@ -53,7 +53,10 @@ st_plan st_draft_view(const st_planner *p, const st_draft *draft)
     st_plan plan = {.context = draft->context,
                     .batch = draft->batch,
                     .out_rows = draft->out_rows,
-                    .sequences = p->options.sequences,
+                    .conversations = p->options.conversations,
+                    .pool_tokens = draft->pool_tokens,
+                    .restore_bytes = draft->restore_bytes,
+                    .step = draft->step,
                     .nextn = p->options.nextn,
                     .kv_type = draft->kv_type,
                     .device_count = draft->trunk > 0 ? 2 : 1,
@@ -71,8 +74,8 @@ st_plan st_draft_view(const st_planner *p, const st_draft *draft)
                     .experts = view_experts(p, draft)};
     for (uint32_t d = 0; d < plan.device_count; d++) {
         plan.devices[d] = draft->devices[d];
-        plan.sequence[d] = draft->sequence[d];
-        plan.sequences_offset[d] = draft->sequences_offset[d];
+        plan.memory[d] = draft->memory[d];
+        plan.memory_offset[d] = draft->memory_offset[d];
     }
     return plan;
 }
@@ -134,15 +137,36 @@ static strata_status decide_mode(st_planner *p, st_moe_mode *out, strata_error *
     return *out == ST_MOE_AUTO ? choose_mode(p, out, error) : STRATA_OK;
 }
 
+/* A chosen context is as large as fits, so that one conversation may fill the pool. Memory that is left makes the pool
+ * larger. */
+static void grow_pool(st_planner *p, const st_draft *draft)
+{
+    uint32_t pool = p->options.context ? p->pool : p->options.conversations;
+    for (p->pool = pool; p->pool > 1; p->pool--)
+        if (st_draft_holds(p, draft, draft->context)) return;
+}
+
+/* The pool of a fixed context has room for every conversation or, if that does not fit, for as many as fit. */
+static strata_status draft_with_pool(st_planner *p, st_moe_mode mode, st_draft *out, bool *fits, strata_error *error)
+{
+    for (;;) {
+        strata_status status = st_draft_with_context(p, mode, out, fits, error);
+        if (status != STRATA_OK || *fits || p->pool == 1) return status;
+        p->pool--;
+    }
+}
+
 strata_status st_draft_choose(st_planner *p, st_draft *out, strata_error *error)
 {
     st_moe_mode mode;
     bool fits = false;
+    p->pool = p->options.context ? p->options.conversations : 1;
     strata_status status = decide_mode(p, &mode, error);
-    if (status == STRATA_OK) status = st_draft_with_context(p, mode, out, &fits, error);
+    if (status == STRATA_OK) status = draft_with_pool(p, mode, out, &fits, error);
     if (status != STRATA_OK) return status;
     if (!fits) return st_draft_refuse(p, out, error);
     st_draft_place(p, out); /* another draft may have been placed since */
+    grow_pool(p, out);
     st_draft_size(p, out);
     return STRATA_OK;
 }

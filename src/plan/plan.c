@@ -32,7 +32,7 @@ const char *st_moe_mode_name(st_moe_mode mode)
 st_plan_options st_plan_options_default(void)
 {
     st_plan_options options = {
-        .layers = ST_LAYERS_AUTO, .kv_type = -1, .out_rows = 1, .sequences = 1, .expert_slots = -1};
+        .layers = ST_LAYERS_AUTO, .kv_type = -1, .out_rows = 1, .conversations = 1, .restore_bytes = ST_BYTES_AUTO, .expert_slots = -1};
     for (int i = 0; i < ST_DEVICES_MAX; i++) {
         options.workers[i] = 1;
         options.margin_bytes[i] = ST_BYTES_AUTO;
@@ -58,17 +58,27 @@ static strata_status check_numbers(const st_plan_source *source, const st_plan_o
     if (o->batch > BATCH_MAX)
         return st_error_set(error, STRATA_USAGE, NULL, "options.batch: expected at most %d, found %" PRIu32, BATCH_MAX,
                             o->batch);
-    if (o->sequences > ST_SEQUENCES_MAX)
+    if (o->conversations > ST_CONVERSATIONS_MAX)
         return st_error_set(error, STRATA_USAGE, NULL, "options.sessions: expected at most %d, found %" PRIu32,
-                            ST_SEQUENCES_MAX, o->sequences);
+                            ST_CONVERSATIONS_MAX, o->conversations);
     if (o->expert_slots < -1)
         return st_error_set(error, STRATA_USAGE, NULL,
                             "placement.expert_slots: expected a number of slots, found %" PRId32, o->expert_slots);
-    if (o->kv_type >= 0 && !st_kv_type_name((st_type)o->kv_type))
-        return st_error_set(error, STRATA_USAGE, NULL, "options.kv_type: expected " ST_KV_TYPE_NAMES);
     if (o->nextn && source->program->nextn.body.count == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "the model has no NextN block");
     return STRATA_OK;
+}
+
+/* The layouts of all drafts have the same pools at most: a shorter context has fewer. */
+static strata_status check_kv(const st_plan_source *source, const st_plan_options *o, strata_error *error)
+{
+    uint32_t longest = source->desc->context_max;
+    if (o->context && o->context < longest) longest = o->context;
+    st_kv_options kv = {.type = o->kv_type >= 0 ? (st_type)o->kv_type : st_kv_default_type(source->desc),
+                        .page_tokens = o->page_tokens ? o->page_tokens : ST_KV_PAGE_TOKENS,
+                        .context = longest, .pool_tokens = longest, .conversations = 1, .batch = 1,
+                        .no_windows = o->no_windows};
+    return st_kv_layout_check(source->desc, &kv, error);
 }
 
 static strata_status check_margins(const st_plan_source *source, const st_plan_options *o, strata_error *error)
@@ -142,9 +152,10 @@ static strata_status check_host(const st_planner *p, strata_error *error)
 static void fill_in(st_planner *p)
 {
     st_plan_options *o = &p->options;
-    if (o->sequences == 0) o->sequences = 1;
+    if (o->conversations == 0) o->conversations = 1;
     if (o->out_rows == 0) o->out_rows = 1;
-    if (!p->source->desc->recurrent) o->snapshots = 0;
+    p->pool = 1;
+    if (o->page_tokens == 0) o->page_tokens = ST_KV_PAGE_TOKENS;
     p->card = p->source->device_count > 1 && o->layers != 0;
     for (uint32_t i = 0; i < p->source->device_count; i++) {
         const st_profile *profile = &p->source->devices[i];
@@ -159,17 +170,14 @@ static void fill_in(st_planner *p)
 
 /* --- the plan itself ---------------------------------------------------------------------------------------------- */
 
-static strata_status lay_out_device(st_planner *p, uint8_t device, st_plan *plan, strata_error *error)
+static strata_status lay_out_device(st_planner *p, const st_draft *draft, uint8_t device, st_plan *plan, strata_error *error)
 {
     size_t *offsets = st_arena_alloc(p->arena, p->source->binding->count, sizeof *offsets);
     if (!offsets) return st_error_memory(error, p->source->binding->count * sizeof *offsets, "the plan");
     if (device == ST_CARD) st_weights_lay_out(p, offsets);
     else memset(offsets, 0xff, p->source->binding->count * sizeof *offsets); /* mapped: in no block */
     plan->weight_offset[device] = offsets;
-    st_kv_options kv = {.type = plan->kv_type, .context = plan->context, .batch = plan->batch,
-                        .snapshots = p->options.snapshots, .no_rings = p->options.no_rings,
-                        .layer_device = plan->kv_device, .device = device};
-    return st_kv_layout_build(p->source->desc, &kv, p->arena, &plan->sequence[device].kv, error);
+    return st_draft_kv(p, draft, device, &plan->memory[device].kv, error);
 }
 
 static uint32_t dense_on_card(const st_planner *p, const st_draft *draft)
@@ -205,7 +213,7 @@ static strata_status finish(st_planner *p, const st_draft *draft, st_plan *plan,
     *plan = st_draft_view(p, draft);
     plan->ffn_on_card = dense_on_card(p, draft);
     for (uint32_t d = 0; d < plan->device_count; d++) {
-        strata_status status = lay_out_device(p, (uint8_t)d, plan, error);
+        strata_status status = lay_out_device(p, draft, (uint8_t)d, plan, error);
         if (status != STRATA_OK) return status;
     }
     strata_status status = st_plan_schedule(p->source, plan, p->arena, error);
@@ -237,6 +245,7 @@ strata_status st_plan_build(const st_plan_source *source, const st_plan_options 
 {
     strata_status status = check_devices(source, error);
     if (status == STRATA_OK) status = check_numbers(source, options, error);
+    if (status == STRATA_OK) status = check_kv(source, options, error);
     if (status == STRATA_OK) status = check_layers(source, options, error);
     if (status == STRATA_OK) status = check_margins(source, options, error);
     if (status != STRATA_OK) return status;

@@ -19,7 +19,7 @@
     X(SLOTS, "expert slots")                                                                               \
     X(KV, "kv")                                                                                            \
     X(STATE, "recurrent state")                                                                            \
-    X(SNAPSHOTS, "snapshots")                                                                              \
+    X(RESTORE, "restore points")                                                                           \
     X(SCRATCH, "scratch")         /* values, step blocks, scratch of operations */                         \
     X(STAGING, "staging")         /* buffers of copies between devices, and of logits */                   \
     X(PADDING, "padding")         /* up to the alignment of a range */                                     \
@@ -41,7 +41,7 @@ const char *st_moe_mode_name(st_moe_mode mode);
 enum {
     ST_LAYERS_AUTO = -2, /* as many as fit */
     ST_LAYERS_ALL = -1,
-    ST_SEQUENCES_MAX = 64,
+    ST_CONVERSATIONS_MAX = 64,
     ST_NO_DEVICE = 255, /* of a NextN block's KV where the block is not run */
 };
 #define ST_BYTES_AUTO UINT64_MAX
@@ -52,8 +52,10 @@ typedef struct st_plan_options {
     int32_t kv_type;         /* an st_type; −1: chosen */
     uint32_t batch;          /* 0: 512, or 2048 with experts in RAM */
     uint32_t out_rows;       /* rows of logits at a time */
-    uint32_t sequences;      /* 0: 1 */
-    uint32_t snapshots;      /* of models whose state cannot be rewound */
+    uint32_t conversations;  /* that run at a time. 0: 1 */
+    uint32_t pool_tokens;    /* of the KV cache, which all conversations share: at least the context. 0: chosen */
+    uint32_t page_tokens;    /* of the KV cache: a power of two. 0: ST_KV_PAGE_TOKENS */
+    uint64_t restore_bytes;  /* host RAM for restore points; ST_BYTES_AUTO: chosen. 0 for models that need none */
     uint32_t workers[ST_DEVICES_MAX]; /* each has scratch of its own */
     bool nextn;
     st_moe_mode moe;
@@ -63,7 +65,7 @@ typedef struct st_plan_options {
     uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: the device's default */
     bool disk;               /* weights may stay on disk and be read on use */
     bool watch;              /* the host reads the routing of every layer */
-    bool no_rings;           /* window layers keep every position: for tests */
+    bool no_windows;         /* window layers keep every position: for tests */
 } st_plan_options;
 
 typedef struct st_plan_device {
@@ -75,17 +77,17 @@ typedef struct st_plan_device {
     uint64_t block_bytes;    /* of the one allocation: all but mapped memory and the runtime */
 } st_plan_device;
 
-/* The memory of one sequence on a device: its KV cache (layout.h), its working set and, on the host beside a GPU,
- * staging: two step blocks, and out_rows rows of logits if the output matrix is on the GPU. Each begins at a multiple
- * of 256. The block holds sequence_bytes for each sequence. */
-typedef struct st_plan_sequence {
+/* The memory of the executor on a device: the KV cache with the slots of recurrent state (layout.h), the working set and,
+ * on the host, restore points and staging: a row of logits for each conversation that runs and, beside a GPU, two step
+ * blocks, and out_rows rows of logits if the output matrix is on the GPU. Each begins at a multiple of 256. */
+typedef struct st_plan_memory {
     const st_kv_layout *kv;  /* of the layers on this device */
-    size_t kv_offset, working_offset, staging_offset;
+    size_t kv_offset, restore_offset, working_offset, staging_offset;
     st_working_set working;
-    size_t staging_steps[2], staging_logits; /* offsets in the staging */
+    size_t staging_steps[2], staging_logits, staging_answers; /* offsets in the staging; answers: logits by conversation */
     size_t staging_bytes;
-    size_t sequence_bytes;
-} st_plan_sequence;
+    size_t bytes;
+} st_plan_memory;
 
 typedef struct st_plan_speed {
     double decode_tps, prefill_tps;
@@ -126,12 +128,16 @@ typedef struct st_plan_part {
 } st_plan_part;
 
 typedef struct st_plan {
-    uint32_t context, batch, out_rows, sequences;
+    uint32_t context, batch, out_rows;
+    uint32_t conversations; /* that run at a time */
+    uint32_t pool_tokens;   /* of the KV cache of full attention, which all conversations share */
+    uint64_t restore_bytes; /* of restore points */
+    st_step_limits step;
     bool nextn;
     st_type kv_type;
     uint32_t device_count; /* 1: the GPU is not used */
     st_plan_device devices[ST_DEVICES_MAX];
-    st_plan_sequence sequence[ST_DEVICES_MAX];
+    st_plan_memory memory[ST_DEVICES_MAX];
     const uint8_t *op_device;     /* [operations] */
     bool watched;                 /* the stages let the host read the routing */
     st_plan_part parts[ST_PARTS]; /* NextN's is empty unless `nextn` */
@@ -140,7 +146,7 @@ typedef struct st_plan {
     const size_t *weight_offset[ST_DEVICES_MAX]; /* [weights]: in the device's block; SIZE_MAX: not in it */
     size_t slots_offset, expert_staging_offset; /* in the GPU's block: slots of layer 0, 1, …; what is in transit */
     size_t expert_staging_bytes;
-    size_t sequences_offset[ST_DEVICES_MAX];     /* in the device's block, behind all weights and slots */
+    size_t memory_offset[ST_DEVICES_MAX];     /* in the device's block, behind all weights and slots */
     const uint8_t *kv_device;     /* [layers, NextN]: of its keys, values and state, or of those it reads */
     uint32_t layers_total, layers_on_card; /* whose attention part (and shared expert) is on the GPU */
     uint32_t ffn_on_card;         /* dense feed-forward parts */

@@ -5,9 +5,9 @@
 #include "base/check.h"
 #include "plan/draft.h"
 
-enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
+enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2, RESTORE_POINTS = 4, RESTORE_SHARE = 32 };
 
-/* --- one sequence ------------------------------------------------------------------------------------------------ */
+/* --- the executor ------------------------------------------------------------------------------------------------ */
 
 /* With experts in RAM a larger batch is faster: every batch reads nearly all experts. */
 static uint32_t batch_of(const st_planner *p, const st_draft *draft)
@@ -31,39 +31,81 @@ static void ask_scratch(st_planner *p, uint32_t batch)
 }
 
 /* Staging on the host beside a GPU: step blocks to upload, logits to download. */
-static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_sequence *s)
+static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_memory *s)
 {
-    size_t logits, step = st_align_up(st_step_bytes(draft->batch), ST_RANGE_ALIGN);
-    if (!st_mul_size((size_t)draft->out_rows * sizeof(float), draft->output ? p->source->desc->vocab : 0, &logits))
-        return false;
-    s->staging_steps[1] = step;
-    s->staging_logits = 2 * step;
-    return st_add_size(s->staging_logits, logits, &s->staging_bytes);
+    bool card = draft->trunk > 0;
+    size_t end = 0, row = (size_t)p->source->desc->vocab * sizeof(float), step = card ? st_step_bytes(&draft->step) : 0;
+    bool sized = st_range_append(&end, 1, step, &s->staging_steps[0]) && st_range_append(&end, 1, step, &s->staging_steps[1]) &&
+                 st_range_append(&end, card && draft->output ? draft->out_rows : 0, row, &s->staging_logits) &&
+                 st_range_append(&end, p->options.conversations, row, &s->staging_answers);
+    s->staging_bytes = end;
+    return sized;
 }
 
-static bool size_sequence(const st_planner *p, st_draft *draft, uint8_t device, st_kv_layout *kv)
+/* A few points for each conversation, in a part of the RAM: they are a cache. */
+static uint64_t restore_bytes_of(const st_planner *p, const st_draft *draft, const st_kv_layout kv[ST_DEVICES_MAX])
 {
-    st_plan_sequence *s = &draft->sequence[device];
-    *s = (st_plan_sequence){0};
-    st_kv_options kv_options = {.type = draft->kv_type, .context = draft->context, .batch = draft->batch,
-                                .snapshots = p->options.snapshots, .no_rings = p->options.no_rings,
-                                .layer_device = p->kv_device, .device = device};
+    uint64_t point = kv[ST_HOST].point_bytes + (draft->trunk > 0 ? kv[ST_CARD].point_bytes : 0);
+    uint64_t chosen = RESTORE_POINTS * (uint64_t)p->options.conversations * point, most = p->capacity_bytes[ST_HOST] / RESTORE_SHARE;
+    if (!kv[ST_HOST].needs_points) return 0;
+    if (p->options.restore_bytes != ST_BYTES_AUTO) return p->options.restore_bytes;
+    return chosen < most ? chosen : most;
+}
+
+static st_kv_options kv_options_of(const st_planner *p, const st_draft *draft, uint8_t device)
+{
+    return (st_kv_options){.type = draft->kv_type,
+                           .page_tokens = p->options.page_tokens,
+                           .context = draft->context,
+                           .pool_tokens = draft->pool_tokens,
+                           .conversations = p->options.conversations,
+                           .batch = draft->batch,
+                           .carry = p->options.nextn ? p->source->desc->embedding : 0,
+                           .no_windows = p->options.no_windows,
+                           .page_major = device != ST_HOST,
+                           .layer_device = p->kv_device,
+                           .device = device};
+}
+
+strata_status st_draft_kv(const st_planner *p, const st_draft *draft, uint8_t device, const st_kv_layout **out, strata_error *error)
+{
+    st_kv_options options = kv_options_of(p, draft, device);
+    return st_kv_layout_build(p->source->desc, &options, p->arena, out, error);
+}
+
+/* The KV cache of every device, and what follows from it. */
+static bool size_kv(const st_planner *p, st_draft *draft, uint32_t devices, st_kv_layout kv[ST_DEVICES_MAX])
+{
+    uint64_t pool = (uint64_t)draft->context * p->pool;
+    if (p->options.pool_tokens) pool = p->options.pool_tokens > draft->context ? p->options.pool_tokens : draft->context;
+    draft->pool_tokens = pool < UINT32_MAX ? (uint32_t)pool : UINT32_MAX;
+    for (uint32_t d = 0; d < devices; d++) {
+        st_kv_options options = kv_options_of(p, draft, (uint8_t)d);
+        if (!st_kv_layout_price(p->source->desc, &options, &kv[d])) return false;
+    }
+    draft->step = (st_step_limits){.rows = draft->batch, .out_rows = draft->out_rows, .conversations = p->options.conversations,
+                                   .tables = st_kv_tables_max(&kv[ST_HOST])};
+    draft->restore_bytes = restore_bytes_of(p, draft, kv);
+    return true;
+}
+
+static bool size_memory(const st_planner *p, st_draft *draft, uint8_t device, const st_kv_layout *kv)
+{
+    st_plan_memory *s = &draft->memory[device];
+    *s = (st_plan_memory){0};
     st_working_options working = {.op_device = p->op_device,
                                   .device = device,
-                                  .batch = draft->batch,
-                                  .out_rows = draft->out_rows,
+                                  .step = draft->step,
                                   .workers = p->options.workers[device],
                                   .nextn = p->options.nextn,
                                   .expert_cache = draft->mode == ST_MOE_CACHE,
                                   .scratch = p->scratch[device]};
-    if (!st_kv_layout_price(p->source->desc, &kv_options, kv) ||
-        !st_working_set_of(p->source->desc, p->source->program, &working, &s->working))
-        return false;
-    if (device == ST_HOST && draft->trunk > 0 && !size_staging(p, draft, s)) return false;
-    return st_align_size(kv->total_bytes, ST_RANGE_ALIGN, &s->working_offset) &&
-           st_add_size(s->working_offset, s->working.bytes, &s->staging_offset) && /* a multiple of the alignment */
-           st_add_size(s->staging_offset, s->staging_bytes, &s->sequence_bytes) &&
-           st_align_size(s->sequence_bytes, ST_RANGE_ALIGN, &s->sequence_bytes);
+    size_t end = kv->total_bytes;
+    if (!st_working_set_of(p->source->desc, p->source->program, &working, &s->working)) return false;
+    if (device == ST_HOST && !size_staging(p, draft, s)) return false;
+    return st_range_append(&end, 1, device == ST_HOST ? draft->restore_bytes : 0, &s->restore_offset) &&
+           st_range_append(&end, 1, s->working.bytes, &s->working_offset) &&
+           st_range_append(&end, 1, s->staging_bytes, &s->staging_offset) && st_align_size(end, ST_RANGE_ALIGN, &s->bytes);
 }
 
 /* --- a device ----------------------------------------------------------------------------------------------------- */
@@ -97,7 +139,7 @@ static uint64_t page_table_bytes(const st_planner *p, const st_draft *draft)
     return (bytes / card->pinned_per_byte + granularity - 1) / granularity * granularity;
 }
 
-/* The GPU's block up to the sequences. */
+/* The GPU's block up to the executor's memory. */
 static void size_card_block(const st_planner *p, st_draft *draft)
 {
     uint64_t *owners = draft->devices[ST_CARD].owners;
@@ -107,7 +149,7 @@ static void size_card_block(const st_planner *p, st_draft *draft)
     draft->expert_staging_offset = draft->slots_offset + owners[ST_OWNER_SLOTS];
     draft->expert_staging_bytes = expert_staging(p, draft);
     owners[ST_OWNER_STAGING] = draft->expert_staging_bytes;
-    draft->sequences_offset[ST_CARD] = draft->expert_staging_offset + draft->expert_staging_bytes;
+    draft->memory_offset[ST_CARD] = draft->expert_staging_offset + draft->expert_staging_bytes;
 }
 
 static uint64_t owners_sum(const st_plan_device *device)
@@ -118,22 +160,19 @@ static uint64_t owners_sum(const st_plan_device *device)
 }
 
 /* The rest of the block is padding. False: overflow. */
-static bool size_device(st_planner *p, st_draft *draft, uint8_t d)
+static bool size_device(st_planner *p, st_draft *draft, uint8_t d, const st_kv_layout *kv)
 {
     st_plan_device *device = &draft->devices[d];
-    st_plan_sequence *s = &draft->sequence[d];
-    uint64_t count = p->options.sequences, granularity = p->source->devices[d].granularity;
-    st_kv_layout kv;
-    size_t sequences, used;
-    if (!size_sequence(p, draft, d, &kv) || !st_mul_size(s->sequence_bytes, count, &sequences) ||
-        !st_add_size(draft->sequences_offset[d], sequences, &used))
-        return false;
+    st_plan_memory *s = &draft->memory[d];
+    uint64_t granularity = p->source->devices[d].granularity;
+    size_t used;
+    if (!size_memory(p, draft, d, kv) || !st_add_size(draft->memory_offset[d], s->bytes, &used)) return false;
     uint64_t *owners = device->owners, outside = owners[ST_OWNER_RUNTIME];
-    owners[ST_OWNER_KV] = kv.exact.kv * count;
-    owners[ST_OWNER_STATE] = kv.exact.state * count;
-    owners[ST_OWNER_SNAPSHOTS] = kv.exact.snapshots * count;
-    owners[ST_OWNER_SCRATCH] = s->working.bytes * count;
-    owners[ST_OWNER_STAGING] += s->staging_bytes * count;
+    owners[ST_OWNER_KV] = kv->exact.kv;
+    owners[ST_OWNER_STATE] = kv->exact.state;
+    owners[ST_OWNER_RESTORE] = d == ST_HOST ? draft->restore_bytes : 0;
+    owners[ST_OWNER_SCRATCH] = s->working.bytes;
+    owners[ST_OWNER_STAGING] += s->staging_bytes;
     owners[ST_OWNER_WEIGHTS] = draft->weight_bytes[d];
     owners[ST_OWNER_EXPERTS] = draft->expert_bytes[d];
     if (d == ST_HOST) outside += owners[ST_OWNER_WEIGHTS] + owners[ST_OWNER_EXPERTS]; /* mapped from the file */
@@ -170,17 +209,19 @@ void st_draft_size(st_planner *p, st_draft *draft)
     draft->batch = batch_of(p, draft);
     draft->out_rows = p->options.out_rows < draft->batch ? p->options.out_rows : draft->batch;
     draft->disk_bytes = 0;
-    draft->sequences_offset[ST_HOST] = 0;
+    draft->memory_offset[ST_HOST] = 0;
     draft->fits[ST_CARD] = true;
     draft->devices[ST_CARD] = (st_plan_device){0};
     ask_scratch(p, draft->batch);
+    st_kv_layout kv[ST_DEVICES_MAX];
+    bool sized = size_kv(p, draft, devices, kv);
     for (uint32_t d = 0; d < devices; d++) {
         st_plan_device *device = &draft->devices[d];
         *device = (st_plan_device){.profile = &p->source->devices[d], .capacity_bytes = p->capacity_bytes[d],
                                    .margin_bytes = p->margin_bytes[d]};
         if (d == ST_CARD) size_card_block(p, draft);
         uint64_t limit = device->capacity_bytes - device->margin_bytes; /* the margin is at most the capacity */
-        if (!size_device(p, draft, (uint8_t)d)) device->planned_bytes = UINT64_MAX;
+        if (!sized || !size_device(p, draft, (uint8_t)d, &kv[d])) device->planned_bytes = UINT64_MAX;
         else if (d == ST_HOST && p->options.disk) leave_on_disk(device, limit, &draft->disk_bytes);
         draft->fits[d] = device->planned_bytes <= limit;
     }

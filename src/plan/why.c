@@ -162,6 +162,33 @@ static void tell_context(st_planner *p, const st_draft *draft)
     }
 }
 
+/* The pool is a whole number of contexts: one for each conversation that runs, if they fit. */
+static void tell_pool(st_planner *p, const st_draft *draft)
+{
+    uint32_t running = p->options.conversations;
+    char tokens[ST_NUMBER_TEXT];
+    st_number_text(draft->pool_tokens, tokens);
+    if (running == 1) WHY("pool: %s tokens, the context of the one conversation that runs at a time", tokens);
+    else if (p->pool == running)
+        WHY("pool: %s tokens, a full context for each of %u running conversations", tokens, running);
+    else
+        WHY("pool: %s tokens shared by up to %u running conversations: %u full context%s; as many as fit", tokens,
+            running, p->pool, p->pool == 1 ? "" : "s");
+}
+
+static void tell_restore(st_planner *p, const st_plan *plan)
+{
+    uint64_t asked = p->options.restore_bytes;
+    char size[ST_NUMBER_TEXT];
+    if (!plan->memory[ST_HOST].kv->needs_points) {
+        if (asked && asked != ST_BYTES_AUTO)
+            WHY("restore points: none; every layer of the model can continue a conversation at any token");
+    } else if (asked == 0) WHY("restore points: none, as asked; a conversation that branches off runs from its start");
+    else
+        WHY("restore points: %s of RAM (%s)", st_size_text(plan->restore_bytes, size),
+            asked == ST_BYTES_AUTO ? "default" : "as asked");
+}
+
 static void tell_sizes(st_planner *p, const st_draft *draft)
 {
     const st_plan_options *o = &p->options;
@@ -185,6 +212,8 @@ void st_draft_tell(st_planner *p, const st_draft *draft, const st_plan *plan)
     if (p->moe_count == 0 && (p->options.moe != ST_MOE_AUTO || p->options.expert_slots >= 0))
         WHY("experts: the model has none; options for them are ignored");
     tell_context(p, draft);
+    tell_pool(p, draft);
+    tell_restore(p, plan);
     tell_sizes(p, draft);
 }
 

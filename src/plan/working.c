@@ -21,15 +21,14 @@ static void widen(size_t *largest, size_t bytes)
 static bool lay_out(const st_desc *desc, const st_program *program, const st_working_options *options,
                     st_working_set *set)
 {
-    size_t end = 0, of_workers, step_bytes = st_step_bytes(options->batch);
-    bool carries = options->nextn && program->nextn.body.count > 0;
-    size_t sums = options->expert_cache && options->device == ST_CARD ? options->batch : 0, row = (size_t)desc->embedding * sizeof(float);
-    return st_range_append(&end, program->row_bytes[ST_ROWS_ALL], options->batch, &set->values[ST_ROWS_ALL]) &&
-           st_range_append(&end, program->row_bytes[ST_ROWS_OUT], options->out_rows, &set->values[ST_ROWS_OUT]) &&
+    size_t end = 0, of_workers, step_bytes = st_step_bytes(&options->step);
+    size_t sums = options->expert_cache && options->device == ST_CARD ? options->step.rows : 0;
+    size_t row = (size_t)desc->embedding * sizeof(float);
+    return st_range_append(&end, program->row_bytes[ST_ROWS_ALL], options->step.rows, &set->values[ST_ROWS_ALL]) &&
+           st_range_append(&end, program->row_bytes[ST_ROWS_OUT], options->step.out_rows, &set->values[ST_ROWS_OUT]) &&
            st_range_append(&end, 1, step_bytes, &set->steps[0]) && st_range_append(&end, 1, step_bytes, &set->steps[1]) &&
            st_range_append(&end, 1, set->shared_bytes, &set->scratch) &&
            st_range_append(&end, options->workers, set->worker_bytes, &of_workers) && /* directly after it: both are aligned */
-           st_range_append(&end, carries ? desc->embedding : 0, sizeof(float), &set->carry) &&
            st_range_append(&end, sums, row, &set->sums[0]) && st_range_append(&end, sums, row, &set->sums[1]) &&
            st_align_size(end, ST_RANGE_ALIGN, &set->bytes);
 }

@@ -1,4 +1,4 @@
-/* The working set of one sequence on one device: values, step blocks, scratch, the carried state. A pure function of
+/* The working set of the executor on one device: values, step blocks, scratch. A pure function of
  * shape and batch, so that the planner prices what the executor lays out. */
 #ifndef ST_PLAN_WORKING_H
 #define ST_PLAN_WORKING_H
@@ -9,7 +9,7 @@
 typedef struct st_working_options {
     const uint8_t *op_device; /* of every operation; NULL: all on `device` */
     uint8_t device;
-    uint32_t batch, out_rows;
+    st_step_limits step;      /* the most rows, output rows, conversations and table entries of a step */
     uint32_t workers;         /* each has worker_bytes of scratch */
     bool nextn;               /* operations of the NextN block count */
     bool expert_cache;        /* the host also computes routed experts of the GPU that have no slot */
@@ -19,7 +19,7 @@ typedef struct st_working_options {
 typedef struct st_working_set {
     size_t values[2];        /* offsets by st_rows */
     size_t steps[2];         /* offsets: main, NextN */
-    size_t scratch, carry;   /* offsets */
+    size_t scratch;          /* offset */
     size_t sums[2];          /* offsets, on the GPU with an expert cache: sums of the host's and of fetched experts */
     size_t shared_bytes, worker_bytes; /* of scratch: once, then for each worker */
     size_t bytes;            /* in all: a multiple of 256; 0: the device runs nothing */

@@ -1,4 +1,4 @@
-/* The reference dequantisers of the type table: slow and obvious. Private to src/quant. */
+/* The table of types, and its reference dequantisers: slow and obvious. Private to src/quant; backend/cuda reads the table. */
 #ifndef ST_QUANT_DEQUANT_H
 #define ST_QUANT_DEQUANT_H
 

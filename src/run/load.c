@@ -16,6 +16,7 @@ struct st_load {
     st_load_options options;
     st_ledger *ledger;
     const void **weights[ST_DEVICES_MAX]; /* [weights] */
+    st_run *run;
     st_stream *stream;                    /* NULL: no expert cache */
     st_queue *queue;                      /* of the GPU, while weights are copied */
     st_event *event;
@@ -271,27 +272,26 @@ static void place_slots(st_load *load)
 
 static void place_kv(st_load *load, uint32_t device, uint64_t at, const st_kv_layout *kv)
 {
-    uint64_t cache = 0, state = 0;
+    uint64_t cache = 0, state = kv->options.carry * sizeof(float) * kv->options.conversations;
     for (uint32_t i = 0; i < kv->layer_count; i++) {
-        cache += st_kv_layer_bytes(&kv->layers[i]);
-        state += kv->layers[i].conv_bytes + kv->layers[i].delta_bytes;
+        cache += st_kv_layer_bytes(kv, &kv->layers[i]);
+        state += st_kv_layer_state_bytes(kv, &kv->layers[i]);
     }
     place(load, device, ST_OWNER_KV, at, cache);
     place(load, device, ST_OWNER_STATE, at, state);
-    place(load, device, ST_OWNER_SNAPSHOTS, at, state * kv->options.snapshots);
 }
 
-static void place_sequences(st_load *load)
+/* The memory of the executor. */
+static void place_executor(st_load *load)
 {
     for (uint32_t d = 0; d < load->plan->device_count; d++) {
-        const st_plan_sequence *s = &load->plan->sequence[d];
-        for (uint32_t i = 0; i < load->plan->sequences; i++) {
-            uint64_t at = load->plan->sequences_offset[d] + i * s->sequence_bytes;
-            if (s->kv) place_kv(load, d, at + s->kv_offset, s->kv);
-            place(load, d, ST_OWNER_SCRATCH, at + s->working_offset, s->working.bytes);
-            place(load, d, ST_OWNER_STAGING, at + s->staging_offset, s->staging_bytes);
-            if (s->sequence_bytes) load->end_bytes[d] = at + s->sequence_bytes;
-        }
+        const st_plan_memory *s = &load->plan->memory[d];
+        uint64_t at = load->plan->memory_offset[d];
+        place_kv(load, d, at + s->kv_offset, s->kv);
+        place(load, d, ST_OWNER_RESTORE, at + s->restore_offset, d == ST_HOST ? load->plan->restore_bytes : 0);
+        place(load, d, ST_OWNER_SCRATCH, at + s->working_offset, s->working.bytes);
+        place(load, d, ST_OWNER_STAGING, at + s->staging_offset, s->staging_bytes);
+        if (s->bytes) load->end_bytes[d] = at + s->bytes;
     }
 }
 
@@ -303,6 +303,20 @@ static strata_status open_stream(st_load *load, strata_error *error)
                                .host_weights = load->weights[ST_HOST],
                                .stats = load->options.watch ? load->options.watch->stats : NULL};
     return st_stream_new(&source, &load->options.experts, &load->stream, error);
+}
+
+static strata_status open_run(st_load *load, strata_error *error)
+{
+    const st_plan *plan = load->plan;
+    st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
+                         .plan = plan, .stream = load->stream, .watch = load->options.watch};
+    for (uint32_t d = 0; d < plan->device_count; d++)
+        run.devices[d] = (st_run_device){
+            .backend = load->devices[d].backend,
+            .device = load->devices[d].device,
+            .memory = st_ledger_block(load->ledger, d) + plan->memory_offset[d],
+            .weights = load->weights[d]};
+    return st_run_new(&run, &load->run, error);
 }
 
 /* The gaps between ranges, and the rest of the block. */
@@ -339,7 +353,9 @@ static strata_status load_all(st_load *load, strata_error *error)
     place_slots(load);
     status = open_stream(load, error);
     if (status != STRATA_OK) return status;
-    place_sequences(load);
+    place_executor(load);
+    status = open_run(load, error);
+    if (status != STRATA_OK) return status;
     st_ledger_mark(load->ledger, "KV and scratch");
     place_gaps(load);
     st_ledger_lock(load->ledger);
@@ -373,6 +389,7 @@ strata_status st_load_new(const st_plan_source *source, const st_plan *plan, con
 void st_load_free(st_load *load)
 {
     if (!load) return;
+    st_run_free(load->run);
     st_stream_free(load->stream);
     unpin_files(load);
     st_free(load->pinned);
@@ -382,18 +399,14 @@ void st_load_free(st_load *load)
     st_free(load);
 }
 
-st_run_source st_load_sequence(const st_load *load, uint32_t sequence)
+st_run *st_load_run(const st_load *load)
 {
-    const st_plan *plan = load->plan;
-    st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
-                         .plan = plan, .stream = load->stream, .watch = load->options.watch};
-    for (uint32_t d = 0; d < plan->device_count; d++)
-        run.devices[d] = (st_run_device){
-            .backend = load->devices[d].backend,
-            .device = load->devices[d].device,
-            .memory = st_ledger_block(load->ledger, d) + plan->sequences_offset[d] + sequence * plan->sequence[d].sequence_bytes,
-            .weights = load->weights[d]};
-    return run;
+    return load->run;
+}
+
+st_stream *st_load_stream(const st_load *load)
+{
+    return load->stream;
 }
 
 const st_ledger *st_load_ledger(const st_load *load)

@@ -1,4 +1,5 @@
-/* The loader: allocates one block per device as planned, loads weights at their offsets and records both in the ledger.
+/* The loader: allocates one block per device as planned, loads weights at their offsets, prepares the executor and records
+ * all bytes in the ledger.
  * Owns the blocks through the ledger; decides nothing. Knows the plan's offsets; knows no family, runs no operation. */
 #ifndef ST_RUN_LOAD_H
 #define ST_RUN_LOAD_H
@@ -30,8 +31,9 @@ strata_status st_load_new(const st_plan_source *source, const st_plan *plan, con
                           const st_load_options *options, st_load **out, strata_error *error);
 void st_load_free(st_load *load);
 
-/* The source of the executor of one sequence. */
-st_run_source st_load_sequence(const st_load *load, uint32_t sequence);
+/* The executor, which lives as long as the load, and the expert cache (NULL: none). */
+st_run *st_load_run(const st_load *load);
+st_stream *st_load_stream(const st_load *load);
 
 const st_ledger *st_load_ledger(const st_load *load);
 

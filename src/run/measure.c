@@ -22,6 +22,8 @@ enum {
     VALUE_HEADS = 32,
     TAPS = 4,
     BATCH = 256,
+    PAGE_SHIFT = 6, /* of the KV cache */
+    PAGES = ((DEPTH + BATCH - 1) >> PAGE_SHIFT) + 1,
     CHAIN_WIDTH = 1024, /* for two workers the matrices of a small model: what they lose at their starts and ends makes
                          * up for the operations between the matrices of a model */
     CHAIN_MAX = 8192,
@@ -88,7 +90,7 @@ static strata_status time_ops(op_timer *l, const st_bound_op *ops, uint32_t coun
     st_scratch scratch = l->backend->scratch(ops, l->step->count);
     scratch.shared_bytes = align_up(scratch.shared_bytes);
     scratch.worker_bytes = align_up(scratch.worker_bytes);
-    st_segment_source source = {.ops = ops, .count = count, .rows = ST_ROWS_ALL, .step = l->step,
+    st_segment_source source = {.ops = ops, .count = count, .rows = ST_ROWS_ALL, .step = l->step, .step_bytes = l->step->bytes,
                                 .scratch = reserve(l, scratch.shared_bytes + scratch.worker_bytes * l->workers),
                                 .shared_bytes = scratch.shared_bytes, .worker_bytes = scratch.worker_bytes};
     st_segment *segment = NULL;
@@ -98,7 +100,7 @@ static strata_status time_ops(op_timer *l, const st_bound_op *ops, uint32_t coun
     double end = st_clock_seconds() + SEGMENT_SECONDS;
     for (int i = 0; (i < TRIES || st_clock_seconds() < end) && status == STRATA_OK; i++) {
         double start = st_clock_seconds();
-        status = l->backend->launch(segment, l->queue, l->error);
+        status = l->backend->launch(segment, l->queue, l->step->count, l->error);
         double took = st_clock_seconds() - start;
         if (took < *seconds) *seconds = took;
     }
@@ -113,11 +115,15 @@ static strata_status time_op(op_timer *l, const st_bound_op *bound, st_op_measur
     return st_error_set(l->error, STRATA_INTERRUPTED, NULL, "stopped after %s", st_op_name(row->kind));
 }
 
+/* The step has `rows` rows of one conversation, whose pages are adjacent. */
 static st_op start(op_timer *l, st_op_kind kind, uint32_t rows, uint32_t position)
 {
     l->used = 0;
-    l->step->count = l->step->out_count = rows;
-    l->step->position = position;
+    st_step_lay_out(l->step, BATCH, 1, rows, PAGES);
+    l->step->out_count = rows;
+    *st_step_conversations(l->step) = (st_step_conversation){.rows = rows, .position = position};
+    for (uint32_t i = 0; i < rows; i++) st_step_rows(l->step)[i] = (st_step_row){.position = position + i};
+    for (uint32_t i = 0; i < PAGES; i++) st_step_tables(l->step)[i] = i;
     return (st_op){.kind = kind};
 }
 
@@ -163,11 +169,12 @@ static strata_status time_attention(op_timer *l, st_type type, uint32_t rows)
     op.p.attention.key_length = op.p.attention.value_length = HEAD;
     op.p.attention.scale = 1;
     size_t row_bytes = st_row_bytes(type, KV_HEADS * HEAD);
-    uint32_t capacity = DEPTH + rows;
+    size_t page_bytes = row_bytes << PAGE_SHIFT;
     st_bound_op bound = {.op = &op, .in[0] = value(l, HEADS * HEAD, rows), .out = value(l, HEADS * HEAD, rows)};
-    bound.kv = (st_kv_view){.keys = reserve(l, capacity * row_bytes), .values = reserve(l, capacity * row_bytes),
-                            .key_row_bytes = row_bytes, .value_row_bytes = row_bytes, .capacity = capacity, .type = type};
-    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, 2.0 * capacity * (double)row_bytes,
+    bound.kv = (st_kv_view){.keys = reserve(l, PAGES * page_bytes), .values = reserve(l, PAGES * page_bytes),
+                            .key_row_bytes = row_bytes, .value_row_bytes = row_bytes, .key_page_bytes = page_bytes,
+                            .value_page_bytes = page_bytes, .page_shift = PAGE_SHIFT, .pages = PAGES, .type = type};
+    st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, 2.0 * (DEPTH + rows) * (double)row_bytes,
                          4.0 * HEADS * HEAD * (DEPTH + rows / 2.0) * rows};
     return time_op(l, &bound, &row);
 }
@@ -184,7 +191,7 @@ static strata_status time_deltanet(op_timer *l, uint32_t rows)
     bound.weight[0] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
     bound.weight[1] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
     size_t state = (size_t)VALUE_HEADS * HEAD * HEAD;
-    bound.state.delta = reserve(l, state * sizeof(float));
+    bound.state = (st_state_view){.delta = reserve(l, state * sizeof(float)), .slot_floats = state, .slots = 1};
     st_op_measure row = {op.kind, "F32", rows, 0, 2.0 * (double)state * sizeof(float), 7.0 * (double)state * rows};
     return time_op(l, &bound, &row);
 }
@@ -205,7 +212,7 @@ static strata_status time_rows(op_timer *l, st_op_kind kind, uint32_t rows)
     st_bound_op bound = {.op = &op, .in = {value(l, WIDTH, rows), value(l, WIDTH, rows)}};
     bound.out = kind == ST_OP_ROPE ? bound.in[0] : value(l, WIDTH, rows);
     bound.weight[0] = kind == ST_OP_CONV ? matrix(l, ST_TYPE_F32, TAPS, WIDTH, 1) : matrix(l, ST_TYPE_F32, WIDTH, 1, 1);
-    bound.state.conv = reserve(l, WIDTH * TAPS * sizeof(float));
+    bound.state = (st_state_view){.conv = reserve(l, WIDTH * TAPS * sizeof(float)), .slot_floats = WIDTH * TAPS, .slots = 1};
     st_op_measure row = {kind, "-", rows, 0, 3.0 * WIDTH * rows * sizeof(float), 4.0 * WIDTH * rows};
     return time_op(l, &bound, &row);
 }
@@ -245,9 +252,9 @@ static strata_status open_timer(op_timer *l, size_t bytes)
     strata_status status = l->backend->alloc(l->device, l->bytes, &memory, l->error);
     l->memory = memory;
     if (status != STRATA_OK) return status;
-    l->step = st_alloc_zero(1, st_step_bytes(BATCH));
-    if (!l->step) return st_error_memory(l->error, st_step_bytes(BATCH), "the measurement of operations");
-    l->step->batch_max = BATCH;
+    static const st_step_limits most = {.rows = BATCH, .out_rows = BATCH, .conversations = 1, .tables = PAGES};
+    l->step = st_alloc_zero(1, st_step_bytes(&most));
+    if (!l->step) return st_error_memory(l->error, st_step_bytes(&most), "the measurement of operations");
     status = l->backend->queue_new(l->device, ST_QUEUE_COMPUTE, &l->queue, l->error);
     return status == STRATA_OK ? l->backend->zero(l->queue, l->memory, l->bytes, l->error) : status;
 }

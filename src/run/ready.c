@@ -91,7 +91,8 @@ static strata_status prepare_bound(const st_ready *ready, int part, uint8_t devi
 {
     const st_ready_device *d = &ready->devices[device];
     st_segment_source segment = {.ops = ops, .count = count, .rows = rows, .step = d->step[part],
-                                 .host_step = ready->steps[part], .scratch = d->working + d->set->scratch, .shared_bytes = d->set->shared_bytes,
+                                 .step_bytes = st_step_bytes(&ready->source->plan->step),
+                                 .scratch = d->working + d->set->scratch, .shared_bytes = d->set->shared_bytes,
                                  .worker_bytes = d->set->worker_bytes};
     return d->source.backend->prepare(d->source.device, &segment, out, error);
 }
@@ -168,7 +169,7 @@ static const st_op *router_of(const st_program *program, uint32_t layer)
 static strata_status prepare_ask(const st_ready *ready, int part, const st_op *experts, st_segment **out, strata_error *error)
 {
     const st_stream *stream = ready->source->stream;
-    uint32_t next = st_stream_asks(stream, (uint32_t)experts->layer, 1);
+    uint32_t next = st_stream_asks(stream, (uint32_t)experts->layer);
     const st_op *router = next == UINT32_MAX ? NULL : router_of(ready->source->program, next);
     if (!router || !st_stream_scores(stream)) return STRATA_OK;
     const st_weight *w = &ready->source->binding->weights[router->weight[0]];

@@ -28,7 +28,7 @@ typedef struct st_ready_range {
     int32_t pending; /* st_stages.pending */
 } st_ready_range;
 
-/* A device's part of the sequence. */
+/* A device's part of the executor. */
 typedef struct st_ready_device {
     st_run_device source;
     const st_working_set *set;
@@ -42,7 +42,6 @@ typedef struct st_ready {
     const st_kv *kv;
     st_ready_device *devices; /* [ST_DEVICES_MAX] */
     st_arena *arena;          /* tables and stages */
-    const st_step *steps[ST_PARTS]; /* the step blocks as the host writes them */
 } st_ready;
 
 /* The address of a value on a device. */

@@ -27,7 +27,10 @@ struct st_run {
     bool step_sending;
     bool computing;          /* the last batch may not have reached batch_end */
     float *host_logits;      /* the GPU's logits are copied here */
-    bool carry_valid;
+    float *answers;          /* [conversations, vocab]: logits by slot */
+    const atomic_bool *interrupt;
+    bool decoding;           /* the step has no rows of a prompt */
+    st_watch_row *origins;   /* [batch], of a watched plan */
     uint32_t last_count, last_nextn_rows;
     ready_part parts[ST_PARTS];
 };
@@ -46,8 +49,6 @@ static strata_status open_queues(st_run *run, strata_error *error)
         const st_run_device *device = &run->source.devices[d];
         if (!device->backend) continue;
         status = device->backend->queue_new(device->device, ST_QUEUE_COMPUTE, &run->devices[d].queue, error);
-        if (status == STRATA_OK && device->backend->queue_watch)
-            device->backend->queue_watch(run->devices[d].queue, run->source.interrupt);
     }
     if (status != STRATA_OK || !has_card(run)) return status;
     const st_run_device *card = &run->source.devices[ST_CARD];
@@ -62,42 +63,42 @@ static strata_status open_queues(st_run *run, strata_error *error)
 static void lay_out(st_run *run)
 {
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) {
-        const st_plan_sequence *sequence = &run->source.plan->sequence[d];
+        const st_plan_memory *memory = &run->source.plan->memory[d];
         st_ready_device *device = &run->devices[d];
         device->source = run->source.devices[d];
         if (!device->source.backend) continue;
-        device->set = &sequence->working;
-        device->working = device->source.memory + sequence->working_offset;
+        device->set = &memory->working;
+        device->working = device->source.memory + memory->working_offset;
         for (int part = 0; part < ST_PARTS; part++)
-            device->step[part] = (st_step *)(void *)(device->working + sequence->working.steps[part]);
+            device->step[part] = (st_step *)(void *)(device->working + memory->working.steps[part]);
     }
-    const st_plan_sequence *host = &run->source.plan->sequence[ST_HOST];
+    const st_plan_memory *host = &run->source.plan->memory[ST_HOST];
     unsigned char *staging = run->source.devices[ST_HOST].memory + host->staging_offset;
     for (int part = 0; part < ST_PARTS; part++)
         run->parts[part].master = has_card(run) ? (st_step *)(void *)(staging + host->staging_steps[part])
                                                 : run->devices[ST_HOST].step[part];
     run->host_logits = (float *)(void *)(staging + host->staging_logits);
+    run->answers = (float *)(void *)(staging + host->staging_answers);
 }
 
 static strata_status open_kv(st_run *run, strata_error *error)
 {
-    st_kv_share shares[ST_DEVICES_MAX];
-    uint32_t count = 0;
-    for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) {
-        const st_plan_sequence *sequence = &run->source.plan->sequence[d];
+    const st_plan *plan = run->source.plan;
+    st_kv_source source = {.restore = run->source.devices[ST_HOST].memory + plan->memory[ST_HOST].restore_offset,
+                           .restore_bytes = plan->restore_bytes};
+    for (uint32_t d = 0; d < plan->device_count; d++) {
         const st_ready_device *device = &run->devices[d];
-        if (device->source.backend)
-            shares[count++] = (st_kv_share){.layout = sequence->kv, .backend = device->source.backend, .queue = device->queue,
-                                            .memory = device->source.memory + sequence->kv_offset};
+        source.shares[source.share_count++] =
+            (st_kv_share){.layout = plan->memory[d].kv, .backend = device->source.backend, .device = device->source.device,
+                          .queue = device->queue, .memory = device->source.memory + plan->memory[d].kv_offset};
     }
-    return st_kv_new(shares, count, &run->kv, error);
+    return st_kv_new(&source, &run->kv, error);
 }
 
 static strata_status prepare_part(st_run *run, int which, const st_ready *ready, strata_error *error)
 {
     const st_plan_part *planned = &run->source.plan->parts[which];
     ready_part *part = &run->parts[which];
-    part->master->batch_max = run->source.plan->batch;
     strata_status status = st_ready_range_new(ready, which, &planned->body, ST_ROWS_ALL, &part->body, error);
     if (status == STRATA_OK) status = st_ready_range_new(ready, which, &planned->head, ST_ROWS_OUT, &part->head, error);
     return status;
@@ -106,7 +107,6 @@ static strata_status prepare_part(st_run *run, int which, const st_ready *ready,
 static strata_status prepare(st_run *run, strata_error *error)
 {
     st_ready ready = {.source = &run->source, .kv = run->kv, .devices = run->devices, .arena = &run->arena};
-    for (int part = 0; part < ST_PARTS; part++) ready.steps[part] = run->parts[part].master;
     strata_status status = prepare_part(run, ST_PART_MAIN, &ready, error);
     if (status == STRATA_OK && run->source.plan->nextn) status = prepare_part(run, ST_PART_NEXTN, &ready, error);
     return status;
@@ -118,6 +118,10 @@ strata_status st_run_new(const st_run_source *source, st_run **out, strata_error
     if (!run) return st_error_memory(error, sizeof *run, "the executor");
     run->source = *source;
     strata_status status = open_queues(run, error);
+    if (status == STRATA_OK && source->watch) {
+        run->origins = st_arena_alloc(&run->arena, source->plan->batch, sizeof *run->origins);
+        if (!run->origins) status = st_error_memory(error, source->plan->batch * sizeof *run->origins, "the executor");
+    }
     if (status == STRATA_OK) {
         lay_out(run);
         status = open_kv(run, error);
@@ -152,6 +156,20 @@ void st_run_free(st_run *run)
 st_kv *st_run_kv(st_run *run)
 {
     return run->kv;
+}
+
+float *st_run_answer(st_run *run, uint32_t slot)
+{
+    return run->answers + (size_t)slot * run->source.desc->vocab;
+}
+
+void st_run_watch(st_run *run, const atomic_bool *flag)
+{
+    run->interrupt = flag;
+    for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) {
+        const st_backend *backend = run->source.devices[d].backend;
+        if (backend && backend->queue_watch) backend->queue_watch(run->devices[d].queue, flag);
+    }
 }
 
 /* --- copies between devices: the GPU's queue is in order, so an event follows everything enqueued before it ------ */
@@ -201,7 +219,7 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
 
 /* --- misses of the expert cache: the GPU fetches some, the host computes the others, and the GPU adds the sums --- */
 
-static strata_status run_waves(st_run *run, const st_ready_split *split, uint32_t layer, st_stream_work *work,
+static strata_status run_waves(st_run *run, const st_ready_split *split, const st_routing *routing, st_stream_work *work,
                                strata_error *error)
 {
     const st_backend *card = run->source.devices[ST_CARD].backend;
@@ -210,13 +228,13 @@ static strata_status run_waves(st_run *run, const st_ready_split *split, uint32_
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < work->waves && status == STRATA_OK; i++) {
         st_event *ready;
-        status = st_stream_fetch(stream, layer, i, &ready, error);
+        status = st_stream_fetch(stream, routing->layer, i, &ready, error);
         if (status == STRATA_OK && !ready) {
             work->host = true; /* the fetch failed: the host computes the wave */
             continue;
         }
         if (status == STRATA_OK) status = card->event_wait_queue(ready, queue, error);
-        if (status == STRATA_OK) status = card->launch(split->waves[i], queue, error);
+        if (status == STRATA_OK) status = card->launch(split->waves[i], queue, routing->rows, error);
         if (status == STRATA_OK) status = st_stream_launched(stream, i, queue, error);
     }
     return status;
@@ -228,19 +246,19 @@ static strata_status run_host_share(st_run *run, const st_ready_split *split, in
     st_queue *queue = run->devices[ST_CARD].queue;
     size_t bytes = (size_t)rows * run->source.program->values[out].width * sizeof(float);
     unsigned char *sum = run->devices[ST_CARD].working + run->devices[ST_CARD].set->sums[0];
-    strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, error);
+    strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, rows, error);
     if (status == STRATA_OK) status = copy(run, ST_CARD, sum, ST_HOST, value_at(run, ST_HOST, out), bytes, error);
     if (status == STRATA_OK) status = mark(run, run->share_sent, error);
     if (status == STRATA_OK) run->pending = run->share_sent;
-    return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, error) : status;
+    return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, rows, error) : status;
 }
 
 /* The batch's routing in host memory. */
 static st_routing routing_of(const st_run *run, const st_stage *stage, const st_step *step)
 {
     const st_op *op = &run->source.program->ops[stage->ops.first];
-    return (st_routing){.layer = (uint32_t)op->layer, .position = step->position, .rows = step->count,
-                        .used = op->p.experts.used,
+    return (st_routing){.layer = (uint32_t)op->layer, .rows = step->count, .used = op->p.experts.used,
+                        .decoding = run->decoding, .origins = run->origins,
                         .ids = (const int32_t *)(const void *)value_at(run, ST_HOST, op->in[1]),
                         .weights = (const float *)(const void *)value_at(run, ST_HOST, op->in[2])};
 }
@@ -253,36 +271,37 @@ static strata_status run_split(st_run *run, const st_ready_stage *ready, const s
     int32_t out = run->source.program->ops[ready->stage->ops.first].out;
     st_stream_work work;
     strata_status status = st_stream_decide(stream, layer, routing->ids, routing->weights, rows, &work, error);
-    if (status == STRATA_OK) status = run_waves(run, split, layer, &work, error);
+    if (status == STRATA_OK) status = run_waves(run, split, routing, &work, error);
     if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, rows, error);
     strata_status ended = st_stream_end(stream, layer, status == STRATA_OK ? error : NULL);
     if (status == STRATA_OK) status = ended;
-    uint32_t next = st_stream_asks(stream, layer, rows);
+    uint32_t next = routing->decoding ? st_stream_asks(stream, layer) : UINT32_MAX;
     if (status != STRATA_OK || next == UINT32_MAX) return status;
-    if (split->ask) status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, error);
+    /* The first row stands for the step. */
+    if (split->ask) status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, 1, error);
     return status == STRATA_OK ? st_stream_hint(stream, next, error) : status;
 }
 
 static strata_status check_interrupt(const st_run *run, strata_error *error)
 {
-    if (!run->source.interrupt || !atomic_load_explicit(run->source.interrupt, memory_order_relaxed)) return STRATA_OK;
+    if (!run->interrupt || !atomic_load_explicit(run->interrupt, memory_order_relaxed)) return STRATA_OK;
     return st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
 }
 
 /* `step` is the block as the host wrote it. */
-static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, strata_error *error)
+static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, uint32_t rows, strata_error *error)
 {
     const st_stage *stage = ready->stage;
     uint8_t device = stage->device;
     if (stage->kind == ST_STAGE_MOVE) return run_move(run, ready, step, error);
     if (stage->kind == ST_STAGE_RUN)
-        return run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, error);
+        return run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, rows, error);
     st_routing routing = routing_of(run, stage, step);
     if (run->source.watch) st_watch_routing(run->source.watch, &routing, stage->kind == ST_STAGE_WATCH);
     return stage->kind == ST_STAGE_SPLIT ? run_split(run, ready, &routing, error) : STRATA_OK;
 }
 
-static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, strata_error *error)
+static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, uint32_t rows, strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
@@ -290,7 +309,7 @@ static strata_status run_range(st_run *run, const st_ready_range *range, const s
         status = check_interrupt(run, error);
         if (status == STRATA_OK && ready->stage->wait != ST_NO_STAGE)
             status = wait_for(run, range->stages[ready->stage->wait].end, error);
-        if (status == STRATA_OK) status = run_stage(run, ready, step, error);
+        if (status == STRATA_OK) status = run_stage(run, ready, step, rows, error);
     }
     if (status == STRATA_OK && range->pending != ST_NO_STAGE) run->pending = range->stages[range->pending].end;
     return status;
@@ -304,6 +323,16 @@ static strata_status drain(st_run *run, strata_error *error)
     if (!has_card(run)) return STRATA_OK;
     strata_status status = mark(run, run->crossed, error);
     return status == STRATA_OK ? wait_for(run, run->crossed, error) : status;
+}
+
+/* After a failure: what was enqueued must end before its memory is used again. An interrupt leaves what had been enqueued
+ * before this step intact; after other failures nothing is certain that was not confirmed. */
+static strata_status give_up(st_run *run, strata_status status)
+{
+    if (drain(run, NULL) == STRATA_OK && status == STRATA_INTERRUPTED) st_kv_confirm(run->kv);
+    st_kv_fail(run->kv);
+    run->last_count = run->last_nextn_rows = 0;
+    return status;
 }
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
@@ -332,103 +361,186 @@ static strata_status step_may_change(st_run *run, strata_error *error)
     return run->source.devices[ST_CARD].backend->event_done(run->step_sent) ? STRATA_OK : wait_for(run, run->step_sent, error);
 }
 
-static strata_status run_body(st_run *run, int part, const strata_token *ids, uint32_t count, uint32_t position,
-                              strata_error *error)
+/* Runs the body of a part for the step block that the caller has written. */
+static strata_status run_body(st_run *run, int part, strata_error *error)
 {
-    strata_status status = step_may_change(run, error);
-    if (status == STRATA_OK) status = settle(run, error);
-    if (status != STRATA_OK) return status;
     st_step *step = run->parts[part].master;
-    step->count = count;
-    step->position = position;
-    step->out_count = 0;
-    memcpy(st_step_ids(step), ids, count * sizeof *ids);
-    status = send_step(run, part, 0, sizeof *step + count * sizeof *ids, error);
-    return status == STRATA_OK ? run_range(run, &run->parts[part].body, step, error) : status;
+    strata_status status = send_step(run, part, 0, step->bytes, error);
+    return status == STRATA_OK ? run_range(run, &run->parts[part].body, step, step->count, error) : status;
 }
 
-/* The NextN block pairs each token with the hidden state of the token before it: first the state carried over from the
- * last batch, then all but the last state of this batch. */
-static strata_status run_nextn(st_run *run, const strata_token *ids, uint32_t count, uint32_t position,
-                               strata_error *error)
+static strata_status may_write_step(st_run *run, strata_error *error)
+{
+    strata_status status = step_may_change(run, error);
+    return status == STRATA_OK ? settle(run, error) : status;
+}
+
+/* One row of each piece's tokens from `skipped` on, at positions from `position` on. */
+static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped, uint32_t index, uint32_t *row, st_step *step)
+{
+    st_step_conversation *c = &st_step_conversations(step)[index];
+    const strata_token *tokens = st_conversation_tokens(piece->conversation) + st_conversation_position(piece->conversation);
+    c->first_row = *row;
+    c->rows = piece->count - skipped;
+    for (uint32_t i = 0; i < c->rows; i++, (*row)++) {
+        st_step_rows(step)[*row] = (st_step_row){.id = tokens[skipped + i], .position = c->position + i, .conversation = index};
+        if (run->origins)
+            run->origins[*row] = (st_watch_row){.turn = st_conversation_number(piece->conversation), .position = c->position + i,
+                                                .prompt = piece->prompt};
+    }
+}
+
+/* Writes the step block of a part. The NextN block pairs each token with the hidden state of the token before it: the first
+ * token of a conversation has none. */
+static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32_t count)
+{
+    st_step *step = run->parts[part].master;
+    uint32_t rows = 0, conversations = 0, tables = 0, row = 0, index = 0;
+    bool nextn = part == ST_PART_NEXTN;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t of_piece = pieces[i].count - (nextn && st_conversation_position(pieces[i].conversation) == 0);
+        rows += of_piece;
+        conversations += of_piece > 0;
+    }
+    st_step_lay_out(step, run->source.plan->step.out_rows, conversations, rows, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t position = st_conversation_position(pieces[i].conversation), skipped = nextn && position == 0;
+        if (pieces[i].count == skipped) continue;
+        tables += st_conversation_write(pieces[i].conversation, position + skipped, tables,
+                                        &st_step_conversations(step)[index], st_step_tables(step) + tables);
+        write_rows(run, &pieces[i], skipped, index++, &row, step);
+    }
+    st_step_lay_out(step, run->source.plan->step.out_rows, conversations, rows, tables);
+}
+
+/* The input of the NextN block: for each conversation the hidden row of its state, then all hidden rows of this step but the
+ * last, which becomes the state's. `row` counts the step's rows, `to_row` the block's. */
+static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_t row, uint32_t *to_row, strata_error *error)
 {
     const st_program *program = run->source.program;
     size_t row_bytes = run->source.desc->embedding * sizeof(float);
     const st_plan_part *planned = run->source.plan->parts;
     uint8_t to = planned[ST_PART_NEXTN].input_device, at = planned[ST_PART_MAIN].hidden_devices;
     uint8_t from = at & (1u << to) ? to : (uint8_t)!to;
-    unsigned char *input = value_at(run, to, program->nextn.input);
-    unsigned char *carry = run->devices[to].working + run->devices[to].set->carry;
-    const unsigned char *hidden = value_at(run, from, program->main.hidden);
-    uint32_t carried = run->carry_valid ? 1 : 0;
-    strata_status status = to == ST_HOST ? settle(run, error) : STRATA_OK;
-    if (carried && status == STRATA_OK) status = copy(run, to, input, to, carry, row_bytes, error);
-    if (status == STRATA_OK) status = copy(run, to, input + carried * row_bytes, from, hidden, (count - 1) * row_bytes, error);
-    if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + (count - 1) * row_bytes, row_bytes, error);
-    if (status == STRATA_OK && to != from) {
-        status = mark(run, run->crossed, error);
-        run->pending = run->crossed; /* these copies may still access host rows: the body waits for them */
-    }
-    if (status != STRATA_OK) return status;
-    uint32_t rows = count - 1 + carried, skipped = 1 - carried;
-    run->carry_valid = true;
-    run->last_nextn_rows = rows;
-    return rows ? run_body(run, ST_PART_NEXTN, ids + skipped, rows, position - carried, error) : STRATA_OK;
+    unsigned char *input = value_at(run, to, program->nextn.input) + *to_row * row_bytes;
+    unsigned char *carry = st_kv_carry(run->kv, to, st_conversation_slot(piece->conversation));
+    const unsigned char *hidden = value_at(run, from, program->main.hidden) + row * row_bytes;
+    uint32_t carried = st_conversation_position(piece->conversation) > 0;
+    strata_status status = carried ? copy(run, to, input, to, carry, row_bytes, error) : STRATA_OK;
+    if (status == STRATA_OK) status = copy(run, to, input + carried * row_bytes, from, hidden, (piece->count - 1) * row_bytes, error);
+    if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + (piece->count - 1) * row_bytes, row_bytes, error);
+    if (to != from) run->pending = run->crossed; /* these copies may still access host rows: the body waits for them */
+    *to_row += piece->count - 1 + carried;
+    return status;
 }
 
-/* Sessions share the slots and their tables, so this batch must have ended before another session runs the next. */
+static strata_status run_nextn(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
+{
+    strata_status status = may_write_step(run, error);
+    uint32_t row = 0, rows = 0;
+    for (uint32_t i = 0; i < count && status == STRATA_OK; row += pieces[i].count, i++)
+        status = carry_piece(run, &pieces[i], row, &rows, error);
+    if (status == STRATA_OK && run->pending == run->crossed && has_card(run)) status = mark(run, run->crossed, error);
+    if (status != STRATA_OK) return status;
+    run->last_nextn_rows = rows;
+    if (rows == 0) return STRATA_OK;
+    status = settle(run, error);
+    if (status != STRATA_OK) return status;
+    write_step(run, ST_PART_NEXTN, pieces, count);
+    return run_body(run, ST_PART_NEXTN, error);
+}
+
 static strata_status end_batch(st_run *run, strata_error *error)
 {
-    if (run->source.plan->sequences > 1) return drain(run, error);
     run->computing = true;
     return mark(run, run->batch_end, error);
 }
 
-strata_status st_run_tokens(st_run *run, const strata_token *ids, uint32_t count, strata_error *error)
+static strata_status run_parts(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
 {
-    const st_plan *plan = run->source.plan;
-    uint32_t position = st_kv_position(run->kv);
-    if (count == 0 || count > plan->batch || count > plan->context - position)
-        return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u: expected 1 to %u in a context of %u",
-                            count, position, plan->batch, plan->context);
-    strata_status status = STRATA_OK;
-    if (run->source.stream) status = st_stream_begin(run->source.stream, run->computing ? run->batch_end : NULL, error);
-    if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, ids, count, position, error);
-    if (status == STRATA_OK && plan->nextn) status = run_nextn(run, ids, count, position, error);
-    if (status == STRATA_OK && run->source.stream) status = end_batch(run, error);
-    /* An interrupted batch is half stored: its tokens count until the caller rewinds, which restores the state. */
-    if (status == STRATA_OK || status == STRATA_INTERRUPTED) st_kv_advance(run->kv, count);
+    strata_status status = may_write_step(run, error);
     if (status != STRATA_OK) return status;
-    run->last_count = count;
+    write_step(run, ST_PART_MAIN, pieces, count);
+    if (run->source.stream)
+        status = st_stream_begin(run->source.stream, run->computing ? run->batch_end : NULL, run->decoding, error);
+    if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, error);
+    if (status == STRATA_OK && run->source.plan->nextn) status = run_nextn(run, pieces, count, error);
+    return status == STRATA_OK && run->source.stream ? end_batch(run, error) : status;
+}
+
+static strata_status check_pieces(const st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
+{
+    const st_step_limits *most = &run->source.plan->step;
+    uint64_t rows = 0;
+    bool empty = count == 0;
+    for (uint32_t i = 0; i < count; i++) {
+        rows += pieces[i].count;
+        empty = empty || pieces[i].count == 0;
+    }
+    if (!empty && rows <= most->rows && count <= most->conversations) return STRATA_OK;
+    return st_error_set(error, STRATA_LIMIT, NULL, "a step of %llu rows of %u conversations: expected 1 to %u rows of at most %u",
+                        (unsigned long long)rows, count, most->rows, most->conversations);
+}
+
+strata_status st_run_step(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
+{
+    strata_status status = check_pieces(run, pieces, count, error);
+    if (status != STRATA_OK) return status;
+    run->last_count = run->last_nextn_rows = 0;
+    run->decoding = true;
+    for (uint32_t i = 0; i < count; i++) {
+        run->decoding = run->decoding && !pieces[i].prompt;
+        status = st_conversation_prepare(pieces[i].conversation, pieces[i].count, error);
+        if (status == STRATA_OK) continue;
+        while (i-- > 0) st_conversation_cancel(pieces[i].conversation);
+        return status;
+    }
+    status = run_parts(run, pieces, count, error);
+    if (status != STRATA_OK) return give_up(run, status);
+    for (uint32_t i = 0; i < count; i++) {
+        st_conversation_commit(pieces[i].conversation);
+        run->last_count += pieces[i].count;
+    }
+    if (!has_card(run)) st_kv_confirm(run->kv);
     return STRATA_OK;
 }
 
-/* Writes the indices of the output rows to the step block, while the body may still be running. */
-static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, uint32_t count, uint32_t row_limit,
-                                   strata_error *error)
+strata_status st_run_wait(st_run *run, strata_error *error)
+{
+    strata_status status = drain(run, error);
+    if (status == STRATA_OK) st_kv_confirm(run->kv);
+    else st_kv_fail(run->kv);
+    return status;
+}
+
+static strata_status check_out_rows(const st_run *run, const uint32_t *rows, uint32_t count, uint32_t row_limit, strata_error *error)
 {
     uint32_t out_rows = run->source.plan->out_rows;
     if (count == 0 || count > out_rows)
         return st_error_set(error, STRATA_LIMIT, NULL, "rows of logits: expected 1 to %u, found %u", out_rows, count);
-    st_step *step = run->parts[part].master;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         if (rows[i] >= row_limit)
-            return st_error_set(error, STRATA_LIMIT, NULL, "logits of row %u: the last batch has %u", rows[i], row_limit);
-        st_step_out_rows(step)[i] = (int32_t)rows[i];
-    }
+            return st_error_set(error, STRATA_LIMIT, NULL, "logits of row %u: the last step has %u", rows[i], row_limit);
+    return STRATA_OK;
+}
+
+/* Writes the indices of the output rows to the step block, while the body may still be running. */
+static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, uint32_t count, strata_error *error)
+{
+    st_step *step = run->parts[part].master;
+    memcpy(st_step_out_rows(step), rows, count * sizeof *rows);
     step->out_count = count;
-    strata_status status = send_step(run, part, 0, sizeof *step, error);
-    if (status != STRATA_OK) return status;
-    size_t offset = (size_t)((unsigned char *)st_step_out_rows(step) - (unsigned char *)step);
-    return send_step(run, part, offset, count * sizeof(int32_t), error);
+    return send_step(run, part, 0, sizeof *step + count * sizeof *rows, error);
 }
 
 static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t row_limit, const uint32_t *rows, uint32_t count,
                               const float **out, strata_error *error)
 {
-    strata_status status = send_out_rows(run, part, rows, count, row_limit, error);
-    if (status == STRATA_OK) status = run_range(run, &run->parts[part].head, run->parts[part].master, error);
+    strata_status status = check_out_rows(run, rows, count, row_limit, error);
     if (status != STRATA_OK) return status;
+    status = send_out_rows(run, part, rows, count, error);
+    if (status == STRATA_OK) status = run_range(run, &run->parts[part].head, run->parts[part].master, count, error);
+    if (status != STRATA_OK) return give_up(run, status);
     uint8_t device = run->source.plan->parts[part].logits_device;
     unsigned char *value = value_at(run, device, logits);
     if (device == ST_CARD) {
@@ -440,7 +552,9 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
         run->computing = false;
     }
     *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;
-    return status;
+    if (status != STRATA_OK) return give_up(run, status);
+    st_kv_confirm(run->kv); /* the head reads what the body has written */
+    return STRATA_OK;
 }
 
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error)
@@ -457,23 +571,4 @@ strata_status st_run_nextn_logits(st_run *run, const uint32_t *rows, uint32_t co
                                   strata_error *error)
 {
     return run_head(run, ST_PART_NEXTN, run->source.program->nextn.logits, run->last_nextn_rows, rows, count, out, error);
-}
-
-strata_status st_run_rewind(st_run *run, uint32_t position, uint32_t *reached, strata_error *error)
-{
-    if (position > 0 && position >= st_kv_position(run->kv)) {
-        *reached = st_kv_position(run->kv);
-        return STRATA_OK;
-    }
-    /* With a NextN block the token before the rewind point runs again: the next row needs its hidden state. */
-    if (run->source.plan->nextn && position > 0) position--;
-    bool ran = st_kv_position(run->kv) > 0;
-    strata_status status = drain(run, error);
-    if (status != STRATA_OK) return status;
-    status = st_kv_rewind(run->kv, position, reached, error);
-    if (status != STRATA_OK) return status;
-    if (ran && *reached == 0 && run->source.watch) run->source.watch->turn++;
-    run->carry_valid = false;
-    run->last_count = run->last_nextn_rows = 0;
-    return STRATA_OK;
 }

@@ -10,8 +10,10 @@
 #include "quant/row.h"
 #include "support/kit.h"
 #include "support/random.h"
+#include "support/steps.h"
 
-enum { POSITIONS = 200, HEADS = 6, KV_HEADS = 2, KEY = 48, VALUE = 40, SCRATCH_BYTES = 1 << 22, THREADS_MAX = 5 };
+enum { POSITIONS = 200, PAGES = 4, PAGE_SHIFT = 6 };
+enum { HEADS = 6, KV_HEADS = 2, KEY = 48, VALUE = 40, SCRATCH_BYTES = 1 << 22, THREADS_MAX = 5 };
 
 static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0};
 static const char *const levels[] = {"ref", "avx2", "avx512"};
@@ -39,7 +41,7 @@ static float *floats(size_t count)
 
 typedef struct rig {
     st_op op;
-    st_kv_view kv;
+    st_kv_view kv; /* position p is in row p */
     st_device *device;
     float *queries; /* [POSITIONS, HEADS, KEY] */
     void *scratch;
@@ -72,10 +74,13 @@ static void rig_open(rig *r, const attention_case *c)
     r->op.p.attention.key_length = KEY;
     r->op.p.attention.value_length = VALUE;
     r->op.p.attention.scale = 1.5f;
-    r->kv = (st_kv_view){.capacity = POSITIONS, .type = c->type, .key_row_bytes = st_row_bytes(c->type, KV_HEADS * KEY),
+    r->kv = (st_kv_view){.pages = PAGES, .page_shift = PAGE_SHIFT, .type = c->type,
+                         .key_row_bytes = st_row_bytes(c->type, KV_HEADS * KEY),
                          .value_row_bytes = st_row_bytes(c->type, KV_HEADS * VALUE)};
-    r->kv.keys = st_alloc_array(POSITIONS, r->kv.key_row_bytes);
-    r->kv.values = st_alloc_array(POSITIONS, r->kv.value_row_bytes);
+    r->kv.key_page_bytes = r->kv.key_row_bytes << PAGE_SHIFT;
+    r->kv.value_page_bytes = r->kv.value_row_bytes << PAGE_SHIFT;
+    r->kv.keys = st_alloc_array(PAGES, r->kv.key_page_bytes);
+    r->kv.values = st_alloc_array(PAGES, r->kv.value_page_bytes);
     r->scratch = st_alloc_aligned((1 + THREADS_MAX) * (size_t)SCRATCH_BYTES, 64);
     assert_true(r->kv.keys && r->kv.values && r->scratch);
     r->queries = floats((size_t)POSITIONS * HEADS * KEY);
@@ -91,23 +96,23 @@ static void rig_close(rig *r)
     st_free(r->scratch);
 }
 
-/* Attention of the rows at positions first … first + count − 1. */
-static void run_rows(const rig *r, st_device *device, uint32_t first, uint32_t count, float *out)
+/* Attention of some conversations, which all have the same keys and values. */
+static void run_parts(const rig *r, st_device *device, const step_part *parts, uint32_t count, const float *queries, float *out)
 {
     const st_backend *cpu = st_backend_cpu();
-    st_step *step = st_alloc_zero(1, st_step_bytes(count));
-    assert_non_null(step);
-    step->count = step->out_count = step->batch_max = count;
-    step->position = first;
+    step_pool pool = {.page_shift = PAGE_SHIFT};
+    st_step *step = step_new(parts, count, &pool, 1);
+    for (uint32_t i = 0; i < count; i++) /* the first table names pages 0, 1, 2, 3; it is the longest */
+        st_step_conversations(step)[i].pages[0] = st_step_conversations(step)[0].pages[0];
     st_bound_op bound = {.op = &r->op, .kv = r->kv, .out = {.width = HEADS * VALUE, .data = out}};
-    bound.in[0] = (st_bound_value){.width = HEADS * KEY, .data = r->queries + (size_t)first * HEADS * KEY};
-    st_segment_source source = {.ops = &bound, .count = 1, .rows = ST_ROWS_ALL, .step = step, .scratch = r->scratch,
-                                .shared_bytes = SCRATCH_BYTES, .worker_bytes = SCRATCH_BYTES};
+    bound.in[0] = (st_bound_value){.width = HEADS * KEY, .data = (void *)(uintptr_t)queries};
+    st_segment_source source = {.ops = &bound, .count = 1, .rows = ST_ROWS_ALL, .step = step, .step_bytes = step->bytes,
+                                .scratch = r->scratch, .shared_bytes = SCRATCH_BYTES, .worker_bytes = SCRATCH_BYTES};
     st_queue *queue = NULL;
     st_segment *segment = NULL;
     assert_int_equal(cpu->queue_new(device, ST_QUEUE_COMPUTE, &queue, NULL), STRATA_OK);
     assert_int_equal(cpu->prepare(device, &source, &segment, NULL), STRATA_OK);
-    assert_int_equal(cpu->launch(segment, queue, NULL), STRATA_OK);
+    assert_int_equal(cpu->launch(segment, queue, step->count, NULL), STRATA_OK);
     cpu->segment_free(segment);
     cpu->queue_free(queue);
     st_free(step);
@@ -118,7 +123,8 @@ static void row_in_batch(const rig *r, uint32_t position, uint32_t first, uint32
 {
     float *all = st_alloc_array((size_t)count * HEADS * VALUE, sizeof *all);
     assert_non_null(all);
-    run_rows(r, r->device, first, count, all);
+    step_part part = {.rows = count, .position = first};
+    run_parts(r, r->device, &part, 1, r->queries + (size_t)first * HEADS * KEY, all);
     memcpy(out, all + (size_t)(position - first) * HEADS * VALUE, HEADS * VALUE * sizeof *out);
     st_free(all);
 }
@@ -155,19 +161,23 @@ static void row_is_independent_of_its_batch(void **state)
     rig_close(&r);
 }
 
+/* A prompt beside another and beside conversations with a few rows. */
 static void result_is_independent_of_the_thread_count(void **state)
 {
+    static const step_part parts[] = {{.rows = 100, .position = 100}, {.rows = 1, .position = 199}, {.rows = 3, .position = 70},
+                                      {.rows = 1, .position = 0},     {.rows = 40, .position = 60}, {.rows = 2, .position = 150}};
     const attention_case *c = *state;
     rig r;
     rig_open(&r, c);
-    size_t count = (size_t)POSITIONS * HEADS * VALUE;
+    size_t count = (size_t)POSITIONS * HEADS * VALUE, part_count = sizeof parts / sizeof *parts;
     float *first = floats(count), *other = floats(count);
-    run_rows(&r, r.device, 0, POSITIONS, first);
+    memset(first, 0, count * sizeof *first);
+    run_parts(&r, r.device, parts, (uint32_t)part_count, r.queries, first);
     for (uint32_t threads = 1; threads <= THREADS_MAX; threads++) {
         st_device *device;
         assert_true(open_device(c->cpu, threads, &device));
         memset(other, 0, count * sizeof *other);
-        run_rows(&r, device, 0, POSITIONS, other);
+        run_parts(&r, device, parts, (uint32_t)part_count, r.queries, other);
         if (memcmp(first, other, count * sizeof *first) != 0)
             fail_msg("%u threads give a different result than two", threads);
         st_backend_cpu()->close(device);

@@ -49,7 +49,7 @@ static size_t free_bytes(void)
 
 /* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------- */
 
-enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096 };
+enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096, OPERATIONS = 3, GRAPH_ROWS = 64 };
 
 typedef struct rig {
     st_device *device;
@@ -71,23 +71,26 @@ static void rig_close(rig *r)
     b->close(r->device);
 }
 
-static strata_status prepare(rig *r, const st_step *step, strata_error *error)
+/* Experts, and as many other operations as a graph needs. */
+static strata_status prepare(rig *r, strata_error *error)
 {
     static const void *parts[EXPERTS];
-    static st_op op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = EXPERTS, .used = USED, .width = WIDTH, .fused = true}};
-    st_bound_op bound = {.op = &op, .in = {{r->block, WIDTH}, {r->block, USED}, {r->block, USED}}, .out = {r->block, WIDTH}};
+    static const st_op add = {.kind = ST_OP_ADD}, op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = EXPERTS, .used = USED, .width = WIDTH, .fused = true}};
+    st_bound_op bound[OPERATIONS] = {
+        {.op = &op, .in = {{r->block, WIDTH}, {r->block, USED}, {r->block, USED}}, .out = {r->block, WIDTH}}};
+    for (int i = 1; i < OPERATIONS; i++)
+        bound[i] = (st_bound_op){.op = &add, .in = {{r->block, WIDTH}, {r->block, WIDTH}}, .out = {r->block, WIDTH}};
     for (int i = 0; i < 3; i += 2)
-        bound.weight[i] = (st_bound_weight){.data = r->block, .parts = parts, .info = st_type_find(ST_TYPE_F32),
+        bound[0].weight[i] = (st_bound_weight){.data = r->block, .parts = parts, .info = st_type_find(ST_TYPE_F32),
                                             .ne = {WIDTH, WIDTH, EXPERTS}, .row_bytes = WIDTH * sizeof(float)};
-    st_segment_source source = {.ops = &bound, .count = 1, .step = r->block, .host_step = step, .scratch = r->block,
-                                .shared_bytes = BYTES};
+    st_segment_source source = {.ops = bound, .count = OPERATIONS, .step = r->block, .step_bytes = sizeof(st_step),
+                                .scratch = r->block, .shared_bytes = BYTES};
     return st_cuda_backend.prepare(r->device, &source, &r->segment, error);
 }
 
 static strata_status run_all(rig *r, strata_error *error)
 {
     const st_backend *b = &st_cuda_backend;
-    static const st_step step = {.count = 1, .batch_max = 1};
     bool pinned = false;
     double back;
     strata_status status = st_cuda_open(table(), &(st_device_options){0}, &r->device, error);
@@ -95,18 +98,18 @@ static strata_status run_all(rig *r, strata_error *error)
     if (status == STRATA_OK) status = b->event_new(r->device, &r->event, error);
     if (status == STRATA_OK) status = b->alloc(r->device, BYTES, &r->block, error);
     if (status == STRATA_OK) status = b->host_alloc(r->device, BYTES, &r->host, &pinned, error);
-    if (status == STRATA_OK) memset(r->host, 7, BYTES);
+    if (status == STRATA_OK) memset(r->host, 0, BYTES);
     if (status == STRATA_OK) status = b->copy(r->queue, ST_COPY_UP, r->block, r->host, BYTES, error);
     if (status == STRATA_OK) status = b->zero(r->queue, r->block, sizeof(double), error);
-    if (status == STRATA_OK) status = prepare(r, &step, error);
-    if (status == STRATA_OK) status = b->launch(r->segment, r->queue, error);
+    if (status == STRATA_OK) status = prepare(r, error);
+    if (status == STRATA_OK) status = b->launch(r->segment, r->queue, 1, error);
     if (status == STRATA_OK && pinned) status = b->signal(r->queue, r->host, 3, error);
     if (status == STRATA_OK && pinned) status = b->wait(r->queue, r->host, 3, 1000000, error);
     if (status == STRATA_OK) status = b->copy(r->queue, ST_COPY_DOWN, &back, r->block, sizeof back, error);
     if (status == STRATA_OK) status = b->event_record(r->event, r->queue, error);
     if (status == STRATA_OK) status = b->event_wait_queue(r->event, r->queue, error);
     if (status == STRATA_OK) status = b->event_wait_host(r->event, 1000000, error);
-    if (status == STRATA_OK) assert_true(back == 0 && failing.launched == 1);
+    if (status == STRATA_OK) assert_true(back == 0 && failing.launched == 1); /* one graph */
     return status;
 }
 
@@ -156,9 +159,9 @@ static void a_lost_device_stays_lost(void **state)
     assert_int_equal(run_all(&r, &error), STRATA_OK);
     failing.fail_at = failing.calls + 2;
     failing.with = ST_CUDA_LOST;
-    assert_int_equal(b->launch(r.segment, r.queue, &error), STRATA_DEVICE_LOST);
+    assert_int_equal(b->launch(r.segment, r.queue, 1, &error), STRATA_DEVICE_LOST);
     uint64_t calls = failing.calls;
-    assert_int_equal(b->launch(r.segment, r.queue, &error), STRATA_DEVICE_LOST);
+    assert_int_equal(b->launch(r.segment, r.queue, 1, &error), STRATA_DEVICE_LOST);
     assert_int_equal(b->event_wait_host(r.event, 0, &error), STRATA_DEVICE_LOST);
     assert_non_null(strstr(error.message, "no longer usable"));
     assert_int_equal(b->copy(r.queue, ST_COPY_UP, r.block, r.host, 1, &error), STRATA_DEVICE_LOST);
@@ -190,13 +193,49 @@ static void invalid_calls_are_errors(void **state)
     b->event_free(event);
     st_op op = {.kind = ST_OP_RMS_NORM};
     st_bound_op bound = {.op = &op, .weight[0] = {.data = r.block, .type = ST_TYPE_Q4_K, .info = st_type_find(ST_TYPE_Q4_K)}};
-    st_step step = {0};
     st_segment *segment = NULL;
-    st_segment_source source = {.ops = &bound, .count = 1, .step = r.block, .host_step = &step};
+    st_segment_source source = {.ops = &bound, .count = 1, .step = r.block, .step_bytes = sizeof(st_step)};
     assert_int_equal(b->prepare(r.device, &source, &segment, &error), STRATA_UNSUPPORTED);
     assert_non_null(strstr(error.message, "rms_norm"));
-    source.host_step = NULL;
-    assert_int_equal(b->prepare(r.device, &source, &segment, &error), STRATA_USAGE);
+    assert_int_equal(b->launch(r.segment, r.queue, BYTES, &error), STRATA_RUNTIME); /* so many rows need more scratch */
+    assert_non_null(strstr(error.message, "scratch"));
+    rig_close(&r);
+    assert_int_equal(failing.allocated, 0);
+}
+
+/* Up to 64 rows a launch is one graph; beyond, the operations one by one. Graphs end with their segment, and the memory
+ * reserved for them bounds their number. */
+static void launches_are_graphs(void **state)
+{
+    (void)state;
+    enum { SEGMENTS = 160 };
+    const st_backend *b = &st_cuda_backend;
+    strata_error error;
+    rig r = {0};
+    fail_at(0, ST_CUDA_OK, false);
+    assert_int_equal(run_all(&r, &error), STRATA_OK);
+    for (uint32_t rows = 1; rows <= GRAPH_ROWS + 1; rows += 3) {
+        failing.launched = 0;
+        assert_int_equal(b->launch(r.segment, r.queue, rows, &error), STRATA_OK);
+        assert_int_equal(failing.launched, rows <= GRAPH_ROWS ? 1 : OPERATIONS);
+    }
+    int64_t without = failing.allocated;
+    st_segment *first = r.segment, *more[SEGMENTS];
+    uint32_t by_graph[2] = {0};
+    for (int i = 0; i < SEGMENTS; i++) {
+        assert_int_equal(prepare(&r, &error), STRATA_OK);
+        more[i] = r.segment;
+        for (uint32_t k = 0; k < 2; k++) {
+            failing.launched = 0;
+            assert_int_equal(b->launch(more[i], r.queue, k ? GRAPH_ROWS : 1, &error), STRATA_OK);
+            by_graph[k] += failing.launched == 1;
+        }
+    }
+    assert_int_equal(by_graph[0], SEGMENTS);
+    assert_in_range(by_graph[1], SEGMENTS / 4, SEGMENTS - 1);
+    for (int i = 0; i < SEGMENTS; i++) b->segment_free(more[i]);
+    assert_int_equal(failing.allocated, without);
+    r.segment = first;
     rig_close(&r);
     assert_int_equal(failing.allocated, 0);
 }
@@ -221,21 +260,21 @@ static strata_status run_model(golden_run *r, strata_error *error)
 {
     const float *logits;
     uint32_t row = 0, position = 16;
-    strata_status status = st_run_tokens(r->run, r->g->tokens, 8, error);
-    if (status == STRATA_OK) status = st_run_tokens(r->run, r->g->tokens + 8, 8, error);
+    strata_status status = golden_step(r, r->conversation, r->g->tokens, 8, error);
+    if (status == STRATA_OK) status = golden_step(r, r->conversation, r->g->tokens + 8, 8, error);
     for (; position < 20 && status == STRATA_OK; position++) {
-        status = st_run_tokens(r->run, r->g->tokens + position, 1, error);
+        status = golden_step(r, r->conversation, r->g->tokens + position, 1, error);
         if (status == STRATA_OK) status = st_run_logits(r->run, &row, 1, &logits, error);
     }
     return status;
 }
 
-/* After an error the same sequence restarts, unless the device is lost: then every call fails with that error. */
+/* After an error the same conversation restarts, unless the device is lost: then every call fails with that error. */
 static void check_next(golden_run *r, bool sticky, uint64_t nth)
 {
     strata_error error;
-    uint32_t reached;
-    strata_status status = st_run_rewind(r->run, 0, &reached, &error);
+    st_seek seek;
+    strata_status status = st_conversation_seek(r->conversation, r->g->tokens, 0, false, &seek, &error);
     if (status == STRATA_OK) status = run_model(r, &error);
     strata_status expected = sticky ? STRATA_DEVICE_LOST : STRATA_OK;
     if (status != expected) fail_msg("after call %u: status %d: %s", (unsigned)nth, (int)status, error.message);
@@ -314,6 +353,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_model_with_experts_in_slots),
         cmocka_unit_test(a_lost_device_stays_lost),
         cmocka_unit_test(invalid_calls_are_errors),
+        cmocka_unit_test(launches_are_graphs),
     };
     return kit_run("cuda_fault", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }

@@ -13,7 +13,7 @@ enum { VOCAB = 320, PROMPT = 20, CONTEXT = 48 };
 typedef struct rig {
     strata_model *model;
     strata_engine *engine;
-    strata_session *session;
+    strata_session *session, *child;
 } rig;
 
 /* An operation that runs while calls fail. */
@@ -67,6 +67,17 @@ static strata_status first_decode(rig *r, strata_error *error)
     return status == STRATA_OK ? strata_session_logits(r->session, &logits, &count, error) : status;
 }
 
+/* The fork answers as the session would; its first logits allocate the copy that they are returned in. */
+static strata_status fork_session(rig *r, strata_error *error)
+{
+    const float *logits;
+    size_t count;
+    strata_status status = strata_session_fork(r->session, &r->child, error);
+    if (status == STRATA_OK) status = strata_session_logits(r->child, &logits, &count, error);
+    if (status == STRATA_OK) assert_memory_equal(logits, expected_logits, sizeof expected_logits);
+    return status;
+}
+
 static bool count_text(void *context, const char *text, size_t length)
 {
     (void)text;
@@ -96,6 +107,7 @@ static strata_status everything(rig *r, strata_error *error)
 
 static void tear_down(rig *r)
 {
+    strata_session_free(r->child);
     strata_session_free(r->session);
     strata_engine_free(r->engine);
     strata_model_close(r->model);
@@ -144,7 +156,8 @@ static void compute_expected(void)
 
 static const attempt attempts[] = {
     {"engine", new_engine, 1, 5},      {"session", new_session, 2, 5}, {"prompt", run_prompt, 3, 0},
-    {"first decode", first_decode, 4, 0}, {"generate", generate, 4, 8}, {"everything", everything, 0, 20},
+    {"first decode", first_decode, 4, 0}, {"fork", fork_session, 4, 5},
+    {"generate", generate, 4, 8}, {"everything", everything, 0, 20},
 };
 
 static void check_faults(const attempt *a, st_fault_kind kind, strata_status expected, bool persistent)

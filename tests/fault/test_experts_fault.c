@@ -28,7 +28,7 @@ static void check_all(golden_run *r, const char *when)
     assert_int_equal(score.agree, score.rows);
 }
 
-/* A failed upload or fetch changes no logits. A failure of any other copy returns an error; the sequence then restarts
+/* A failed upload or fetch changes no logits. A failure of any other copy returns an error; the conversation then restarts
  * from zero and computes the right logits. */
 static void each_failed_copy_is_tolerated_or_reported(void **state)
 {
@@ -48,7 +48,7 @@ static void each_failed_copy_is_tolerated_or_reported(void **state)
         st_sim_fail_at(r.world, ST_SIM_COPY, n);
         strata_error error = {0};
         strata_status status = STRATA_OK;
-        for (uint32_t i = 0; i < 42 && status == STRATA_OK; i += 7) status = st_run_tokens(r.run, g.tokens + i, 7, &error);
+        for (uint32_t i = 0; i < 42 && status == STRATA_OK; i += 7) status = golden_step(&r, r.conversation, g.tokens + i, 7, &error);
         bool injected = st_sim_calls(r.world, ST_SIM_COPY) - before >= n;
         st_sim_fail_at(r.world, ST_SIM_COPY, 0);
         if (status == STRATA_OK && injected) {
@@ -59,8 +59,7 @@ static void each_failed_copy_is_tolerated_or_reported(void **state)
             reported++;
             assert_int_equal(status, STRATA_DEVICE);
         }
-        uint32_t reached;
-        assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
+        (void)golden_rewind(&r, 0);
         check_all(&r, "after a copy that failed");
         golden_run_close(&r);
         golden_watch_close(&watch);
@@ -92,9 +91,8 @@ static void full_upload_queue_keeps_the_logits(void **state)
     golden_run r;
     golden_run_open(&r, &g, &options);
     for (int i = 0; i < 6; i++) {
-        uint32_t reached;
         check_all(&r, "with a slow link");
-        assert_int_equal(st_run_rewind(r.run, 0, &reached, NULL), STRATA_OK);
+        (void)golden_rewind(&r, 0);
     }
     assert_true(golden_watch_count(&watch, ST_STAT_QUEUE_FULL) > 0);
     assert_int_equal(golden_watch_count(&watch, ST_STAT_COMPUTED) + golden_watch_count(&watch, ST_STAT_FETCHES),
@@ -118,7 +116,7 @@ static void two_deterministic_runs_are_identical(void **state)
         golden_run_open(&r, &g, &options);
         const float *logits;
         uint32_t row = 0;
-        for (uint32_t i = 0; i < 40; i++) assert_int_equal(st_run_tokens(r.run, g.tokens + i, 1, NULL), STRATA_OK);
+        for (uint32_t i = 0; i < 40; i++) golden_feed(&r, i, 1, NULL);
         assert_int_equal(st_run_logits(r.run, &row, 1, &logits, NULL), STRATA_OK);
         if (round == 0) memcpy(first, logits, g.desc->vocab * sizeof *first);
         else assert_memory_equal(first, logits, g.desc->vocab * sizeof *first);
@@ -224,9 +222,9 @@ static void host_write_to_a_table_in_use_is_reported(void **state)
     golden_run r;
     golden_run_open(&r, &g, &options);
     strata_error error = {0};
-    assert_int_equal(st_run_tokens(r.run, g.tokens, g.token_count, &error), STRATA_OK);
+    golden_feed(&r, 0, g.token_count, NULL);
     uint32_t layer = g.desc->layer_count - 1, row = 0;
-    const void **table = (const void **)(uintptr_t)st_stream_card_parts(st_load_sequence(r.load, 0).stream, layer, 0);
+    const void **table = (const void **)(uintptr_t)st_stream_card_parts(st_load_stream(r.load), layer, 0);
     memset(table, 0, g.desc->layers[layer].ffn.experts * sizeof *table);
     const float *logits;
     assert_int_equal(st_run_logits(r.run, &row, 1, &logits, &error), STRATA_DEVICE);
@@ -252,7 +250,7 @@ static void failed_decision_after_a_fetch_restores_the_tables(void **state)
     options.experts.warm = &warm; /* layer 1 holds experts 2 and 3 in its slots, layer 0 holds 0 and 1 */
     golden_run r;
     golden_run_open(&r, &g, &options);
-    st_stream *stream = st_load_sequence(r.load, 0).stream;
+    st_stream *stream = st_load_stream(r.load);
     const int32_t fetched[] = {2, 3, 4, 5}, wrong[] = {0, 1, 2, -1};
     const float weights[] = {0.25f, 0.25f, 0.25f, 0.25f};
     st_stream_work work;

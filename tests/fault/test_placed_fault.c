@@ -1,5 +1,5 @@
 /* A model split between the CPU and the simulated GPU, whose n-th allocation, copy or launch fails, for every n: a
- * typed error, no memory left allocated on the GPU, and the sequence can restart. */
+ * typed error, no memory left allocated on the GPU, and the conversation can restart. */
 #include "support/golden.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@ static strata_status use(golden_run *r, strata_error *error)
 {
     const float *logits;
     uint32_t row = 15;
-    strata_status status = st_run_tokens(r->run, r->g->tokens, 16, error);
-    if (status == STRATA_OK) status = st_run_tokens(r->run, r->g->tokens + 16, 16, error);
+    strata_status status = golden_step(r, r->conversation, r->g->tokens, 16, error);
+    if (status == STRATA_OK) status = golden_step(r, r->conversation, r->g->tokens + 16, 16, error);
     if (status == STRATA_OK) status = st_run_logits(r->run, &row, 1, &logits, error);
     return status;
 }
@@ -24,9 +24,7 @@ static strata_status use(golden_run *r, strata_error *error)
 /* After a failure and a rewind to zero, the logits are right. */
 static void check_again(golden_run *r, const char *name, uint64_t n)
 {
-    uint32_t reached;
-    strata_error error;
-    if (st_run_rewind(r->run, 0, &reached, &error) != STRATA_OK) fail_msg("%s, call %lu: %s", name, (unsigned long)n, error.message);
+    (void)golden_rewind(r, 0);
     golden_score score = {0};
     golden_feed(r, 0, r->g->token_count, &score);
     if (!(golden_error(&score) <= 2e-5)) fail_msg("%s after call %lu failed: error %g", name, (unsigned long)n, golden_error(&score));

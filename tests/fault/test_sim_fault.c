@@ -83,7 +83,7 @@ static void gpu_lost_during_a_copy_fails_all_further_work(void **state)
     assert_int_equal(r.card->event_wait_host(event, 0, &error), STRATA_DEVICE_LOST);
     assert_int_equal(r.card->copy(r.up, ST_COPY_UP, r.x, r.host_x, 16, &error), STRATA_DEVICE_LOST);
     assert_int_equal(r.card->zero(r.up, r.x, 16, &error), STRATA_DEVICE_LOST);
-    assert_int_equal(r.card->launch(r.segment, r.compute, &error), STRATA_DEVICE_LOST);
+    assert_int_equal(r.card->launch(r.segment, r.compute, SIM_ROWS, &error), STRATA_DEVICE_LOST);
     r.card->event_free(event);
     sim_rig_close(&r);
     assert_int_equal(st_sim_used_bytes(world), 0);

@@ -49,20 +49,24 @@ static bool is_small(const st_plan_source *source, const st_plan *plan)
     return flops < 3e7 && plan->devices[ST_HOST].block_bytes < 32 << 20;
 }
 
-static void run_some(const st_run_source *source)
+static void run_some(st_run *run, strata_token last_id)
 {
-    strata_token ids[BATCH] = {0, (strata_token)source->desc->vocab - 1, 0, 0};
-    st_run *run = NULL;
-    must(st_run_new(source, &run, NULL) == STRATA_OK);
+    const strata_token ids[CONTEXT] = {0, last_id, 0, 0, 0, last_id};
+    st_conversation *c = NULL;
+    st_seek seek;
+    must(st_conversation_new(st_run_kv(run), &c, NULL) == STRATA_OK);
     static const uint32_t counts[] = {BATCH, 1, BATCH, 3};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        uint32_t row = counts[i] - 1, reached;
+        uint32_t row = counts[i] - 1, position = st_conversation_position(c);
         const float *logits;
-        must(st_run_tokens(run, ids, counts[i], NULL) == STRATA_OK);
+        st_run_piece piece = {.conversation = c, .count = counts[i], .prompt = true};
+        memcpy(st_conversation_tokens(c) + position, ids + position, counts[i] * sizeof *ids);
+        must(st_run_step(run, &piece, 1, NULL) == STRATA_OK);
         must(st_run_logits(run, &row, 1, &logits, NULL) == STRATA_OK);
-        if (i == 1) must(st_run_rewind(run, 3, &reached, NULL) == STRATA_OK);
+        st_conversation_keep(c, ST_RESTORE_PASSING);
+        if (i == 1) must(st_conversation_seek(c, ids, 4, true, &seek, NULL) == STRATA_OK);
     }
-    st_run_free(run);
+    st_conversation_free(c);
 }
 
 static st_plan_options plan_options(const st_desc *desc)
@@ -72,7 +76,7 @@ static st_plan_options plan_options(const st_desc *desc)
     options.kv_type = ST_TYPE_F32;
     options.batch = BATCH;
     options.out_rows = 1;
-    options.snapshots = 1;
+    options.page_tokens = 2;
     options.nextn = desc->nextn_count > 0;
     options.workers[ST_HOST] = 1;
     return options;
@@ -103,8 +107,7 @@ static void check_model(const st_gguf *gguf, st_arena *arena)
     st_load *load = NULL;
     must(st_load_new(&source, plan, devices, &(st_load_options){0}, &load, &error) == STRATA_OK);
     must(st_ledger_check(st_load_ledger(load), &error) == STRATA_OK);
-    st_run_source run = st_load_sequence(load, 0);
-    run_some(&run);
+    run_some(st_load_run(load), (strata_token)source.desc->vocab - 1);
     st_load_free(load);
 }
 

@@ -90,6 +90,7 @@ typedef struct clock_rig {
     st_load_device devices[ST_DEVICES_MAX];
     st_load *load;
     st_run *run;
+    st_conversation *conversation;
     st_stream *stream; /* NULL: no expert cache */
     st_watch watch;    /* of an expert cache with split layers: the host reads their routing anyway */
     int token;
@@ -160,14 +161,14 @@ static void open_clock(clock_rig *r, const scenario *w, const st_sim_routing *ro
     must(st_stats_new(LAYERS, experts, &r->watch.stats, &error), &error);
     if (plan->watched) load.watch = &r->watch;
     must(st_load_new(&r->plan.source, plan, r->devices, &load, &r->load, &error), &error);
-    st_run_source source = st_load_sequence(r->load, 0);
-    r->stream = source.stream;
-    must(st_run_new(&source, &r->run, &error), &error);
+    r->run = st_load_run(r->load);
+    r->stream = st_load_stream(r->load);
+    must(st_conversation_new(st_run_kv(r->run), &r->conversation, &error), &error);
 }
 
 static void close_clock(clock_rig *r)
 {
-    st_run_free(r->run);
+    st_conversation_free(r->conversation);
     st_load_free(r->load);
     st_stats_free(r->watch.stats);
     for (int d = 0; d < ST_DEVICES_MAX; d++) r->devices[d].backend->close(r->devices[d].device);
@@ -193,10 +194,11 @@ static double trunk_seconds(const clock_rig *r)
 static void step(clock_rig *r)
 {
     strata_error error;
-    strata_token id = 1;
+    st_run_piece piece = {.conversation = r->conversation, .count = 1};
     uint32_t row = 0;
     const float *logits;
-    must(st_run_tokens(r->run, &id, 1, &error), &error);
+    st_conversation_tokens(r->conversation)[st_conversation_position(r->conversation)] = 1;
+    must(st_run_step(r->run, &piece, 1, &error), &error);
     must(st_run_logits(r->run, &row, 1, &logits, &error), &error);
 }
 

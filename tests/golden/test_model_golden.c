@@ -87,24 +87,25 @@ static void batches_of_seven(void **state)
     run_family(*state, 7, 2);
 }
 
-/* Runs to the end, rewinds and runs again: the logits are the same. */
+/* Runs to the end, rewinds and runs again: the logits are the same. A restore point lies at 31. */
 static void after_a_rewind(void **state)
 {
     const level_case *c = *state;
     golden g;
     if (!level_is_here(c->cpu) || !golden_open(&g, c->family->name)) skip();
-    golden_options options = {.kv_type = ST_TYPE_F32, .batch = 16, .threads = 1, .nextn = g.nextn_logits != NULL, .cpu = c->cpu};
+    golden_options options = {.kv_type = ST_TYPE_F32, .batch = 16, .threads = 1, .page_tokens = 1,
+                              .nextn = g.nextn_logits != NULL, .cpu = c->cpu};
     static const uint32_t back_to[] = {47, 33, 31, 30, 16, 1};
     for (size_t i = 0; i < sizeof back_to / sizeof *back_to; i++) {
         golden_run r;
         strata_error error;
         golden_run_open(&r, &g, &options);
         golden_feed(&r, 0, 31, NULL);
-        assert_int_equal(st_kv_snapshot(st_run_kv(r.run), &error), STRATA_OK);
+        assert_int_equal(st_run_wait(r.run, &error), STRATA_OK);
+        st_conversation_keep(r.conversation, ST_RESTORE_MARK);
         golden_feed(&r, 31, g.token_count - 31, NULL);
-        uint32_t reached;
-        assert_int_equal(st_run_rewind(r.run, back_to[i], &reached, &error), STRATA_OK);
-        assert_true(reached <= back_to[i]);
+        uint32_t reached = golden_rewind(&r, back_to[i]);
+        assert_in_range(reached, back_to[i] < 31 ? 0 : 31, back_to[i]);
         golden_score score = {0};
         golden_feed(&r, reached, g.token_count - reached, &score);
         if (!(golden_error(&score) <= error_max_of(c)) || score.agree != score.rows)

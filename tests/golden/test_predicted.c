@@ -33,12 +33,11 @@ static void compare(const char *name, const golden *g, const st_plan_options *pl
     const float *logits;
     uint32_t row = 15;
     double start = st_sim_world_seconds(r.world);
-    for (uint32_t i = 0; i < 48; i += 16)
-        if (st_run_tokens(r.run, g->tokens + i, 16, &error) != STRATA_OK) fail_msg("%s", error.message);
+    golden_feed(&r, 0, 48, NULL);
     if (st_run_logits(r.run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
     double filled = st_sim_world_seconds(r.world);
     row = 0;
-    if (st_run_tokens(r.run, g->tokens, 1, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (golden_step(&r, r.conversation, g->tokens, 1, &error) != STRATA_OK) fail_msg("%s", error.message);
     if (st_run_logits(r.run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
     double decoded = st_sim_world_seconds(r.world);
     st_plan_speed speed = st_plan_predict(&r.source, r.plan, 48, 48, -1);

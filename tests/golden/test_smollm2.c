@@ -28,19 +28,8 @@ typedef struct kernels {
 static kernels reference = {"reference", "ref", 1e-4, 1e-4, 1e-2}, fastest = {"best kernels", NULL, 2e-3, 0.05, 0.5},
                backend = {"backend", NULL, 1e-3, 0.05, 0.1};
 
-static const char no_model[] = "the default model is not in the cache (tools/fetch-model downloads it)";
-
 static json_t *expected;
 static strata_model *model;
-
-static const char *model_path(void)
-{
-    static char path[4096];
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache && *cache) snprintf(path, sizeof path, "%s/strata/SmolLM2-135M-Instruct.Q4_1.gguf", cache);
-    else snprintf(path, sizeof path, "%s/.cache/strata/SmolLM2-135M-Instruct.Q4_1.gguf", home ? home : "");
-    return access(path, R_OK) == 0 ? path : NULL;
-}
 
 static bool is_whole(void)
 {
@@ -56,7 +45,7 @@ static int set_up(void **state)
     expected = json_loadb(text.data, text.length, 0, NULL);
     st_buf_free(&text);
     if (!expected) return 1;
-    const char *path = model_path();
+    const char *path = kit_default_model();
     return path && strata_model_open(path, NULL, &model, NULL) != STRATA_OK;
 }
 
@@ -154,7 +143,7 @@ static double perplexity(double sum, size_t scored)
 static void next_token_probabilities_match(void **state)
 {
     (void)state;
-    if (!model) kit_skip(no_model);
+    if (!model) kit_skip(KIT_NO_MODEL);
     size_t tokens = kit_is_slow() ? 8 : 64;
     scores s = score(&reference, tokens);
     assert_int_equal(s.scored, tokens - 1);
@@ -166,7 +155,7 @@ static void next_token_probabilities_match(void **state)
 static void whole_text_probabilities_match(void **state)
 {
     const kernels *k = *state;
-    if (!model) kit_skip(no_model);
+    if (!model) kit_skip(KIT_NO_MODEL);
     scores s = score(k, json_array_size(json_object_get(expected, "tokens")));
     double found = perplexity(s.sum, s.scored), wanted = json_real_value(json_object_get(expected, "perplexity"));
     double spread = sqrt(s.squares / (double)s.scored);
@@ -218,13 +207,13 @@ static void follow_chats(const kernels *k, size_t count, size_t limit)
 
 static void greedy_chat_matches(void **state)
 {
-    if (!model) kit_skip(no_model);
+    if (!model) kit_skip(KIT_NO_MODEL);
     follow_chats(*state, 1, ANSWER);
 }
 
 static void all_greedy_chats_match(void **state)
 {
-    if (!model) kit_skip(no_model);
+    if (!model) kit_skip(KIT_NO_MODEL);
     follow_chats(*state, 5, IDS_MAX);
 }
 
@@ -232,7 +221,7 @@ static void all_greedy_chats_match(void **state)
 static void chat_prompts_match(void **state)
 {
     (void)state;
-    if (!model) kit_skip(no_model);
+    if (!model) kit_skip(KIT_NO_MODEL);
     strata_template *chat_template = NULL;
     assert_int_equal(strata_template_of_model(model, &chat_template, NULL), STRATA_OK);
     const json_t *chats = json_object_get(expected, "chats");

@@ -168,14 +168,25 @@ static st_cuda_result failing_run(const st_cuda_call *operation)
     PASS(below->run(operation));
 }
 
+static st_cuda_result failing_graph_new(const st_cuda_call *calls, uint32_t count, void **out)
+{
+    CREATE(below->graph_new(calls, count, out));
+}
+
+static st_cuda_result failing_graph_free(void *graph)
+{
+    DESTROY(below->graph_free(graph));
+}
+
+static st_cuda_result failing_graph_launch(void *graph, void *stream)
+{
+    failing.launched++;
+    PASS(below->graph_launch(graph, stream));
+}
+
 static st_cuda_result failing_probe_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
 {
     PASS(below->probe_read(memory, bytes, sink, stream));
-}
-
-static st_cuda_result failing_probe_int8(uint32_t *sink, void *stream)
-{
-    PASS(below->probe_int8(sink, stream));
 }
 
 const st_cuda_api *st_cuda_failing(const st_cuda_api *table)
@@ -206,8 +217,10 @@ const st_cuda_api *st_cuda_failing(const st_cuda_api *table)
         .counter_set = failing_counter_set,
         .counter_wait = failing_counter_wait,
         .run = failing_run,
+        .graph_new = failing_graph_new,
+        .graph_free = failing_graph_free,
+        .graph_launch = failing_graph_launch,
         .probe_read = failing_probe_read,
-        .probe_int8 = failing_probe_int8,
     };
     below = table;
     return &api;

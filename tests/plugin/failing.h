@@ -9,8 +9,8 @@ extern struct st_cuda_failing_state {
     uint64_t calls, fail_at; /* fail_at 0: none fails */
     st_cuda_result with;
     bool sticky;             /* every later call fails too */
-    int64_t allocated;       /* blocks, pinned ranges, streams and events that are not freed */
-    uint64_t launched;       /* operations */
+    int64_t allocated;       /* blocks, pinned ranges, streams, events and graphs that are not freed */
+    uint64_t launched;       /* graphs and operations */
 } failing;
 
 /* `below` must outlive the table. There is one such table in a process. */

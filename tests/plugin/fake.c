@@ -153,29 +153,48 @@ static void choose_experts(const st_cuda_call *c)
 {
     const st_op *op = c->bound->op;
     uint32_t used = op->p.route.used;
-    for (uint32_t i = 0; i < c->rows * used; i++) {
+    for (uint32_t i = 0; i < c->step->count * used; i++) {
         ((int32_t *)c->bound->out.data)[i] = (int32_t)((launched * used + i) % op->p.route.experts);
         ((float *)c->bound->out2.data)[i] = 1.0f / (float)used;
     }
 }
 
+/* The grid covers every row of the step. */
 static st_cuda_result fake_run(const st_cuda_call *c)
 {
+    if (c->rows < (c->kind == ST_ROWS_ALL ? c->step->count : c->step->out_count)) return ST_CUDA_FAILED;
     launched++;
     if (c->bound->op->kind == ST_OP_ROUTE) choose_experts(c);
     return ST_CUDA_OK;
+}
+
+typedef struct fake_graph {
+    uint32_t count;
+    st_cuda_call calls[];
+} fake_graph;
+
+static st_cuda_result fake_graph_new(const st_cuda_call *calls, uint32_t count, void **out)
+{
+    st_cuda_result result = fake_new(out, sizeof(fake_graph) + count * sizeof *calls);
+    if (result != ST_CUDA_OK) return result;
+    fake_graph *graph = *out;
+    graph->count = count;
+    memcpy(graph->calls, calls, count * sizeof *calls);
+    return ST_CUDA_OK;
+}
+
+static st_cuda_result fake_graph_launch(void *graph, void *stream)
+{
+    const fake_graph *g = graph;
+    st_cuda_result result = fake_sync(stream);
+    for (uint32_t i = 0; i < g->count && result == ST_CUDA_OK; i++) result = fake_run(&g->calls[i]);
+    return result;
 }
 
 static st_cuda_result fake_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
 {
     (void)memory;
     (void)bytes;
-    (void)sink;
-    return fake_sync(stream);
-}
-
-static st_cuda_result fake_int8(uint32_t *sink, void *stream)
-{
     (void)sink;
     return fake_sync(stream);
 }
@@ -208,8 +227,10 @@ const st_cuda_api *st_cuda_fake(void)
         .counter_set = fake_set,
         .counter_wait = fake_wait,
         .run = fake_run,
+        .graph_new = fake_graph_new,
+        .graph_free = fake_free,
+        .graph_launch = fake_graph_launch,
         .probe_read = fake_read,
-        .probe_int8 = fake_int8,
     };
     return &api;
 }

@@ -73,6 +73,12 @@ void golden_open_bytes(golden *g, const golden *like, const void *bytes, size_t 
     build_program(g);
 }
 
+void golden_open_file(golden *g, const char *path, const strata_token *tokens, uint32_t count)
+{
+    *g = (golden){.model = open_or_fail(path), .tokens = tokens, .token_count = count};
+    build_program(g);
+}
+
 void golden_close(golden *g)
 {
     st_arena_free(&g->arena);
@@ -116,9 +122,12 @@ static strata_status plan_run(golden_run *r, const golden_options *options, stra
     plan.kv_type = (int32_t)options->kv_type;
     plan.batch = options->batch;
     plan.out_rows = 4;
-    plan.snapshots = 3;
+    plan.conversations = options->conversations;
+    plan.page_tokens = options->page_tokens;
+    plan.pool_tokens = options->pool_tokens;
+    if (options->restore_bytes) plan.restore_bytes = options->restore_bytes;
     plan.nextn = options->nextn;
-    plan.no_rings = options->no_rings;
+    plan.no_windows = options->no_windows;
     plan.watch = options->watch != NULL;
     plan.workers[ST_HOST] = options->threads ? options->threads : st_cores_here();
     plan.workers[ST_CARD] = 1;
@@ -161,8 +170,8 @@ strata_status golden_run_try(golden_run *r, const golden *g, const golden_option
     if (status == STRATA_OK) status = open_devices(r, options, error);
     if (status == STRATA_OK) status = st_load_new(&r->source, r->plan, r->devices, &load, &r->load, error);
     if (status == STRATA_OK) {
-        st_run_source source = st_load_sequence(r->load, 0);
-        status = st_run_new(&source, &r->run, error);
+        r->run = st_load_run(r->load);
+        status = st_conversation_new(st_run_kv(r->run), &r->conversation, error);
     }
     if (status != STRATA_OK) golden_run_close(r);
     return status;
@@ -177,7 +186,7 @@ void golden_run_open(golden_run *r, const golden *g, const golden_options *optio
 
 void golden_run_close(golden_run *r)
 {
-    st_run_free(r->run);
+    st_conversation_free(r->conversation);
     st_load_free(r->load);
     for (uint32_t d = ST_DEVICES_MAX; d-- > 0;)
         if (r->devices[d].device) r->devices[d].backend->close(r->devices[d].device);
@@ -252,7 +261,7 @@ static void compare_nextn(golden_run *r, golden_score *score)
 {
     uint32_t vocab = r->g->desc->vocab, rows = st_run_nextn_rows(r->run);
     uint32_t skipped = r->g->token_count - 1 - r->g->nextn_count;
-    uint32_t first = st_kv_position(st_run_kv(r->run)) - rows; /* the token of the first row */
+    uint32_t first = st_conversation_position(r->conversation) - rows; /* the token of the first row */
     strata_error error;
     for (uint32_t row = 0; row < rows; row++) {
         uint32_t index = first + row - 1;
@@ -265,14 +274,31 @@ static void compare_nextn(golden_run *r, golden_score *score)
     }
 }
 
+strata_status golden_step(golden_run *r, st_conversation *c, const strata_token *ids, uint32_t count, strata_error *error)
+{
+    memcpy(st_conversation_tokens(c) + st_conversation_position(c), ids, count * sizeof *ids);
+    st_run_piece piece = {.conversation = c, .count = count, .prompt = count > 1};
+    return st_run_step(r->run, &piece, 1, error);
+}
+
+uint32_t golden_rewind(golden_run *r, uint32_t position)
+{
+    st_conversation *c = r->conversation;
+    strata_error error;
+    st_seek seek;
+    assert_true(position <= st_conversation_position(c));
+    if (st_conversation_seek(c, st_conversation_tokens(c), position + 1, true, &seek, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return seek.kept;
+}
+
 void golden_feed(golden_run *r, uint32_t first, uint32_t count, golden_score *score)
 {
     strata_error error;
     for (uint32_t done = 0; done < count;) {
         uint32_t piece = count - done < r->batch ? count - done : r->batch;
-        uint32_t position = st_kv_position(st_run_kv(r->run));
+        uint32_t position = st_conversation_position(r->conversation);
         assert_int_equal(position, first + done);
-        if (st_run_tokens(r->run, r->g->tokens + position, piece, &error) != STRATA_OK) fail_msg("%s", error.message);
+        if (golden_step(r, r->conversation, r->g->tokens + position, piece, &error) != STRATA_OK) fail_msg("%s", error.message);
         if (score) compare_rows(r, position, piece, score);
         if (score && r->g->nextn_logits && st_run_nextn_rows(r->run)) compare_nextn(r, score);
         done += piece;
@@ -299,7 +325,7 @@ uint32_t golden_greedy(golden_run *r, float margin)
         if (st_run_logits(r->run, &last, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
         strata_token id = (strata_token)golden_argmax(logits, g->desc->vocab);
         if (id != g->greedy[i]) return g->greedy_margin[i] < margin ? g->greedy_count : i;
-        if (st_run_tokens(r->run, &id, 1, &error) != STRATA_OK) fail_msg("%s", error.message);
+        if (golden_step(r, r->conversation, &id, 1, &error) != STRATA_OK) fail_msg("%s", error.message);
         last = 0;
     }
     return g->greedy_count;

@@ -32,10 +32,15 @@ void golden_close(golden *g);
 /* Opens a model in memory, which must outlive it, with the tokens of `like`: for a modified copy of that model. */
 void golden_open_bytes(golden *g, const golden *like, const void *bytes, size_t length);
 
+/* Opens a model without expectations; the tokens must outlive it. */
+void golden_open_file(golden *g, const char *path, const strata_token *tokens, uint32_t count);
+
 typedef struct golden_options {
     st_type kv_type;
     uint32_t batch, threads, context; /* context 0: room for the prompt and the greedy tokens */
-    bool nextn, no_rings;
+    uint32_t conversations, page_tokens, pool_tokens; /* 0: 1, and the defaults */
+    uint64_t restore_bytes;              /* 0: chosen */
+    bool nextn, no_windows;
     const char *cpu;
     const st_plan_options *placed; /* placement on a GPU, simulated or the backend of mirror.h; NULL: no GPU, or all layers
                                       on that backend */
@@ -70,7 +75,8 @@ typedef struct golden_run {
     st_sim_world *world; /* NULL: the GPU is not simulated */
     st_load_device devices[ST_DEVICES_MAX];
     st_load *load;
-    st_run *run;
+    st_run *run;                   /* the load's */
+    st_conversation *conversation; /* the one that golden_feed and golden_greedy use */
     uint32_t batch;
 } golden_run;
 
@@ -79,6 +85,12 @@ strata_status golden_run_try(golden_run *r, const golden *g, const golden_option
 
 void golden_run_open(golden_run *r, const golden *g, const golden_options *options);
 void golden_run_close(golden_run *r);
+
+/* Runs these ids as the conversation's next tokens. */
+strata_status golden_step(golden_run *r, st_conversation *c, const strata_token *ids, uint32_t count, strata_error *error);
+
+/* Cuts the conversation to at most `position` tokens; returns where it can continue. */
+uint32_t golden_rewind(golden_run *r, uint32_t position);
 
 /* Feeds `count` tokens in batches and compares each expected row of logits. */
 typedef struct golden_score {

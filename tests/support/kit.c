@@ -26,6 +26,15 @@ const char *kit_path(const char *name)
     return path;
 }
 
+const char *kit_default_model(void)
+{
+    static char path[4096];
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && *cache) snprintf(path, sizeof path, "%s/strata/SmolLM2-135M-Instruct.Q4_1.gguf", cache);
+    else snprintf(path, sizeof path, "%s/.cache/strata/SmolLM2-135M-Instruct.Q4_1.gguf", home ? home : "");
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
 void kit_skip(const char *reason)
 {
     fprintf(stderr, "# skipped: %s\n", reason);

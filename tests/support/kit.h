@@ -19,6 +19,10 @@ const char *kit_path(const char *name);
 /* The path of a file that only the whole kit has, or NULL; the test then calls kit_skip. Good until the next call. */
 const char *kit_path_optional(const char *name);
 
+/* The default model in the user's cache, or NULL; the test then skips for KIT_NO_MODEL. Good until the next call. */
+const char *kit_default_model(void);
+#define KIT_NO_MODEL "the default model is not in the cache (tools/fetch-model downloads it)"
+
 /* Skips the test; tests/run shows the reason. Does not return. */
 void kit_skip(const char *reason);
 

@@ -143,13 +143,16 @@ static void place_state(placing *p, st_bound_op *b)
     const st_op *op = b->op;
     bool stores = op->kind == ST_OP_KV_STORE;
     st_kv_view *kv = &b->kv;
-    kv->keys = place(p, kv->keys, kv->capacity * kv->key_row_bytes, true, stores);
-    kv->values = place(p, kv->values, kv->capacity * kv->value_row_bytes, true, stores);
-    if (op->kind == ST_OP_CONV)
-        b->state.conv = place(p, b->state.conv, (op->p.conv.width - 1) * (size_t)b->in[0].width * sizeof(float), true, true);
+    size_t after = (uintptr_t)kv->values - (uintptr_t)kv->keys; /* of the keys' start; in their pages: placed with them */
+    kv->keys = place(p, kv->keys, kv->pages * kv->key_page_bytes, true, stores);
+    if (after < kv->key_page_bytes) kv->values = kv->keys + after;
+    else kv->values = place(p, kv->values, kv->pages * kv->value_page_bytes, true, stores);
+    st_state_view *state = &b->state;
+    size_t others = state->slots ? (state->slots - 1) * state->slot_floats : 0;
+    size_t size = op->p.deltanet.size, conv = (op->p.conv.width - 1) * (size_t)b->in[0].width;
+    if (op->kind == ST_OP_CONV) state->conv = place(p, state->conv, (others + conv) * sizeof(float), true, true);
     if (op->kind == ST_OP_DELTANET)
-        b->state.delta = place(p, b->state.delta, (size_t)op->p.deltanet.value_heads * op->p.deltanet.size *
-                                                      op->p.deltanet.size * sizeof(float), true, true);
+        state->delta = place(p, state->delta, (others + op->p.deltanet.value_heads * size * size) * sizeof(float), true, true);
 }
 
 static void must(strata_status status, const st_bound_op *b, const strata_error *error)
@@ -197,12 +200,12 @@ void mirror_run(const st_bound_op *bound, st_rows rows, const st_step *step)
         if (b.weight[i].data) place_weight(&p, &b.weight[i], tables[i]);
     }
     st_segment *segment = NULL;
-    st_segment_source source = {.ops = &b, .count = 1, .rows = rows, .host_step = step, .scratch = m.block + BLOCK_BYTES,
+    st_segment_source source = {.ops = &b, .count = 1, .rows = rows, .step_bytes = step->bytes, .scratch = m.block + BLOCK_BYTES,
                                 .shared_bytes = SCRATCH_BYTES / 2, .worker_bytes = SCRATCH_BYTES / 2};
-    source.step = place(&p, step, st_step_bytes(step->batch_max), true, false);
+    source.step = place(&p, step, step->bytes, true, false);
     copy_block(ST_COPY_UP, m.block, m.before, p.end, &b);
     must(m.backend->prepare(device, &source, &segment, &error), &b, &error);
-    must(m.backend->launch(segment, m.queue, &error), &b, &error);
+    must(m.backend->launch(segment, m.queue, (uint32_t)rows_of(step, rows), &error), &b, &error);
     wait_for_all(&b);
     copy_block(ST_COPY_DOWN, m.after, m.block, p.end, &b);
     wait_for_all(&b);

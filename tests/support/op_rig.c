@@ -18,11 +18,13 @@ int op_rig_open(void **state)
     (void)state;
     const st_backend *cpu = st_backend_cpu();
     st_device_options options = {.cpu = "ref", .threads = THREADS};
-    op_step = st_alloc_zero(1, st_step_bytes(ROWS));
+    static const st_step_limits most = {.rows = ROWS, .out_rows = ROWS, .conversations = 1, .tables = OP_PAGES};
+    op_step = st_alloc_zero(1, st_step_bytes(&most));
     scratch = st_alloc_aligned(SHARED_BYTES + THREADS * WORKER_BYTES, 64);
     if (!op_step || !scratch) return 1;
-    op_step->batch_max = ROWS;
-    op_step->count = ROWS;
+    st_step_lay_out(op_step, ROWS, 1, ROWS, OP_PAGES);
+    st_step_conversations(op_step)->rows = ROWS;
+    op_step_at(0);
     return cpu->open(&options, &device, NULL) != STRATA_OK ||
            cpu->queue_new(device, ST_QUEUE_COMPUTE, &queue, NULL) != STRATA_OK;
 }
@@ -38,6 +40,12 @@ int op_rig_close(void **state)
     return 0;
 }
 
+void op_step_at(uint32_t position)
+{
+    st_step_conversations(op_step)->position = position;
+    for (uint32_t i = 0; i < ROWS; i++) st_step_rows(op_step)[i].position = position + i;
+}
+
 void op_run(const st_bound_op *bound, st_rows rows)
 {
     if (mirror_name()) {
@@ -46,10 +54,11 @@ void op_run(const st_bound_op *bound, st_rows rows)
     }
     const st_backend *cpu = st_backend_cpu();
     st_segment *segment = NULL;
-    st_segment_source source = {.ops = bound, .count = 1, .rows = rows, .step = op_step, .scratch = scratch,
-                                .shared_bytes = SHARED_BYTES, .worker_bytes = WORKER_BYTES};
+    st_segment_source source = {.ops = bound, .count = 1, .rows = rows, .step = op_step,
+                                .step_bytes = op_step->bytes, .scratch = scratch, .shared_bytes = SHARED_BYTES, .worker_bytes = WORKER_BYTES};
     assert_int_equal(cpu->prepare(device, &source, &segment, NULL), STRATA_OK);
-    assert_int_equal(cpu->launch(segment, queue, NULL), STRATA_OK);
+    uint32_t count = rows == ST_ROWS_ALL ? op_step->count : op_step->out_count;
+    assert_int_equal(cpu->launch(segment, queue, count, NULL), STRATA_OK);
     cpu->segment_free(segment);
 }
 

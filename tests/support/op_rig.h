@@ -6,13 +6,17 @@
 #include "backend/backend.h"
 #include "support/kit.h"
 
-enum { ROWS = 5 };
+enum { ROWS = 5, OP_PAGES = 64 };
 
-/* cmocka group set-up: opens the device and a step of ROWS rows at position 0. */
+/* cmocka group set-up: opens the device and a step: ROWS rows of one conversation, from position 0 on, with OP_PAGES
+ * entries for its page table. */
 int op_rig_open(void **state);
 int op_rig_close(void **state);
 
 extern st_step *op_step;
+
+/* Moves the rows to `position` and on. */
+void op_step_at(uint32_t position);
 
 void op_run(const st_bound_op *bound, st_rows rows);
 

@@ -91,15 +91,59 @@ static void check_device(const plan_rig *rig, uint32_t d)
     assert_true(device->planned_bytes + device->margin_bytes <= device->capacity_bytes);
 }
 
-/* The sequence's ranges are contiguous; the layout and the working set have the planned sizes. */
-static void check_sequence(const plan_rig *rig, uint8_t d)
+/* The pool of full attention holds at least one context and at most one for each conversation; the layouts of all devices
+ * have the same pools. */
+static void check_pools(const plan_rig *rig, uint8_t d)
 {
     const st_plan *plan = rig->plan;
-    const st_plan_sequence *s = &plan->sequence[d];
+    const st_kv_layout *kv = plan->memory[d].kv;
+    uint64_t page = rig->options.page_tokens ? rig->options.page_tokens : ST_KV_PAGE_TOKENS;
+    assert_true(plan->pool_tokens % plan->context == 0 && plan->pool_tokens / plan->context >= 1);
+    assert_true(plan->pool_tokens / plan->context <= plan->conversations);
+    assert_int_equal(kv->options.page_tokens, page);
+    assert_int_equal(kv->options.conversations, plan->conversations);
+    assert_int_equal(kv->options.pool_tokens, plan->pool_tokens);
+    assert_int_equal(kv->pools[0].pages, (plan->pool_tokens + page - 1) / page + 1);
+    assert_int_equal(kv->pool_count, plan->memory[ST_HOST].kv->pool_count);
+    for (uint32_t i = 0; i < kv->pool_count; i++)
+        assert_int_equal(kv->pools[i].pages, plan->memory[ST_HOST].kv->pools[i].pages);
+    assert_int_equal(plan->step.rows, plan->batch);
+    assert_int_equal(plan->step.out_rows, plan->out_rows);
+    assert_int_equal(plan->step.conversations, plan->conversations);
+    assert_int_equal(plan->step.tables, st_kv_tables_max(kv));
+}
+
+static size_t range_bytes(size_t bytes)
+{
+    return st_align_up(bytes, ST_RANGE_ALIGN);
+}
+
+/* Staging on the host: the step blocks of both parts and out_rows rows of logits beside a GPU, then a row of logits for
+ * each conversation. */
+static void check_staging(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    const st_plan_memory *s = &plan->memory[ST_HOST];
+    bool card = plan->device_count == 2;
+    size_t step = card ? st_step_bytes(&plan->step) : 0, row = rig->source.desc->vocab * sizeof(float);
+    size_t logits = card && plan->output_on_card ? plan->out_rows * row : 0;
+    assert_int_equal(s->staging_steps[0], 0);
+    assert_int_equal(s->staging_steps[1], range_bytes(step));
+    assert_int_equal(s->staging_logits, 2 * range_bytes(step));
+    assert_int_equal(s->staging_answers, s->staging_logits + range_bytes(logits));
+    assert_int_equal(s->staging_bytes, s->staging_answers + plan->conversations * row);
+}
+
+/* The ranges of the executor's memory do not overlap; the layout and the working set have the planned sizes. */
+static void check_memory(const plan_rig *rig, uint8_t d)
+{
+    const st_plan *plan = rig->plan;
+    const st_plan_memory *s = &plan->memory[d];
     const uint64_t *owners = plan->devices[d].owners;
+    uint64_t restore = d == ST_HOST ? plan->restore_bytes : 0;
     st_working_set working;
-    st_working_options options = {.op_device = plan->op_device, .device = d, .batch = plan->batch,
-                                  .out_rows = plan->out_rows, .workers = rig->options.workers[d], .nextn = plan->nextn,
+    st_working_options options = {.op_device = plan->op_device, .device = d, .step = plan->step,
+                                  .workers = rig->options.workers[d], .nextn = plan->nextn,
                                   .expert_cache = plan->experts.mode == ST_MOE_CACHE};
     uint32_t ops = rig->source.program->op_count;
     st_scratch *scratch = st_alloc_array(ops, sizeof *scratch);
@@ -109,19 +153,18 @@ static void check_sequence(const plan_rig *rig, uint8_t d)
     assert_true(st_working_set_of(rig->source.desc, rig->source.program, &options, &working));
     st_free(scratch);
     assert_memory_equal(&working, &s->working, sizeof working);
-    assert_int_equal(owners[ST_OWNER_SCRATCH], working.bytes * plan->sequences);
-    assert_int_equal(owners[ST_OWNER_KV], s->kv->exact.kv * plan->sequences);
-    assert_int_equal(owners[ST_OWNER_STATE], s->kv->exact.state * plan->sequences);
-    assert_int_equal(owners[ST_OWNER_SNAPSHOTS], s->kv->exact.snapshots * plan->sequences);
-    assert_int_equal(owners[ST_OWNER_STAGING],
-                     s->staging_bytes * plan->sequences + (d == ST_CARD ? plan->expert_staging_bytes : 0));
-    assert_true(s->kv_offset + s->kv->total_bytes <= s->working_offset);
+    assert_int_equal(owners[ST_OWNER_SCRATCH], working.bytes);
+    assert_int_equal(owners[ST_OWNER_KV], s->kv->exact.kv);
+    assert_int_equal(owners[ST_OWNER_STATE], s->kv->exact.state);
+    assert_int_equal(owners[ST_OWNER_RESTORE], restore);
+    assert_int_equal(owners[ST_OWNER_STAGING], s->staging_bytes + (d == ST_CARD ? plan->expert_staging_bytes : 0));
+    assert_true(s->kv_offset + s->kv->total_bytes <= s->restore_offset);
+    assert_true(s->restore_offset + restore <= s->working_offset);
     assert_true(s->working_offset + s->working.bytes <= s->staging_offset);
-    assert_true(s->staging_offset + s->staging_bytes <= s->sequence_bytes);
-    assert_int_equal((s->kv_offset | s->working_offset | s->staging_offset | s->sequence_bytes) % ST_RANGE_ALIGN, 0);
-    assert_int_equal(plan->sequences_offset[d] % ST_RANGE_ALIGN, 0);
-    assert_int_equal(plan->sequences_offset[d] + s->sequence_bytes * plan->sequences,
-                     plan->devices[d].block_bytes - owners[ST_OWNER_GRANULARITY]);
+    assert_true(s->staging_offset + s->staging_bytes <= s->bytes);
+    assert_int_equal((s->kv_offset | s->restore_offset | s->working_offset | s->staging_offset | s->bytes) % ST_RANGE_ALIGN, 0);
+    assert_int_equal(plan->memory_offset[d] % ST_RANGE_ALIGN, 0);
+    assert_int_equal(plan->memory_offset[d] + s->bytes, plan->devices[d].block_bytes - owners[ST_OWNER_GRANULARITY]);
 }
 
 static void check_experts(const plan_rig *rig)
@@ -212,6 +255,8 @@ void plan_rig_check(const plan_rig *rig)
     if (plan->nextn) check_range(rig, rig->source.program->nextn.body, &plan->parts[ST_PART_NEXTN].body);
     for (uint8_t d = 0; d < plan->device_count; d++) {
         check_device(rig, d);
-        check_sequence(rig, d);
+        check_pools(rig, d);
+        check_memory(rig, d);
     }
+    check_staging(rig);
 }

@@ -18,4 +18,17 @@ static inline float random_even(void)
     return (float)random_bits() / (float)0x40000000u - 1.0f;
 }
 
+/* Roughly normal, with a variance of 4 / 3. */
+static inline float random_float(void)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++) sum += random_even();
+    return sum;
+}
+
+static inline uint32_t between(uint32_t low, uint32_t high)
+{
+    return low + random_bits() % (high - low + 1);
+}
+
 #endif

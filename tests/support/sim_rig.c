@@ -20,6 +20,8 @@ static const st_op ops[] = {
 };
 const st_program sim_program = {.ops = ops, .op_count = 2, .values = values, .value_count = 3};
 
+const st_step_limits sim_step_limits = {.rows = SIM_ROWS, .out_rows = SIM_ROWS, .conversations = 1};
+
 static float weight_at(uint32_t column, uint32_t i)
 {
     return (float)(column * SIM_IN + i) * 0.25f - 1;
@@ -91,7 +93,10 @@ static void lay_out(sim_rig *r)
 static void fill_host(sim_rig *r)
 {
     float *w = (float *)(void *)(r->host + WEIGHTS);
-    *r->host_step = (st_step){.count = SIM_ROWS, .position = 7, .batch_max = SIM_ROWS};
+    memset(r->host_step, 0, PIECE);
+    st_step_lay_out(r->host_step, SIM_ROWS, 1, SIM_ROWS, 0);
+    *st_step_conversations(r->host_step) = (st_step_conversation){.rows = SIM_ROWS, .position = SIM_POSITION};
+    for (uint32_t row = 0; row < SIM_ROWS; row++) st_step_rows(r->host_step)[row].position = SIM_POSITION + row;
     for (uint32_t column = 0; column < SIM_OUT; column++)
         for (uint32_t i = 0; i < SIM_IN; i++) w[column * SIM_IN + i] = weight_at(column, i);
     for (uint32_t row = 0; row < SIM_ROWS; row++)
@@ -115,8 +120,8 @@ strata_status sim_rig_open(sim_rig *r, st_sim_world *world, strata_error *error)
     assert_true(pinned);
     lay_out(r);
     fill_host(r);
-    st_segment_source source = {.ops = r->ops, .count = 2, .rows = ST_ROWS_ALL, .step = r->step, .scratch = r->scratch,
-                                .worker_bytes = PIECE};
+    st_segment_source source = {.ops = r->ops, .count = 2, .rows = ST_ROWS_ALL, .step = r->step, .step_bytes = PIECE,
+                                .scratch = r->scratch, .worker_bytes = PIECE};
     return r->card->prepare(r->device, &source, &r->segment, error);
 }
 
@@ -135,7 +140,7 @@ void sim_rig_close(sim_rig *r)
 
 static strata_status send(sim_rig *r, strata_error *error)
 {
-    strata_status status = r->card->copy(r->up, ST_COPY_UP, r->step, r->host_step, st_step_bytes(SIM_ROWS), error);
+    strata_status status = r->card->copy(r->up, ST_COPY_UP, r->step, r->host_step, r->host_step->bytes, error);
     if (status == STRATA_OK)
         status = r->card->copy(r->up, ST_COPY_UP, r->weights, r->host + WEIGHTS, SIM_WEIGHT_BYTES, error);
     if (status == STRATA_OK)
@@ -150,7 +155,7 @@ strata_status sim_rig_run(sim_rig *r, bool wait, strata_error *error)
     if (status == STRATA_OK) status = send(r, error);
     if (status == STRATA_OK && wait) status = r->card->event_record(event, r->up, error);
     if (status == STRATA_OK && wait) status = r->card->event_wait_queue(event, r->compute, error);
-    if (status == STRATA_OK) status = r->card->launch(r->segment, r->compute, error);
+    if (status == STRATA_OK) status = r->card->launch(r->segment, r->compute, SIM_ROWS, error);
     if (status == STRATA_OK)
         status = r->card->copy(r->compute, ST_COPY_DOWN, r->host_z, r->z, SIM_ROWS * SIM_OUT * sizeof(float), error);
     if (status == STRATA_OK) status = r->card->event_record(event, r->compute, error);

@@ -9,6 +9,7 @@ enum {
     SIM_IN = 4,
     SIM_OUT = 3,
     SIM_ROWS = 2,
+    SIM_POSITION = 7,
     SIM_CAPACITY = 1 << 20,
     SIM_GRANULARITY = 512,
     SIM_WEIGHT_BYTES = SIM_IN * SIM_OUT * 4,
@@ -17,6 +18,9 @@ enum {
 /* Rates per second: the GPU 1000 bytes and 10,000 operations, the link 100 bytes up and 50 down, the host 500 bytes and
  * 2000 operations. */
 st_sim_options sim_options(void);
+
+/* The step block of a run: SIM_ROWS rows of one conversation from SIM_POSITION on, without page tables. */
+extern const st_step_limits sim_step_limits;
 
 /* y = w · x, then z = y + y. */
 extern const st_program sim_program;

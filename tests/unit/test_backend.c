@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "backend/cpu/fast.h"
+#include "base/alloc.h"
 #include "base/fault.h"
+#include "support/steps.h"
 
 static st_device *open_device(uint32_t threads)
 {
@@ -184,13 +186,10 @@ static void a_prepared_segment_runs_repeatedly(void **state)
         {.op = &ops[0], .in = {{a, WIDTH}, {b, WIDTH}}, .out = {out, WIDTH}},
         {.op = &ops[1], .in = {{out, WIDTH}}, .out = {out, WIDTH}},
     };
-    _Alignas(8) unsigned char memory[sizeof(st_step) + 2 * ROWS * sizeof(int32_t)];
-    st_step *step = (st_step *)(void *)memory;
-    memset(memory, 0, sizeof memory);
-    step->batch_max = ROWS;
+    st_step *step = step_rows(ROWS, 0);
     for (int kind = 0; kind < 2; kind++) {
         st_segment *segment = NULL;
-        st_segment_source source = {.ops = bound, .count = 2, .rows = (st_rows)kind, .step = step};
+        st_segment_source source = {.ops = bound, .count = 2, .rows = (st_rows)kind, .step = step, .step_bytes = step->bytes};
         st_bound_op kept = bound[0];
         assert_int_equal(cpu->prepare(device, &source, &segment, NULL), STRATA_OK);
         bound[0] = (st_bound_op){0}; /* prepare has copied it */
@@ -200,13 +199,14 @@ static void a_prepared_segment_runs_repeatedly(void **state)
             for (int r = 0; r < ROWS; r++)
                 for (int i = 0; i < WIDTH; i++)
                     a[r][i] = (float)(rows + (uint32_t)(r * 10)), b[r][i] = (float)i, out[r][i] = -1;
-            assert_int_equal(cpu->launch(segment, queue, NULL), STRATA_OK);
+            assert_int_equal(cpu->launch(segment, queue, rows, NULL), STRATA_OK);
             for (uint32_t r = 0; r < ROWS; r++)
                 for (int i = 0; i < WIDTH; i++) assert_true(out[r][i] == (r < rows ? 2 * (a[r][i] + b[r][i]) : -1));
         }
         bound[0] = kept;
         cpu->segment_free(segment);
     }
+    st_free(step);
     cpu->segment_free(NULL);
     cpu->queue_free(queue);
     cpu->close(device);

@@ -92,6 +92,10 @@ static const st_profile slow_devices[2] = {
      .launch_seconds = 0.25},
 };
 
+/* Seconds of the step block to the GPU: 92 bytes with one row, 104 with two; its header and an output row are 36. The
+ * embedding runs beside it and is shorter. */
+static const double step_of_one = 0.184, step_of_two = 0.208, step_of_head = 0.072;
+
 static const uint8_t all_host[7] = {0}, but_embedding[7] = {0, 1, 1, 1, 1, 1, 1};
 
 typedef struct rig {
@@ -139,13 +143,29 @@ static void all_but_the_embedding_on_the_gpu(void **state)
     (void)state;
     rig r;
     set_up(&r, &dense, but_embedding);
-    double head = 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
-    double second = 0.756 + 0.064 + 0.064 + 0.25 + 0.1096 + head;
-    takes(&r, 0.064 + 0.064 + 0.25 + 0.1096 + head, 3, second, "the link");
+    double head = step_of_head + 0.25 + 0.4064 + 1.6 + 0.5;
+    double first = step_of_two + 0.128 + 0.5, second = first + step_of_one + 0.064 + 0.25 + 0.1096 + head;
+    takes(&r, step_of_one + 0.064 + 0.25 + 0.1096 + head, 3, second, "the link");
     r.devices[ST_CARD].link_up = r.devices[ST_CARD].link_down = 1e6; /* copies are then limited by the host's memory */
-    double quick = 0.024 + 0.25 + 0.4064 + 0.4 + 0.5;
-    close_to(1 / predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.064 + 0.032 + 0.25 + 0.1096 + quick);
+    double quick = 0.036 + 0.25 + 0.4064 + 0.4 + 0.5;
+    close_to(1 / predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.092 + 0.032 + 0.25 + 0.1096 + quick);
     assert_string_equal(predict(&r.source, &r.plan, 10, 3, -1).limit, "hand-overs");
+}
+
+/* A conversation's page tables grow with its positions, up to its part of the tables that the plan has room for. */
+static void page_tables_are_sent_with_the_step(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, but_embedding);
+    double before = 1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps;
+    r.plan.conversations = 2;
+    r.plan.step = (st_step_limits){.rows = 2, .out_rows = 3, .conversations = 2, .tables = 40};
+    static const struct { uint32_t depth, entries; } rows[] = {{0, 1}, {49, 1}, {50, 2}, {499, 10}, {999, 20}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double seconds = 1 / predict(&r.source, &r.plan, rows[i].depth, 1, -1).decode_tps;
+        close_to(seconds, before + 4 * (3 + rows[i].entries) / 500.0);
+    }
 }
 
 /* The host's matrix runs while x goes up; the head waits for it to come back. */
@@ -188,7 +208,8 @@ static void experts_on_the_host(void **state)
     rig r;
     set_up(&r, &moe, devices);
     r.plan.experts.mode = ST_MOE_CPU;
-    double head = 0.048 + 0.25 + 0.4064 + 1.6 + 0.5, routed = 0.128 + 0.25 + 0.1048; /* x is at the host's already */
+    double head = step_of_head + 0.25 + 0.4064 + 1.6 + 0.5;
+    double routed = step_of_one + 0.064 + 0.25 + 0.1048; /* x is on the host already */
     double decode = routed + 0.064 + 0.5 + 6 + 0.064 + 0.25 + 0.0096 + head;
     takes(&r, decode, 1, decode, "RAM");
     r.devices[ST_HOST].op_rate = 128; /* experts: 768 operations, 6 s as well */
@@ -197,7 +218,7 @@ static void experts_on_the_host(void **state)
     takes(&r, decode + 6, 1, decode + 6, "arithmetic");
 }
 
-static const double cached_head = 0.25 + 0.0096 + 0.048 + 0.25 + 0.4064 + 1.6 + 0.5;
+static const double cached_head = 0.25 + 0.0096 + 0.072 + 0.25 + 0.4064 + 1.6 + 0.5;
 
 /* Seconds of a token's two experts, from the GPU's launch to the launch that adds the host's sum. Each expert is a hit
  * with probability `hit`; the GPU takes 0.6 s, and the host `all` seconds if both miss. */
@@ -215,7 +236,7 @@ static void experts_in_a_cache(void **state)
     rig r;
     set_up(&r, &moe, but_embedding);
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
-    double forked = 0.128 + 0.25 + 0.1048 + 0.064; /* x is on the host already: ids and weights are moved */
+    double forked = step_of_one + 0.064 + 0.25 + 0.1048 + 0.064; /* x is on the host already: ids and weights are moved */
     takes(&r, forked + cached(0.25, 6) + cached_head, 1, forked + cached(0.25, 6) + cached_head, "RAM");
 
     /* other rates; the GPU's part is the longer one in the end */
@@ -227,13 +248,14 @@ static void experts_in_a_cache(void **state)
     slots = 0;
     close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, forked + cached(0, 6) + cached_head);
     slots = 4;
-    double found = 0.128 + 0.25 + 0.1048 + 0.6 + cached_head - 0.25;
+    double found = step_of_one + 0.064 + 0.25 + 0.1048 + 0.6 + cached_head - 0.25;
     close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, found);
     slots = 1;
     r.plan.on_disk = true; /* host weights: the table and the experts, 15200 bytes; half of them fit */
     r.plan.devices[ST_HOST].capacity_bytes = 7600;
+    double embedded = 0.064 + 0.32 - step_of_one; /* longer than the copy of the step */
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps,
-             forked + cached(0.9, 6 + 30) + cached_head + 0.32);
+             forked + embedded + cached(0.9, 6 + 30) + cached_head);
 }
 
 /* A prompt of two tokens uses all four experts. Three are fetched (18 s) or computed on the host (9 s). */
@@ -244,14 +266,14 @@ static void experts_of_a_prompt(void **state)
     rig r;
     set_up(&r, &moe, but_embedding);
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
-    double routed = 0.128 + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
+    double routed = step_of_two + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 9 + 0.128 + 0.25 + rest);
     r.devices[ST_HOST].op_rate = 128; /* 9 s as well: 1,152 operations */
     r.devices[ST_HOST].expert_share = 0.9;
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 10 + 0.128 + 0.25 + rest);
     r.devices[ST_HOST].op_rate = 0;
     r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but fetched experts need no copy of a sum */
-    double told = 0.128 + 0.128 + 0.5; /* the embedding is slower; the routing reaches the host */
+    double told = 0.256 - step_of_two + 0.128 + 0.5; /* the embedding is slower; the routing reaches the host */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told + 0.25 + 18 + rest);
     r.devices[ST_CARD].memory_rate = 600; /* 20 s of work on the GPU hide the host's */
     double slow = 10000.0 / 600 * (0.1096 + 0.0192 + 0.4064) - (0.1096 + 0.0192 + 0.4064);
@@ -292,7 +314,7 @@ static void a_hit_rate_is_over_all_layers(void **state)
     r.source.desc = &desc;
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = slots};
     /* the first layer's end and the second's beginning are one segment */
-    double layer = 0.25 + 0.1048 + 0.192 + 0.25 + 0.0096, rest = cached_head - 0.2596 + 0.128 - 0.25;
+    double layer = 0.25 + 0.1048 + 0.192 + 0.25 + 0.0096, rest = cached_head - 0.2596 + step_of_one + 0.064 - 0.25;
     rest -= 0.128; /* the first layer's x is on the host already */
     close_to(1 / predict(&r.source, &r.plan, 0, 1, -1).decode_tps, 2 * layer + cached(0.5, 6) + cached(0, 6) + rest); /* half of 4 */
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.4).decode_tps, 2 * layer + cached(0.8, 6) + cached(0, 6) + rest);
@@ -551,13 +573,14 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 13];
+    static struct CMUnitTest tests[FAMILIES + 14];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = predictions_are_monotonic,
                                        .initial_state = (void *)(uintptr_t)families[n]};
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_on_the_host);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_but_the_embedding_on_the_gpu);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(page_tables_are_sent_with_the_step);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(host_and_gpu_alternate);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(weights_read_from_disk);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_on_the_host);

@@ -5,7 +5,7 @@
 
 #include "plan/explain.h"
 
-enum { OPS_MAX = 4096, LAYERS_MAX = 64 };
+enum { OPS_MAX = 4096, LAYERS_MAX = 64, PAGE = 16 };
 
 /* A model of the kit and a hand-made plan for it. */
 typedef struct rig {
@@ -35,9 +35,9 @@ static void open_rig(rig *r, const char *model)
     r->source.devices = r->devices;
     r->source.device_count = 2;
     assert_true(r->source.program->op_count <= OPS_MAX && r->source.desc->layer_count + 1 < LAYERS_MAX);
-    r->plan = (st_plan){.context = 256, .batch = 32, .sequences = 2, .kv_type = ST_TYPE_BF16, .device_count = 2,
-                        .op_device = r->op_device, .kv_device = r->kv_device,
-                        .layers_total = r->source.desc->layer_count};
+    r->plan = (st_plan){.context = 256, .pool_tokens = 300, .restore_bytes = 4000, .batch = 32, .conversations = 2,
+                        .kv_type = ST_TYPE_BF16, .device_count = 2, .op_device = r->op_device,
+                        .kv_device = r->kv_device, .layers_total = r->source.desc->layer_count};
     for (int d = 0; d < 2; d++)
         r->plan.devices[d] = (st_plan_device){.profile = &r->devices[d], .capacity_bytes = 1000, .margin_bytes = 100};
 }
@@ -56,9 +56,10 @@ static void lay_out(rig *r)
 {
     strata_error error;
     for (uint8_t d = 0; d < 2; d++) {
-        st_kv_options options = {.type = r->plan.kv_type, .context = r->plan.context, .batch = r->plan.batch,
-                                 .layer_device = r->kv_device, .device = d};
-        check(st_kv_layout_build(r->source.desc, &options, &r->arena, &r->plan.sequence[d].kv, &error), &error);
+        st_kv_options options = {.type = r->plan.kv_type, .page_tokens = PAGE, .context = r->plan.context,
+                                 .pool_tokens = r->plan.pool_tokens, .conversations = r->plan.conversations,
+                                 .batch = r->plan.batch, .layer_device = r->kv_device, .device = d};
+        check(st_kv_layout_build(r->source.desc, &options, &r->arena, &r->plan.memory[d].kv, &error), &error);
     }
 }
 
@@ -117,6 +118,9 @@ static void owners_add_up(void **state)
     for (uint32_t i = 0; i < r.source.binding->count; i++) weights += r.source.binding->weights[i].bytes;
     assert_int_equal(number(plan, "weight_bytes"), weights);
     assert_int_equal(number(plan, "context"), 256);
+    assert_int_equal(number(plan, "pool_tokens"), 300);
+    assert_int_equal(number(plan, "restore_bytes"), 4000);
+    assert_int_equal(number(plan, "sequences"), 2);
     assert_int_equal(number(plan, "batch"), 32);
     assert_string_equal(text(plan, "kv_type"), "bf16");
     assert_string_equal(text(plan, "output"), "host");
@@ -154,14 +158,14 @@ static void check_kv_sums(const rig *r)
         layers += number(row, "layers");
     }
     for (int d = 0; d < 2; d++)
-        for (uint32_t l = 0; l < r->plan.sequence[d].kv->layer_count; l++) {
-            const st_kv_layer *kv = &r->plan.sequence[d].kv->layers[l];
-            laid_out += st_kv_layer_bytes(kv) + kv->conv_bytes + kv->delta_bytes;
+        for (uint32_t l = 0; l < r->plan.memory[d].kv->layer_count; l++) {
+            const st_kv_layout *kv = r->plan.memory[d].kv;
+            laid_out += st_kv_layer_bytes(kv, &kv->layers[l]) + st_kv_layer_state_bytes(kv, &kv->layers[l]);
         }
     assert_int_equal(layers, json_array_size(json_object_get(r->json, "map")));
     assert_true(layers >= r->source.desc->layer_count);
     assert_int_equal(by_layer, by_kind);
-    assert_int_equal(by_layer, 2 * laid_out); /* two sequences */
+    assert_int_equal(by_layer, laid_out);
 }
 
 static void the_map_shows_every_layers_device(void **state)
@@ -191,7 +195,7 @@ static void the_map_shows_every_layers_device(void **state)
         assert_string_equal(text(layer, "kv"), "full");
         assert_int_equal(number(layer, "expert_slots"), i < layers / 2 ? 3 + i : 0);
         assert_int_equal(number(layer, "expert_count"), r.source.desc->layers[i].ffn.experts);
-        assert_int_equal(number(layer, "kv_positions"), 256);
+        assert_int_equal(number(layer, "kv_positions"), r.plan.memory[ST_HOST].kv->pools[0].pages * PAGE);
     }
     assert_int_equal(json_array_size(json_object_get(plan, "kv")), 2); /* one kind, on two devices */
     check_kv_sums(&r);
@@ -228,9 +232,13 @@ static void kv_is_summed_by_kind_of_layer(void **state)
     const json_t *plan = explain(&r), *window = kv_of_kind(plan, "window"), *shared = kv_of_kind(plan, "shared");
     uint32_t span = (uint32_t)number(window, "span");
     assert_true(span > 0 && span < 256);
-    assert_int_equal(number(window, "positions"), span + r.plan.batch - 1);
+    const st_kv_layout *kv = r.plan.memory[ST_HOST].kv;
+    assert_int_equal(kv->pools[1].span, span);
+    assert_int_equal(number(window, "positions"), kv->pools[1].pages * PAGE);
     assert_int_equal(number(shared, "bytes"), 0);
-    assert_int_equal(number(kv_of_kind(plan, "full"), "positions"), 256);
+    assert_int_equal(number(shared, "positions"), 0);
+    assert_int_equal(number(kv_of_kind(plan, "full"), "positions"), kv->pools[0].pages * PAGE);
+    assert_true(number(kv_of_kind(plan, "full"), "positions") >= r.plan.pool_tokens);
     check_kv_sums(&r);
     close_rig(&r);
     open_rig(&r, "qwen35.gguf"); /* DeltaNet beside attention */

@@ -1,12 +1,13 @@
-/* src/kv: the exact bytes of a sequence, and how far it can be rewound. */
+/* src/kv/layout.c and views: the exact bytes of the KV cache and of recurrent state, by pool, page and slot. */
 #include "support/kit.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/arena.h"
+#include "base/check.h"
 #include "kv/kv.h"
-#include "support/golden.h"
 
 enum { LAYERS_MAX = 128, MIB = 1 << 20 };
 
@@ -39,16 +40,28 @@ static void make_recurrent(made *m, uint32_t layers, uint32_t kv_heads, uint32_t
     }
 }
 
+/* One conversation, whose context is the pool. */
+static st_kv_options options_of(st_type type, uint32_t page, uint32_t context, uint32_t batch)
+{
+    return (st_kv_options){.type = type, .page_tokens = page, .context = context, .pool_tokens = context,
+                           .conversations = 1, .batch = batch};
+}
+
 static const st_kv_layout *lay_out(made *m, st_kv_options options)
 {
     strata_error error;
+    st_kv_layout priced;
     if (st_kv_layout_build(&m->desc, &options, &m->arena, &m->layout, &error) != STRATA_OK)
         fail_msg("%s", error.message);
+    assert_true(st_kv_layout_price(&m->desc, &options, &priced)); /* the same sizes without the layers */
+    priced.layers = m->layout->layers;
+    assert_memory_equal(&priced, m->layout, sizeof priced);
     return m->layout;
 }
 
-/* ---- the layout -------------------------------------------------------------------------------------------------- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
+/* The pool has a page more than its tokens need: a page is copied before the original is dropped. */
 static void bytes_per_token(void **state)
 {
     (void)state;
@@ -60,117 +73,335 @@ static void bytes_per_token(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         made m;
         make_attention(&m, rows[i].layers, rows[i].kv_heads, rows[i].length);
-        const st_kv_layout *layout = lay_out(&m, (st_kv_options){.type = rows[i].type, .context = 4096, .batch = 512});
-        assert_true((double)layout->cache_bytes == rows[i].kib * 1024 * 4096);
-        assert_int_equal(layout->state_bytes, 0);
-        assert_int_equal(layout->snapshot_bytes, 0);
+        const st_kv_layout *layout = lay_out(&m, options_of(rows[i].type, 64, 4096, 512));
+        double bytes = rows[i].kib * 1024 * (4096 + 64);
+        assert_true((double)layout->cache_bytes == bytes);
+        assert_int_equal(layout->pools[0].pages, 4096 / 64 + 1);
+        assert_int_equal(layout->pools[0].table_max, 4096 / 64);
+        assert_int_equal(layout->slot_bytes, 0);
         assert_int_equal(layout->total_bytes, layout->cache_bytes);
-        for (uint32_t l = 0; l < rows[i].layers; l++) {
-            assert_int_equal(layout->layers[l].capacity, 4096);
-            assert_true((double)st_kv_layer_bytes(&layout->layers[l]) == rows[i].kib * 1024 * 4096 / rows[i].layers);
-        }
+        assert_int_equal(layout->exact.kv, layout->cache_bytes);
+        assert_false(layout->needs_points);
+        assert_int_equal(layout->point_bytes, 0);
+        for (uint32_t l = 0; l < rows[i].layers; l++)
+            assert_true((double)st_kv_layer_bytes(layout, &layout->layers[l]) == bytes / rows[i].layers);
         st_arena_free(&m.arena);
     }
 }
 
+static void pages_of_every_size(void **state)
+{
+    (void)state;
+    for (uint32_t page = 1, shift = 0; page <= 64; page *= 2, shift++)
+        for (uint32_t context = 1; context < 200; context += 33) {
+            made m;
+            make_attention(&m, 2, 1, 16);
+            st_kv_options options = options_of(ST_TYPE_F16, page, context, 4);
+            options.pool_tokens = 3 * context;
+            options.conversations = 5;
+            const st_kv_layout *layout = lay_out(&m, options);
+            uint32_t pages = (3 * context + page - 1) / page + 1, table = (context + page - 1) / page;
+            assert_int_equal(layout->page_shift, shift);
+            assert_int_equal(layout->pools[0].pages, pages);
+            assert_int_equal(layout->pools[0].table_max, table);
+            assert_int_equal(st_kv_tables_max(layout), 5 * table);
+            assert_int_equal(layout->exact.kv, (size_t)pages * page * 2 * 2 * 16 * 2);
+            st_arena_free(&m.arena);
+        }
+}
+
+/* Each conversation that runs has a slot: convolution and delta state of all layers, and the NextN block's hidden
+ * row. */
 static void bytes_of_state(void **state)
 {
     (void)state;
     static const struct { uint32_t layers, values; double mib; size_t bytes; } rows[] = {
         {40, 32, 62.8, 65863680}, {64, 48, 149.6, 156893184}};
-    for (size_t i = 0; i < 2; i++) {
-        made m;
-        st_deltanet_desc d = {.key_heads = 16, .value_heads = rows[i].values, .state_size = 128, .conv_width = 4};
-        make_recurrent(&m, rows[i].layers, 2, 256, d);
-        const st_kv_layout *layout =
-            lay_out(&m, (st_kv_options){.type = ST_TYPE_BF16, .context = 1024, .batch = 512, .snapshots = 4});
-        assert_int_equal(layout->state_bytes, rows[i].bytes);
-        assert_float_equal((float)layout->state_bytes / MIB, (float)rows[i].mib, 0.05f);
-        assert_int_equal(layout->snapshot_bytes, 4 * rows[i].bytes);
-        assert_int_equal(layout->total_bytes, layout->state_offset + 5 * rows[i].bytes);
-        assert_int_equal(layout->cache_bytes, (size_t)rows[i].layers / 4 * 2 * 2 * 256 * 2 * 1024);
-        assert_int_equal(layout->layers[0].capacity, 0);
-        assert_int_equal(layout->layers[3].delta_bytes, 0);
-        st_arena_free(&m.arena);
-    }
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t carry = 0; carry < 200; carry += 100) {
+            made m;
+            st_deltanet_desc d = {.key_heads = 16, .value_heads = rows[i].values, .state_size = 128, .conv_width = 4};
+            make_recurrent(&m, rows[i].layers, 2, 256, d);
+            st_kv_options options = options_of(ST_TYPE_BF16, 64, 1024, 512);
+            options.conversations = 3;
+            options.carry = carry;
+            const st_kv_layout *layout = lay_out(&m, options);
+            size_t slot = st_align_up(rows[i].bytes + carry * sizeof(float), 256);
+            assert_float_equal((float)rows[i].bytes / MIB, (float)rows[i].mib, 0.05f);
+            assert_int_equal(layout->slot_bytes, slot);
+            assert_int_equal(layout->carry_offset, rows[i].bytes);
+            assert_int_equal(layout->total_bytes, layout->state_offset + 3 * slot);
+            assert_int_equal(layout->exact.state, 3 * (rows[i].bytes + carry * sizeof(float)));
+            assert_int_equal(layout->exact.padding + layout->exact.state + layout->exact.kv, layout->total_bytes);
+            assert_int_equal(layout->cache_bytes, (size_t)rows[i].layers / 4 * 2 * 2 * 256 * 2 * (1024 + 64));
+            assert_true(layout->needs_points);
+            assert_int_equal(layout->point_bytes, slot);
+            assert_int_equal(st_kv_layer_bytes(layout, &layout->layers[0]), 0);
+            assert_int_equal(layout->layers[3].delta_bytes, 0);
+            st_arena_free(&m.arena);
+        }
 }
 
-static void rings_hold_window_plus_batch_positions(void **state)
+/* ---- pools ------------------------------------------------------------------------------------------------------- */
+
+/* A conversation holds the pages of span − 1 positions wherever they begin, a spare one and one that is being filled;
+ * the rows of a step come once for all conversations. */
+static void windows_have_pools_of_their_own(void **state)
 {
     (void)state;
-    static const struct { uint32_t window, chunk, context, batch; bool no_rings; uint32_t capacity; } rows[] = {
-        {512, 0, 8192, 16, false, 527},   {512, 0, 8192, 1, false, 512},   {512, 0, 8192, 512, false, 1023},
-        {512, 0, 400, 16, false, 400},    {512, 0, 527, 16, false, 527},   {512, 0, 528, 16, false, 527},
-        {512, 0, 8192, 16, true, 8192},   {0, 8192, 100000, 512, false, 8703}, {0, 8192, 4096, 512, false, 4096},
-        {0, 0, 8192, 512, false, 8192},   {1, 0, 8192, 1, false, 1},
-        {1 << 30, 0, 1 << 20, 1 << 16, false, 1 << 20},
+    static const struct { uint32_t window, chunk, context, batch, page, tail, held, rows; } rows[] = {
+        {512, 0, 8192, 16, 64, 9, 11, 1},   {512, 0, 8192, 512, 64, 9, 11, 8},
+        {513, 0, 8192, 16, 64, 9, 11, 1},   {514, 0, 8192, 16, 64, 10, 12, 1},
+        {512, 0, 8192, 1, 1, 512, 514, 1},  {0, 8192, 100000, 512, 64, 129, 131, 8},
+        {1, 0, 8192, 1, 4, 1, 3, 1},        {6, 0, 64, 8, 4, 3, 5, 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         made m;
         make_attention(&m, 2, 2, 16);
         m.layers[1].attention.window = rows[i].window;
         m.layers[1].attention.chunk = rows[i].chunk;
-        const st_kv_layout *layout = lay_out(&m, (st_kv_options){.type = ST_TYPE_F32, .context = rows[i].context,
-                                                                 .batch = rows[i].batch, .no_rings = rows[i].no_rings});
-        assert_int_equal(layout->layers[0].capacity, rows[i].context);
-        assert_int_equal(layout->layers[1].capacity, rows[i].capacity);
-        assert_int_equal(st_kv_layer_bytes(&layout->layers[1]), (size_t)rows[i].capacity * 2 * 2 * 16 * 4);
+        st_kv_options options = options_of(ST_TYPE_F32, rows[i].page, rows[i].context, rows[i].batch);
+        options.conversations = 4;
+        const st_kv_layout *layout = lay_out(&m, options);
+        assert_int_equal(layout->pool_count, 2);
+        const st_kv_pool *pool = &layout->pools[1];
+        assert_int_equal(pool->span, rows[i].window ? rows[i].window : rows[i].chunk);
+        assert_int_equal(pool->tail_max, rows[i].tail);
+        assert_int_equal(pool->table_max, rows[i].held + rows[i].rows);
+        assert_int_equal(pool->pages, 4 * rows[i].held + rows[i].rows);
+        assert_int_equal(st_kv_layer_bytes(layout, &layout->layers[1]),
+                         (size_t)pool->pages * rows[i].page * 2 * 2 * 16 * 4);
+        assert_true(layout->needs_points);
+        assert_int_equal(layout->point_bytes, (size_t)rows[i].tail * rows[i].page * 2 * 2 * 16 * 4);
+        assert_int_equal(st_kv_tables_max(layout), 4 * layout->pools[0].table_max + pool->pages);
         st_arena_free(&m.arena);
     }
 }
 
-static void shared_layers_have_no_cache(void **state)
+/* A window as long as the context is full attention, and so is every window if the options say so. */
+static void windows_that_do_not_slide(void **state)
 {
     (void)state;
-    golden g;
-    assert_true(golden_open(&g, "gemma4-e"));
-    st_arena arena = {0};
-    const st_kv_layout *layout;
-    st_kv_options options = {.type = ST_TYPE_F32, .context = 256, .batch = 8};
-    assert_int_equal(st_kv_layout_build(g.desc, &options, &arena, &layout, NULL), STRATA_OK);
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < 6; i++) {
-        size_t expected = i < 2 ? 23 * 2 * 2 * 16 * 4 : i == 2 ? 256 * 2 * 2 * 32 * 4 : 0;
-        assert_int_equal(st_kv_layer_bytes(&layout->layers[i]), expected);
-        bytes += expected;
+    made m;
+    for (int i = 0; i < 3; i++) {
+        make_attention(&m, 2, 2, 16);
+        m.layers[1].attention.window = i == 0 ? 256 : i == 1 ? 300 : 10;
+        st_kv_options options = options_of(ST_TYPE_F32, 64, 256, 16);
+        options.no_windows = i == 2;
+        const st_kv_layout *layout = lay_out(&m, options);
+        assert_int_equal(layout->pool_count, 1);
+        assert_int_equal(layout->layers[1].pool, 0);
+        assert_false(layout->needs_points);
+        st_arena_free(&m.arena);
     }
-    assert_true(layout->cache_bytes >= bytes && layout->cache_bytes < bytes + 6 * 256);
-    st_arena_free(&arena);
-    golden_close(&g);
+    make_attention(&m, 2, 2, 16);
+    m.layers[1].attention.window = 255; /* a little shorter: no more pages than the context has for each conversation */
+    const st_kv_layout *layout = lay_out(&m, options_of(ST_TYPE_F32, 64, 256, 16));
+    assert_int_equal(layout->pools[1].pages, 4);
+    assert_int_equal(layout->pools[1].table_max, 4);
+    assert_int_equal(layout->pools[1].tail_max, 4);
+    st_arena_free(&m.arena);
 }
 
-/* Buffers are disjoint, aligned and inside the block. */
-static void buffers_are_disjoint_and_aligned(void **state)
+/* Layers that read another layer's KV have none; a model without full attention still has pool 0, which names
+ * prefixes. */
+static void layers_share_pools_by_span(void **state)
+{
+    (void)state;
+    made m;
+    make_attention(&m, 6, 2, 16);
+    static const uint32_t windows[] = {8, 20, 8, 20, 8, 33};
+    for (uint32_t i = 0; i < 6; i++) m.layers[i].attention.window = windows[i];
+    m.layers[4].attention.kv_layer = 2;
+    const st_kv_layout *layout = lay_out(&m, options_of(ST_TYPE_F32, 4, 64, 4));
+    static const uint32_t pools[] = {1, 2, 1, 2, 0, 3};
+    assert_int_equal(layout->pool_count, 4);
+    assert_int_equal(layout->pools[0].span, 0);
+    assert_int_equal(layout->pools[0].pages, 17);
+    assert_int_equal(layout->pools[0].page_bytes, 0);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(layout->layers[i].pool, pools[i]);
+        if (i != 4) assert_int_equal(layout->pools[pools[i]].span, windows[i]);
+    }
+    assert_int_equal(st_kv_layer_bytes(layout, &layout->layers[4]), 0);
+    assert_int_equal(layout->pools[1].page_bytes, 2 * layout->pools[3].page_bytes);
+    st_arena_free(&m.arena);
+}
+
+static void too_many_spans_are_refused(void **state)
+{
+    (void)state;
+    made m;
+    strata_error error;
+    make_attention(&m, 5, 2, 16);
+    for (uint32_t i = 0; i < 4; i++) m.layers[i].attention.window = 8 + i;
+    st_kv_options options = options_of(ST_TYPE_F32, 4, 64, 4);
+    const st_kv_layout *layout = NULL;
+    assert_int_equal(st_kv_layout_build(&m.desc, &options, &m.arena, &layout, &error), STRATA_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "5 different numbers of positions: expected at most 4"));
+    assert_null(layout);
+    options.context = options.pool_tokens = 11; /* the longest window is no longer one */
+    assert_int_equal(lay_out(&m, options)->pool_count, 4);
+    options = options_of(ST_TYPE_F32, 4, 64, 4);
+    options.no_windows = true;
+    assert_int_equal(lay_out(&m, options)->pool_count, 1);
+    m.layers[3].attention.kv_layer = 2; /* it keeps nothing of its own */
+    assert_int_equal(lay_out(&m, options_of(ST_TYPE_F32, 4, 64, 4))->pool_count, 4);
+    st_arena_free(&m.arena);
+}
+
+/* ---- places ------------------------------------------------------------------------------------------------------ */
+
+typedef struct piece {
+    size_t start, bytes;
+} piece;
+
+static int by_start(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Every row of every page and every slot: disjoint, inside the block. */
+static size_t list_pieces(const st_kv_layout *layout, piece *out)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < layout->layer_count; i++) {
+        const st_kv_layer *l = &layout->layers[i];
+        for (uint32_t p = 0; l->key_row_bytes && p < layout->pools[l->pool].pages; p++) {
+            out[count++] = (piece){l->keys_offset + p * l->key_page_bytes, l->key_row_bytes << layout->page_shift};
+            out[count++] = (piece){l->values_offset + p * l->value_page_bytes,
+                                   l->value_row_bytes << layout->page_shift};
+        }
+        for (uint32_t s = 0; l->conv_bytes && s < layout->options.conversations; s++) {
+            out[count++] = (piece){l->conv_offset + s * layout->slot_bytes, l->conv_bytes};
+            out[count++] = (piece){l->delta_offset + s * layout->slot_bytes, l->delta_bytes};
+        }
+    }
+    for (uint32_t s = 0; layout->options.carry && s < layout->options.conversations; s++)
+        out[count++] = (piece){layout->state_offset + s * layout->slot_bytes + layout->carry_offset,
+                               layout->options.carry * sizeof(float)};
+    return count;
+}
+
+static void pages_and_slots_are_disjoint(void **state)
+{
+    (void)state;
+    for (int page_major = 0; page_major < 2; page_major++) {
+        made m;
+        st_deltanet_desc d = {.key_heads = 1, .value_heads = 3, .state_size = 5, .conv_width = 4};
+        make_recurrent(&m, 9, 1, 7, d);
+        m.layers[3].attention.window = 5;
+        m.layers[8] = m.layers[7]; /* two layers of full attention */
+        m.layers[8].attention.kv_layer = 8;
+        st_kv_options options = options_of(ST_TYPE_Q8_0, 4, 13, 3);
+        options.conversations = 3;
+        options.carry = 5;
+        options.page_major = page_major;
+        const st_kv_layout *layout = lay_out(&m, options);
+        piece pieces[512];
+        size_t count = list_pieces(layout, pieces), bytes = 0, end = 0;
+        qsort(pieces, count, sizeof *pieces, by_start);
+        for (size_t i = 0; i < count; i++) {
+            assert_true(pieces[i].start >= end);
+            end = pieces[i].start + pieces[i].bytes;
+            bytes += pieces[i].bytes;
+        }
+        assert_true(end <= layout->total_bytes);
+        assert_int_equal(bytes, layout->exact.kv + layout->exact.state);
+        assert_int_equal(layout->state_offset % ST_RANGE_ALIGN, 0);
+        assert_int_equal(layout->slot_bytes % ST_RANGE_ALIGN, 0);
+        const st_kv_layer *first = &layout->layers[7], *second = &layout->layers[8];
+        if (page_major) { /* the layers of a page lie together, and pages follow one another */
+            assert_int_equal(first->key_page_bytes, layout->pools[0].page_bytes);
+            assert_int_equal(second->keys_offset,
+                             first->values_offset + (first->value_row_bytes << layout->page_shift));
+            assert_int_equal(first->keys_offset, layout->pools[0].offset);
+        } else { /* the pages of a layer continue in memory */
+            assert_int_equal(first->key_page_bytes, first->key_row_bytes << layout->page_shift);
+            assert_int_equal(first->keys_offset % ST_RANGE_ALIGN, 0);
+            assert_true(second->keys_offset >= first->values_offset + layout->pools[0].pages * first->value_page_bytes);
+        }
+        st_arena_free(&m.arena);
+    }
+}
+
+/* The layers of two devices: the same pools, and together the bytes of one. */
+static void layers_of_two_devices(void **state)
+{
+    (void)state;
+    made m;
+    static const uint8_t device[] = {0, 1, 1, 0};
+    make_attention(&m, 4, 2, 16);
+    m.layers[1].attention.window = m.layers[3].attention.window = 6;
+    st_kv_options options = options_of(ST_TYPE_F16, 4, 64, 8);
+    const st_kv_layout *whole = lay_out(&m, options);
+    options.layer_device = device;
+    size_t kv = 0, points = 0;
+    for (uint8_t d = 0; d < 2; d++) {
+        options.device = d;
+        options.page_major = d == 1;
+        const st_kv_layout *part = lay_out(&m, options);
+        for (uint32_t i = 0; i < 2; i++) assert_int_equal(part->pools[i].pages, whole->pools[i].pages);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(st_kv_layer_bytes(part, &part->layers[i]),
+                             device[i] == d ? st_kv_layer_bytes(whole, &whole->layers[i]) : 0);
+        assert_true(part->needs_points);
+        kv += part->exact.kv;
+        points += part->point_bytes;
+    }
+    assert_int_equal(kv, whole->exact.kv);
+    assert_int_equal(points, whole->point_bytes);
+    st_arena_free(&m.arena);
+}
+
+static void views_match_the_layout(void **state)
 {
     (void)state;
     made m;
     st_deltanet_desc d = {.key_heads = 1, .value_heads = 3, .state_size = 5, .conv_width = 4};
-    make_recurrent(&m, 9, 1, 7, d);
-    st_kv_options options = {.type = ST_TYPE_Q8_0, .context = 13, .batch = 3, .snapshots = 2};
+    make_recurrent(&m, 4, 1, 8, d);
+    st_kv_options options = options_of(ST_TYPE_F32, 4, 13, 3);
+    options.conversations = 2;
     const st_kv_layout *layout = lay_out(&m, options);
-    struct { size_t start, bytes; } pieces[4 * 9];
-    size_t count = 0;
-    for (uint32_t i = 0; i < 9; i++) {
-        const st_kv_layer *l = &layout->layers[i];
-        if (l->capacity) {
-            pieces[count].start = l->keys_offset, pieces[count++].bytes = l->capacity * l->key_row_bytes;
-            pieces[count].start = l->values_offset, pieces[count++].bytes = l->capacity * l->value_row_bytes;
-        } else {
-            assert_int_equal(l->conv_bytes, 5 * 5 * 3 * 4);
-            assert_int_equal(l->delta_bytes, 3 * 25 * 4);
-            assert_true(l->conv_offset >= layout->state_offset);
-            pieces[count].start = l->conv_offset, pieces[count++].bytes = l->conv_bytes;
-            pieces[count].start = l->delta_offset, pieces[count++].bytes = l->delta_bytes;
-        }
-    }
-    for (size_t a = 0; a < count; a++) {
-        assert_int_equal(pieces[a].start % 256, 0);
-        assert_true(pieces[a].start + pieces[a].bytes <= layout->state_offset + layout->state_bytes);
-        for (size_t b = 0; b < a; b++)
-            assert_true(pieces[a].start + pieces[a].bytes <= pieces[b].start ||
-                        pieces[b].start + pieces[b].bytes <= pieces[a].start);
-    }
+    st_kv_source source = {.share_count = 1, .shares[0] = {.layout = layout, .backend = st_backend_cpu()}};
+    source.shares[0].memory = st_alloc_array(layout->total_bytes, 1);
+    assert_non_null(source.shares[0].memory);
+    st_kv *kv = NULL;
+    assert_int_equal(st_kv_new(&source, &kv, NULL), STRATA_OK);
+    st_kv_view view = st_kv_view_of(kv, 3);
+    assert_int_equal(view.pages, 5);
+    assert_int_equal(view.page_shift, 2);
+    assert_int_equal(view.key_row_bytes, 32);
+    assert_int_equal(view.values - view.keys, layout->layers[3].values_offset - layout->layers[3].keys_offset);
+    assert_int_equal(view.type, ST_TYPE_F32);
+    memset(view.keys, 1, view.pages * view.key_page_bytes); /* the sanitizer checks the bounds */
+    memset(view.values, 1, view.pages * view.value_page_bytes);
+    st_state_view last = st_kv_state_of(kv, 2);
+    assert_int_equal(last.slots, 2);
+    memset(last.delta + last.slot_floats, 1, layout->layers[2].delta_bytes);
+    memset(last.conv + last.slot_floats, 1, layout->layers[2].conv_bytes);
+    st_kv_use use = st_kv_count(kv);
+    assert_int_equal(use.pools[0].free, 5);
+    assert_int_equal(use.page_tokens, 4);
+    assert_int_equal(use.slots, 2);
+    st_kv_free(kv);
+    st_free(source.shares[0].memory);
     st_arena_free(&m.arena);
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static void check_refused(const made *m, st_kv_options options, strata_status status, const char *words)
+{
+    strata_error error;
+    st_arena arena = {0};
+    const st_kv_layout *layout = NULL;
+    strata_status found = st_kv_layout_build(&m->desc, &options, &arena, &layout, &error);
+    if (found != status || !strstr(error.message, words))
+        fail_msg("expected status %d, \"%s\"; found %d, \"%s\"", status, words, found, error.message);
+    assert_null(layout);
+    st_arena_free(&arena);
 }
 
 static void invalid_options_are_refused(void **state)
@@ -178,23 +409,36 @@ static void invalid_options_are_refused(void **state)
     (void)state;
     made m;
     make_attention(&m, LAYERS_MAX, 1 << 14, 1 << 14);
-    const st_kv_layout *layout = NULL;
-    strata_error error;
-    st_kv_options huge = {.type = ST_TYPE_F32, .context = 1u << 30, .batch = 512};
-    assert_int_equal(st_kv_layout_build(&m.desc, &huge, &m.arena, &layout, &error), STRATA_MEMORY);
-    assert_non_null(strstr(error.message, "1073741824 positions"));
-    st_kv_options type = {.type = ST_TYPE_Q4_0, .context = 8, .batch = 8};
-    assert_int_equal(st_kv_layout_build(&m.desc, &type, &m.arena, &layout, &error), STRATA_USAGE);
-    st_kv_options empty = {.type = ST_TYPE_F32, .context = 0, .batch = 8}, still = {.type = ST_TYPE_F32, .context = 8};
-    assert_int_equal(st_kv_layout_build(&m.desc, &empty, &m.arena, &layout, &error), STRATA_USAGE);
-    assert_int_equal(st_kv_layout_build(&m.desc, &still, &m.arena, &layout, &error), STRATA_USAGE);
-    assert_null(layout);
-    st_arena_free(&m.arena);
+    st_kv_options good = options_of(ST_TYPE_F32, 64, 1u << 30, 512), bad = good;
+    check_refused(&m, good, STRATA_MEMORY, "1073741824 positions");
+    bad.page_major = true;
+    check_refused(&m, bad, STRATA_MEMORY, "1073741824 positions");
+    bad = good;
+    bad.type = ST_TYPE_Q4_0;
+    check_refused(&m, bad, STRATA_USAGE, "expected f32, f16, bf16 or q8_0");
+    bad = good;
+    bad.context = 0;
+    check_refused(&m, bad, STRATA_USAGE, "context 0");
+    bad = good;
+    bad.batch = 0;
+    check_refused(&m, bad, STRATA_USAGE, "batch 0");
+    bad = good;
+    bad.conversations = 0;
+    check_refused(&m, bad, STRATA_USAGE, "conversations 0");
+    bad = good;
+    bad.pool_tokens--;
+    check_refused(&m, bad, STRATA_USAGE, "a pool of 1073741823 tokens");
+    static const uint32_t pages[] = {0, 3, 96, 1u << 17, UINT32_MAX};
+    for (size_t i = 0; i < 5; i++) {
+        bad = good;
+        bad.page_tokens = pages[i];
+        check_refused(&m, bad, STRATA_USAGE, "expected a power of two");
+    }
     st_deltanet_desc d = {.key_heads = 1 << 14, .value_heads = 1 << 14, .state_size = 1 << 14, .conv_width = 64};
     make_recurrent(&m, LAYERS_MAX, 1, 1, d);
-    st_kv_options snapshots = {.type = ST_TYPE_F32, .context = 8, .batch = 8, .snapshots = UINT32_MAX};
-    assert_int_equal(st_kv_layout_build(&m.desc, &snapshots, &m.arena, &layout, &error), STRATA_MEMORY);
-    st_arena_free(&m.arena);
+    st_kv_options slots = options_of(ST_TYPE_F32, 64, 8, 8);
+    slots.conversations = UINT32_MAX;
+    check_refused(&m, slots, STRATA_MEMORY, "larger than the address space");
 }
 
 static void types_have_names(void **state)
@@ -214,249 +458,20 @@ static void types_have_names(void **state)
 static void the_default_type(void **state)
 {
     (void)state;
-    assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = false}), ST_TYPE_F16);
-    assert_int_equal(st_kv_default_type(&(st_desc){.recurrent = true}), ST_TYPE_BF16);
-}
-
-/* ---- rewinding --------------------------------------------------------------------------------------------------- */
-
-typedef struct sequence {
-    made m;
-    st_device *device;
-    st_queue *queue;
-    void *memory;
-    st_kv *kv;
-} sequence;
-
-static void open_sequence(sequence *s, st_kv_options options)
-{
-    const st_backend *cpu = st_backend_cpu();
-    st_device_options device = {.cpu = "ref", .threads = 1};
-    lay_out(&s->m, options);
-    assert_int_equal(cpu->open(&device, &s->device, NULL), STRATA_OK);
-    assert_int_equal(cpu->queue_new(s->device, ST_QUEUE_COMPUTE, &s->queue, NULL), STRATA_OK);
-    assert_int_equal(cpu->alloc(s->device, s->m.layout->total_bytes, &s->memory, NULL), STRATA_OK);
-    st_kv_share share = {.layout = s->m.layout, .backend = cpu, .queue = s->queue, .memory = s->memory};
-    assert_int_equal(st_kv_new(&share, 1, &s->kv, NULL), STRATA_OK);
-}
-
-static void close_sequence(sequence *s)
-{
-    st_kv_free(s->kv);
-    st_backend_cpu()->free(s->device, s->memory);
-    st_backend_cpu()->queue_free(s->queue);
-    st_backend_cpu()->close(s->device);
-    st_arena_free(&s->m.arena);
-}
-
-static uint32_t rewind_to(sequence *s, uint32_t position)
-{
-    uint32_t reached = UINT32_MAX;
-    strata_error error;
-    if (st_kv_rewind(s->kv, position, &reached, &error) != STRATA_OK) fail_msg("%s", error.message);
-    assert_int_equal(st_kv_position(s->kv), reached);
-    return reached;
-}
-
-static void full_layers_rewind_to_any_position(void **state)
-{
-    (void)state;
-    sequence s;
-    make_attention(&s.m, 3, 2, 16);
-    open_sequence(&s, (st_kv_options){.type = ST_TYPE_F32, .context = 100, .batch = 10});
-    assert_int_equal(st_kv_position(s.kv), 0);
-    st_kv_advance(s.kv, 90);
-    assert_int_equal(rewind_to(&s, 90), 90);
-    assert_int_equal(rewind_to(&s, 1000), 90);
-    assert_int_equal(rewind_to(&s, 89), 89);
-    assert_int_equal(rewind_to(&s, 1), 1);
-    assert_int_equal(rewind_to(&s, 0), 0);
-    close_sequence(&s);
-}
-
-/* A ring of window 8 and batch 4 holds 11 positions. The token at p attends to p − 7 … p. */
-static void rings_rewind_within_their_capacity(void **state)
-{
-    (void)state;
-    static const struct { uint32_t stored, to, reached; } rows[] = {
-        {11, 1, 1},   /* nothing is overwritten yet */
-        {12, 8, 8},   /* position 0 is overwritten; 8 attends to 1 */
-        {12, 7, 0},   /* 7 attends to 0 */
-        {30, 29, 29}, {30, 26, 26}, /* 19 is the oldest kept; 26 attends to 19 */
-        {30, 25, 0},  {30, 30, 30}, {30, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        sequence s;
-        make_attention(&s.m, 2, 2, 16);
-        s.m.layers[1].attention.window = 8;
-        open_sequence(&s, (st_kv_options){.type = ST_TYPE_F32, .context = 100, .batch = 4});
-        assert_int_equal(s.m.layout->layers[1].capacity, 11);
-        st_kv_advance(s.kv, rows[i].stored);
-        if (rewind_to(&s, rows[i].to) != rows[i].reached) fail_msg("row %zu: reached %u", i, st_kv_position(s.kv));
-        close_sequence(&s);
-    }
-}
-
-/* A rewind restores no overwritten position: the limit of the second rewind counts from the highest position ever. */
-static void rewinds_of_a_ring_count_from_the_highest_position(void **state)
-{
-    (void)state;
-    sequence s;
-    make_attention(&s.m, 1, 2, 16);
-    s.m.layers[0].attention.window = 8;
-    open_sequence(&s, (st_kv_options){.type = ST_TYPE_F32, .context = 100, .batch = 4});
-    st_kv_advance(s.kv, 30);
-    assert_int_equal(rewind_to(&s, 27), 27);
-    assert_int_equal(rewind_to(&s, 26), 26);
-    assert_int_equal(rewind_to(&s, 25), 0);
-    st_kv_advance(s.kv, 5); /* restarted: nothing is overwritten */
-    assert_int_equal(rewind_to(&s, 2), 2);
-    close_sequence(&s);
-}
-
-static void rewinds_without_rings_are_unlimited(void **state)
-{
-    (void)state;
-    sequence s;
-    make_attention(&s.m, 1, 2, 16);
-    s.m.layers[0].attention.window = 8;
-    open_sequence(&s, (st_kv_options){.type = ST_TYPE_F32, .context = 100, .batch = 4, .no_rings = true});
-    st_kv_advance(s.kv, 100);
-    assert_int_equal(rewind_to(&s, 3), 3);
-    close_sequence(&s);
-}
-
-/* ---- state and snapshots ----------------------------------------------------------------------------------------- */
-
-static void open_recurrent(sequence *s, uint32_t snapshots)
-{
-    st_deltanet_desc d = {.key_heads = 1, .value_heads = 2, .state_size = 4, .conv_width = 4};
-    make_recurrent(&s->m, 4, 1, 8, d);
-    open_sequence(s, (st_kv_options){.type = ST_TYPE_F32, .context = 1000, .batch = 8, .snapshots = snapshots});
-}
-
-/* The state is a function of the position, as a run would leave it. */
-static void go_to(sequence *s, uint32_t position)
-{
-    st_kv_advance(s->kv, position - st_kv_position(s->kv));
-    for (uint32_t layer = 0; layer < 3; layer++) {
-        st_state_view view = st_kv_state_of(s->kv, layer);
-        for (int i = 0; i < 16 * 3; i++) view.conv[i] = (float)(position * 10 + layer);
-        for (int i = 0; i < 2 * 16; i++) view.delta[i] = (float)(position * 10 + layer) + 0.5f;
-    }
-}
-
-static void check_state(sequence *s, uint32_t position)
-{
-    for (uint32_t layer = 0; layer < 3; layer++) {
-        st_state_view view = st_kv_state_of(s->kv, layer);
-        for (int i = 0; i < 16 * 3; i++) assert_true(view.conv[i] == (position ? (float)(position * 10 + layer) : 0));
-        for (int i = 0; i < 2 * 16; i++)
-            assert_true(view.delta[i] == (position ? (float)(position * 10 + layer) + 0.5f : 0));
-    }
-}
-
-static void state_starts_as_zeros(void **state)
-{
-    (void)state;
-    sequence s;
-    open_recurrent(&s, 2);
-    check_state(&s, 0);
-    go_to(&s, 5);
-    assert_int_equal(rewind_to(&s, 3), 0); /* without a snapshot the sequence restarts */
-    check_state(&s, 0);
-    /* A failed batch changes the state but not the position: a rewind to 0 clears the state all the same. */
-    st_kv_state_of(s.kv, 1).delta[3] = 7;
-    assert_int_equal(rewind_to(&s, 0), 0);
-    check_state(&s, 0);
-    close_sequence(&s);
-}
-
-static void recurrent_state_rewinds_to_snapshots(void **state)
-{
-    (void)state;
-    sequence s;
-    open_recurrent(&s, 3);
-    static const uint32_t at[] = {10, 20, 30};
-    for (int i = 0; i < 3; i++) {
-        go_to(&s, at[i]);
-        assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK);
-    }
-    go_to(&s, 40);
-    assert_int_equal(rewind_to(&s, 40), 40);
-    check_state(&s, 40);
-    assert_int_equal(rewind_to(&s, 35), 30);
-    check_state(&s, 30);
-    assert_int_equal(rewind_to(&s, 30), 30);
-    assert_int_equal(rewind_to(&s, 29), 20);
-    check_state(&s, 20);
-    go_to(&s, 50);
-    assert_int_equal(rewind_to(&s, 45), 20); /* the rewind to 20 dropped the snapshot at 30 */
-    assert_int_equal(rewind_to(&s, 9), 0);
-    go_to(&s, 60);
-    assert_int_equal(rewind_to(&s, 55), 0); /* the restart dropped all snapshots */
-    close_sequence(&s);
-}
-
-static void the_oldest_snapshot_is_replaced(void **state)
-{
-    (void)state;
-    sequence s;
-    open_recurrent(&s, 2);
-    for (uint32_t position = 10; position <= 50; position += 10) {
-        go_to(&s, position);
-        assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK);
-        assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK); /* two snapshots at one position take one slot */
-    }
-    go_to(&s, 60);
-    assert_int_equal(rewind_to(&s, 55), 50);
-    assert_int_equal(rewind_to(&s, 49), 40);
-    check_state(&s, 40);
-    assert_int_equal(rewind_to(&s, 39), 0); /* 10, 20 and 30 were replaced */
-    close_sequence(&s);
-}
-
-static void without_snapshots_a_rewind_restarts(void **state)
-{
-    (void)state;
-    sequence s;
-    open_recurrent(&s, 0);
-    go_to(&s, 10);
-    assert_int_equal(st_kv_snapshot(s.kv, NULL), STRATA_OK);
-    go_to(&s, 20);
-    assert_int_equal(rewind_to(&s, 15), 0);
-    close_sequence(&s);
-}
-
-static void views_match_the_layout(void **state)
-{
-    (void)state;
-    sequence s;
-    open_recurrent(&s, 1);
-    st_kv_view view = st_kv_view_of(s.kv, 3);
-    const st_kv_layer *layer = &s.m.layout->layers[3];
-    assert_int_equal(view.capacity, 1000);
-    assert_int_equal(view.key_row_bytes, 32);
-    assert_int_equal(view.values - view.keys, layer->values_offset - layer->keys_offset);
-    assert_int_equal(view.type, ST_TYPE_F32);
-    memset(view.keys, 1, view.capacity * view.key_row_bytes); /* the sanitizer checks the bounds */
-    memset(view.values, 1, view.capacity * view.value_row_bytes);
-    check_state(&s, 0);
-    close_sequence(&s);
+    st_desc dense = {0}, recurrent = {.recurrent = true};
+    assert_int_equal(st_kv_default_type(&dense), ST_TYPE_F16);
+    assert_int_equal(st_kv_default_type(&recurrent), ST_TYPE_BF16);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_per_token), cmocka_unit_test(bytes_of_state),
-        cmocka_unit_test(rings_hold_window_plus_batch_positions), cmocka_unit_test(shared_layers_have_no_cache),
-        cmocka_unit_test(buffers_are_disjoint_and_aligned), cmocka_unit_test(invalid_options_are_refused),
+        cmocka_unit_test(bytes_per_token), cmocka_unit_test(pages_of_every_size), cmocka_unit_test(bytes_of_state),
+        cmocka_unit_test(windows_have_pools_of_their_own), cmocka_unit_test(windows_that_do_not_slide),
+        cmocka_unit_test(layers_share_pools_by_span), cmocka_unit_test(too_many_spans_are_refused),
+        cmocka_unit_test(pages_and_slots_are_disjoint), cmocka_unit_test(layers_of_two_devices),
+        cmocka_unit_test(views_match_the_layout), cmocka_unit_test(invalid_options_are_refused),
         cmocka_unit_test(types_have_names), cmocka_unit_test(the_default_type),
-        cmocka_unit_test(full_layers_rewind_to_any_position), cmocka_unit_test(rings_rewind_within_their_capacity),
-        cmocka_unit_test(rewinds_of_a_ring_count_from_the_highest_position),
-        cmocka_unit_test(rewinds_without_rings_are_unlimited), cmocka_unit_test(state_starts_as_zeros),
-        cmocka_unit_test(recurrent_state_rewinds_to_snapshots), cmocka_unit_test(the_oldest_snapshot_is_replaced),
-        cmocka_unit_test(without_snapshots_a_rewind_restarts), cmocka_unit_test(views_match_the_layout),
     };
     return cmocka_run_group_tests_name("kv", tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static void rms_norm(void **state)
             uint32_t width = cases[c].width, group = cases[c].group;
             float in[ROWS * 513], copy[ROWS * 513], out[ROWS * 513], w[513];
             randomise(in, ROWS * width);
-            memset(in, 0, width * sizeof *in); /* a row of zeros: no division by zero */
+            memset(in, 0, width * sizeof *in); /* a row of zeros is not divided by */
             memcpy(copy, in, sizeof in);
             randomise(w, 513);
             st_op op = {.kind = ST_OP_RMS_NORM};
@@ -41,7 +41,7 @@ static void rms_norm(void **state)
         }
 }
 
-/* The share of its own frequency that a pair keeps in YaRN, by the paper. */
+/* The share of its own speed that a pair keeps, by the paper. */
 static double yarn_keeps(const st_rope *rope, size_t pair)
 {
     double base = 2 * log((double)rope->base), whole = (double)rope->original_context / (2 * M_PI);
@@ -64,7 +64,7 @@ static double angle_of(const st_rope *rope, const float *factors, uint32_t posit
     return position * speed;
 }
 
-static void rope_angles(void **state)
+static void angles(void **state)
 {
     (void)state;
     static const st_rope ropes[] = {
@@ -84,13 +84,13 @@ static void rope_angles(void **state)
             op.p.angles.rope = ropes[c];
             st_bound_op bound = {.op = &op, .out = {out, ropes[c].dims}};
             if (with) bound.weight[0] = floats(factors, ropes[c].dims / 2, 1);
-            op_step->position = 1000;
+            op_step_at(1000);
             op_run(&bound, ST_ROWS_ALL);
-            op_step->position = 0;
+            op_step_at(0);
             for (size_t r = 0; r < ROWS; r++)
                 for (size_t pair = 0; pair < ropes[c].dims / 2; pair++) {
                     double angle = angle_of(&ropes[c], with ? factors : NULL, 1000 + (uint32_t)r, pair);
-                    double tolerance = 100; /* angles of a thousand radians have few significant digits left */
+                    double tolerance = 100; /* an angle of a thousand has six digits behind the point */
                     check_close("cosine", pair, (double)out[r * ropes[c].dims + 2 * pair],
                           cos(angle) * (double)ropes[c].attention_factor, tolerance);
                     check_close("sine", pair, (double)out[r * ropes[c].dims + 2 * pair + 1],
@@ -135,7 +135,7 @@ static void rope(void **state)
     }
 }
 
-static void attention_temperature(void **state)
+static void temperature(void **state)
 {
     (void)state;
     static const uint32_t positions[] = {0, 6, 30, 8190, 100000};
@@ -147,9 +147,9 @@ static void attention_temperature(void **state)
         op.p.temperature.chunk = 8;
         op.p.temperature.factor = 0.1f;
         st_bound_op bound = {.op = &op, .in = {{value, 3}}, .out = {value, 3}};
-        op_step->position = positions[p];
+        op_step_at(positions[p]);
         op_run(&bound, ST_ROWS_ALL);
-        op_step->position = 0;
+        op_step_at(0);
         for (size_t i = 0; i < ROWS * 3; i++) {
             uint32_t position = positions[p] + (uint32_t)(i / 3);
             double scale = log(floor((position + 1) / 8.0) + 1) * 0.1 + 1;
@@ -161,13 +161,13 @@ static void attention_temperature(void **state)
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 typedef struct attention_case {
-    uint32_t heads, kv_heads, key, value, window, chunk, capacity, total;
+    uint32_t heads, kv_heads, key, value, window, chunk, page_shift;
     st_type type;
 } attention_case;
 
 enum { KEYS_MAX = 2 * 9, POSITIONS_MAX = 40 };
 
-/* Whether position i attends to j. */
+/* Whether position i looks at j. */
 static bool sees(const attention_case *c, uint32_t i, uint32_t j)
 {
     if (j > i) return false;
@@ -192,7 +192,7 @@ static void attend(const attention_case *c, const float *query, uint32_t positio
     }
 }
 
-/* A row as the KV cache stores it. */
+/* What the cache keeps of a row. */
 static void narrow(st_type type, float *row, size_t count)
 {
     unsigned char stored[KEYS_MAX * 4];
@@ -206,10 +206,14 @@ static void check_attention(const attention_case *c)
     static float k[ROWS * KEYS_MAX], v[ROWS * KEYS_MAX];
     uint32_t key_width = c->kv_heads * c->key, value_width = c->kv_heads * c->value;
     size_t key_bytes = st_row_bytes(c->type, key_width), value_bytes = st_row_bytes(c->type, value_width);
-    unsigned char *cache = st_alloc_zero(c->capacity, key_bytes + value_bytes);
+    uint32_t pages = POSITIONS_MAX >> c->page_shift;
+    unsigned char *cache = st_alloc_zero(pages << c->page_shift, key_bytes + value_bytes);
     assert_non_null(cache);
-    st_kv_view kv = {.keys = cache, .values = cache + c->capacity * key_bytes, .key_row_bytes = key_bytes,
-                     .value_row_bytes = value_bytes, .capacity = c->capacity, .type = c->type};
+    /* A page holds its keys, then its values. Pages are in reverse order. */
+    st_kv_view kv = {.keys = cache, .values = cache + (key_bytes << c->page_shift), .key_row_bytes = key_bytes,
+                     .value_row_bytes = value_bytes, .page_shift = c->page_shift, .pages = pages, .type = c->type};
+    kv.key_page_bytes = kv.value_page_bytes = (key_bytes + value_bytes) << c->page_shift;
+    for (uint32_t i = 0; i < pages; i++) st_step_tables(op_step)[i] = pages - 1 - i;
     st_op store = {.kind = ST_OP_KV_STORE}, look = {.kind = ST_OP_ATTENTION};
     look.p.attention.heads = c->heads;
     look.p.attention.kv_heads = c->kv_heads;
@@ -221,11 +225,11 @@ static void check_attention(const attention_case *c)
     st_bound_op storing = {.op = &store, .in = {{k, key_width}, {v, value_width}}, .kv = kv};
     st_bound_op looking = {.op = &look, .in = {{query, c->heads * c->key}}, .out = {out, c->heads * c->value},
                            .kv = kv};
-    for (uint32_t position = 0; position < c->total; position += ROWS) {
+    for (uint32_t position = 0; position < POSITIONS_MAX; position += ROWS) {
         randomise(k, sizeof k / sizeof *k);
         randomise(v, sizeof v / sizeof *v);
         randomise(query, sizeof query / sizeof *query);
-        op_step->position = position;
+        op_step_at(position);
         op_run(&storing, ST_ROWS_ALL);
         op_run(&looking, ST_ROWS_ALL);
         for (uint32_t r = 0; r < ROWS; r++) {
@@ -243,7 +247,7 @@ static void check_attention(const attention_case *c)
                                 expected[i], 3);
             }
     }
-    op_step->position = 0;
+    op_step_at(0);
     st_free(cache);
 }
 
@@ -251,12 +255,10 @@ static void attention(void **state)
 {
     (void)state;
     static const attention_case cases[] = {
-        {4, 2, 8, 8, 0, 0, 40, 40, ST_TYPE_F32},   {4, 2, 9, 5, 0, 0, 40, 40, ST_TYPE_F32},
-        {2, 2, 3, 7, 0, 0, 40, 40, ST_TYPE_F32},   {6, 1, 5, 5, 0, 0, 40, 40, ST_TYPE_F32},
-        {4, 2, 8, 8, 6, 0, 40, 40, ST_TYPE_F32},   {4, 2, 8, 8, 6, 0, 10, 40, ST_TYPE_F32}, /* a ring: 6 + 5 − 1 */
-        {4, 2, 8, 8, 1, 0, 5, 40, ST_TYPE_F32},    {4, 2, 8, 8, 0, 7, 11, 40, ST_TYPE_F32},
-        {4, 2, 8, 8, 0, 10, 40, 40, ST_TYPE_F32},  {4, 2, 9, 5, 0, 0, 40, 40, ST_TYPE_BF16},
-        {4, 2, 9, 9, 6, 0, 10, 40, ST_TYPE_Q8_0},   {4, 2, 9, 5, 0, 0, 40, 40, ST_TYPE_F16},
+        {4, 2, 8, 8, 0, 0, 0, ST_TYPE_F32},  {4, 2, 9, 5, 0, 0, 1, ST_TYPE_F32},  {2, 2, 3, 7, 0, 0, 2, ST_TYPE_F32},
+        {6, 1, 5, 5, 0, 0, 3, ST_TYPE_F32},  {4, 2, 8, 8, 6, 0, 0, ST_TYPE_F32},  {4, 2, 8, 8, 6, 0, 2, ST_TYPE_F32},
+        {4, 2, 8, 8, 1, 0, 1, ST_TYPE_F32},  {4, 2, 8, 8, 0, 7, 2, ST_TYPE_F32},  {4, 2, 8, 8, 0, 10, 3, ST_TYPE_F32},
+        {4, 2, 9, 5, 0, 0, 2, ST_TYPE_BF16}, {4, 2, 9, 9, 6, 0, 3, ST_TYPE_Q8_0}, {4, 2, 9, 5, 0, 0, 1, ST_TYPE_F16},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_attention(&cases[i]);
 }
@@ -297,7 +299,7 @@ static double f_sigmoid(double a, double b, double w) { (void)w; return a * sigm
 static double f_silu_gate(double a, double b, double w) { (void)w; return a * silu(b); }
 static double f_softcap(double a, double b, double w) { (void)b; (void)w; return 2.5 * tanh(a / 2.5); }
 
-static void elementwise_operations(void **state)
+static void element_by_element(void **state)
 {
     (void)state;
     st_op add = {.kind = ST_OP_ADD}, scale = {.kind = ST_OP_SCALE}, mul = {.kind = ST_OP_MUL_WEIGHT};
@@ -343,7 +345,7 @@ static void gather(void **state)
 {
     (void)state;
     randomise(in_a, ROWS * WIDTH);
-    static const int32_t rows[] = {4, 0, 0};
+    static const uint32_t rows[] = {4, 0, 0};
     op_step->out_count = 3;
     memcpy(st_step_out_rows(op_step), rows, sizeof rows);
     st_op op = {.kind = ST_OP_GATHER};
@@ -352,7 +354,7 @@ static void gather(void **state)
     op_run(&bound, ST_ROWS_OUT);
     for (size_t r = 0; r < 3; r++)
         assert_memory_equal(result + r * WIDTH, in_a + rows[r] * WIDTH, WIDTH * sizeof *result);
-    assert_true(result[3 * WIDTH] == 99); /* nothing is written past the last row */
+    assert_true(result[3 * WIDTH] == 99); /* and no row more */
     op_step->out_count = 0;
 }
 
@@ -371,7 +373,7 @@ static void conv(void **state)
         st_op op = {.kind = ST_OP_CONV};
         op.p.conv.width = taps;
         st_bound_op bound = {.op = &op, .in = {{in, channels}}, .out = {out, channels},
-                             .weight = {floats(weights, taps, channels)}, .state = {.conv = memory}};
+                             .weight = {floats(weights, taps, channels)}, .state = {.conv = memory, .slots = 1}};
         for (size_t batch = 0; batch < BATCHES; batch++) {
             randomise(in, ROWS * channels);
             memcpy(all + batch * ROWS * channels, in, ROWS * channels * sizeof *in);
@@ -430,8 +432,8 @@ static void deltanet(void **state)
     st_bound_op bound = {.op = &op, .in = {{qkv, CHANNELS}, {alpha, VALUE_HEADS}, {beta, VALUE_HEADS}},
                          .out = {out, VALUE_HEADS * D},
                          .weight = {floats(bias, VALUE_HEADS, 1), floats(a, VALUE_HEADS, 1)},
-                         .state = {.delta = memory}};
-    for (int batch = 0; batch < 3; batch++) { /* the state continues across batches */
+                         .state = {.delta = memory, .slots = 1}};
+    for (int batch = 0; batch < 3; batch++) { /* the state goes on from batch to batch */
         randomise(qkv, ROWS * CHANNELS);
         for (int i = 0; i < ROWS * VALUE_HEADS; i++) alpha[i] = 30 * random_value(), beta[i] = 4 * random_value();
         op_run(&bound, ST_ROWS_ALL);
@@ -455,9 +457,9 @@ static void deltanet(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rms_norm), cmocka_unit_test(rope_angles), cmocka_unit_test(rope),
-        cmocka_unit_test(attention_temperature), cmocka_unit_test(attention), cmocka_unit_test(elementwise_operations),
-        cmocka_unit_test(slice_and_concat), cmocka_unit_test(gather), cmocka_unit_test(conv),
+        cmocka_unit_test(rms_norm),           cmocka_unit_test(angles),           cmocka_unit_test(rope),
+        cmocka_unit_test(temperature),        cmocka_unit_test(attention),        cmocka_unit_test(element_by_element),
+        cmocka_unit_test(slice_and_concat),   cmocka_unit_test(gather),           cmocka_unit_test(conv),
         cmocka_unit_test(deltanet),
     };
     return kit_run("ops", tests, sizeof tests / sizeof *tests, op_rig_open, op_rig_close, argc, argv);

@@ -80,11 +80,11 @@ static void embed(void **state)
             open_sample(st_type_at(t), &s);
             st_op op = {.kind = ST_OP_EMBED};
             op.p.embed.scale = scaled ? 2.5f : 1;
-            for (int r = 0; r < ROWS; r++) st_step_ids(op_step)[r] = (r * 3 + 7) % SAMPLES;
+            for (int r = 0; r < ROWS; r++) st_step_rows(op_step)[r].id = (r * 3 + 7) % SAMPLES;
             st_bound_op bound = {.op = &op, .out = {out, E}, .weight = {quantised(&s, s.rows, E, SAMPLES)}};
             op_run(&bound, ST_ROWS_ALL);
             for (size_t i = 0; i < ROWS * E; i++) {
-                float expected = s.values[(size_t)st_step_ids(op_step)[i / E] * E + i % E] * (scaled ? 2.5f : 1);
+                float expected = s.values[(size_t)st_step_rows(op_step)[i / E].id * E + i % E] * (scaled ? 2.5f : 1);
                 if (out[i] != expected)
                     fail_msg("%s[%zu]: %g, expected %g", s.info->name, i, (double)out[i], (double)expected);
             }

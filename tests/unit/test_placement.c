@@ -181,7 +181,7 @@ static void options_reach_the_planner(void **state)
     strata_placement given = PLACEMENT(.layers = 7, .moe = "cache", .expert_slots = 9, .cpu_moe_layers = 3,
                                        .cpu_ffn_layers = 4, .vram_margin_bytes = 11, .ram_margin_bytes = 12, .disk = true);
     strata_engine_options options = {.context = 4096, .batch = 64, .sessions = 5, .placement = &given, .kv_type = "q8_0",
-                                     .nextn = true};
+                                     .nextn = true, .restore_bytes = 12345};
     st_plan_options o = place_options(&options).options;
     assert_int_equal(o.layers, 7);
     assert_int_equal(o.moe, ST_MOE_CACHE);
@@ -193,18 +193,22 @@ static void options_reach_the_planner(void **state)
     assert_true(o.disk && o.nextn);
     assert_int_equal(o.context, 4096);
     assert_int_equal(o.batch, 64);
-    assert_int_equal(o.sequences, 5);
+    assert_int_equal(o.conversations, 5);
     assert_int_equal(o.kv_type, ST_TYPE_Q8_0);
     assert_int_equal(o.out_rows, 16);
     assert_int_equal(o.workers[ST_HOST], 2);
     assert_int_equal(o.workers[ST_CARD], 1);
-    assert_int_equal(o.snapshots, 4);
+    assert_int_equal(o.restore_bytes, 12345);
+    assert_int_equal(o.page_tokens, 0);
+    options.restore_bytes = STRATA_RESTORE_OFF;
+    assert_int_equal(place_options(&options).options.restore_bytes, 0);
     o = place_options(&(strata_engine_options){0}).options;
     assert_int_equal(o.layers, ST_LAYERS_AUTO);
     assert_int_equal(o.kv_type, -1);
     assert_int_equal(o.expert_slots, -1);
     assert_int_equal(o.moe, ST_MOE_AUTO);
     assert_true(o.margin_bytes[0] == ST_BYTES_AUTO && o.margin_bytes[1] == ST_BYTES_AUTO);
+    assert_true(o.restore_bytes == ST_BYTES_AUTO);
     static const struct { const char *word; st_moe_mode mode; } modes[] = {
         {"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cpu", ST_MOE_CPU}};
     for (size_t i = 0; i < 3; i++) assert_int_equal(place(PLACEMENT(.moe = modes[i].word)).options.moe, modes[i].mode);
@@ -416,7 +420,8 @@ static void rates_of_a_gpu_are_stored(void **state)
     (void)state;
     char *path = st_measurement_path();
     st_measurement host = {.cpu = "A", .cores = 4, .read_rate = 40e9, .op_rate = 500e9}, host_found;
-    st_device_rates first = {.read_bytes = 4e12, .int8_ops = 9e13, .link_up = 55e9, .link_down = 54e9, .handover_seconds = 1e-5};
+    st_device_rates first = {.read_bytes = 4e12, .batch_ops = 9e13, .link_up = 55e9, .link_down = 54e9, .handover_seconds = 1e-5,
+                             .op_seconds = 2e-6, .type_share[ST_TYPE_Q4_K] = 0.5};
     st_device_rates second = first, found;
     second.link_up = 25e9;
     assert_false(st_gpu_rates_load(path, "G", &found));
@@ -424,7 +429,8 @@ static void rates_of_a_gpu_are_stored(void **state)
     assert_int_equal(st_gpu_rates_save(path, "G", &first, NULL), STRATA_OK);
     assert_int_equal(st_gpu_rates_save(path, "H", &second, NULL), STRATA_OK);
     assert_true(st_gpu_rates_load(path, "G", &found));
-    assert_true(found.read_bytes == 4e12 && found.link_up == 55e9 && found.link_down == 54e9 && found.int8_ops == 9e13);
+    assert_true(found.read_bytes == 4e12 && found.link_up == 55e9 && found.link_down == 54e9 && found.batch_ops == 9e13);
+    assert_true(found.type_share[ST_TYPE_Q4_K] == 0.5 && found.type_share[ST_TYPE_F32] == 0);
     assert_true(found.handover_seconds > 0.99e-5 && found.handover_seconds < 1.01e-5);
     assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 25e9);
     assert_true(st_measurement_load(path, "A", 4, &host_found)); /* the host's rates are kept */

@@ -17,8 +17,28 @@ enum {
     EMBEDDING = 64 * 256 * 4,
     LAYERS = 4,
     ROW_F16 = 2 * 32 * 2,
-    STAGING = 2 * 256 + 256 * 4, /* two step blocks of 16 rows, a row of logits */
+    LOGITS = 256 * 4, /* a row */
+    PAGE = ST_KV_PAGE_TOKENS,
 };
+
+static uint64_t up(uint64_t value, uint64_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* Positions that the pool of full attention has memory for: whole pages, and one more for copies on write. */
+static uint64_t positions(uint64_t pool_tokens)
+{
+    return up(pool_tokens, PAGE) + PAGE;
+}
+
+/* The same for a window: the pages of window − 1 positions wherever they begin, a spare one and one that is being filled for
+ * each conversation; once the rows of a step. */
+static uint64_t window_positions(uint64_t window, uint64_t batch, uint64_t conversations)
+{
+    uint64_t tail = up(window - 1, PAGE) / PAGE + 1;
+    return ((tail + 2) * conversations + up(batch, PAGE) / PAGE) * PAGE;
+}
 
 /* Every second layer has a window of eight positions. */
 static const plan_shape windowed = {.arch = "gemma4", .layers = 4, .embedding = 64, .heads = 4, .kv_heads = 2, .head = 32,
@@ -85,15 +105,17 @@ static void everything_on_the_gpu(void **state)
     assert_int_equal(plan->experts.mode, ST_MOE_AUTO);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_RUNTIME), 12345);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * LAYERS * ROW_F16);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), positions(1024) * LAYERS * ROW_F16);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), 0);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STAGING), 0);
-    uint64_t used = LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + 1024 * LAYERS * ROW_F16 +
-                    plan->sequence[ST_CARD].working.bytes;
+    uint64_t used = LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + positions(1024) * LAYERS * ROW_F16 +
+                    plan->memory[ST_CARD].working.bytes;
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_GRANULARITY), (2 << 20) - used % (2 << 20));
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), EMBEDDING);
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 0);
-    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), STAGING);
+    st_step_limits step = {.rows = 16, .out_rows = 1, .conversations = 1, .tables = 1024 / PAGE};
+    assert_memory_equal(&plan->step, &step, sizeof step);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 2 * up(st_step_bytes(&step), 256) + LOGITS + LOGITS);
     assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_HOST);
     check_why(&rig, "attention and KV of 4 of 4 layers");
     check_why(&rig, "the embedding stays in RAM");
@@ -117,8 +139,8 @@ static void nothing_on_the_gpu(void **state)
         assert_int_equal(plan->kv_type, ST_TYPE_F16);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS),
                          LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT + EMBEDDING);
-        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 1024 * LAYERS * ROW_F16);
-        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 0);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), positions(1024) * LAYERS * ROW_F16);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), LOGITS); /* of the conversation */
         if (i > 0) check_why(&rig, i == 1 ? "the GPU is not used: placement.layers 0" : "no layer fits");
     }
     plan_rig_close(&rig);
@@ -137,8 +159,8 @@ static void the_first_layers_go_to_the_gpu(void **state)
         assert_int_equal(plan->ffn_on_card, n);
         assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), n * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
         assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), (LAYERS - n) * (ATTENTION + FFN) + EMBEDDING);
-        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 512 * n * ROW_F16);
-        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 512 * (LAYERS - n) * ROW_F16);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), positions(512) * n * ROW_F16);
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), positions(512) * (LAYERS - n) * ROW_F16);
         for (int32_t l = 0; l < LAYERS; l++) assert_int_equal(plan->kv_device[l], l < n ? ST_CARD : ST_HOST);
     }
     plan_rig_close(&rig);
@@ -184,7 +206,7 @@ static void whole_layers_move_to_ram_last_first(void **state)
     rig.options.context = 1024;
     rig.options.cpu_ffn_layers = LAYERS;
     rig.options.layers = 1; /* with the output matrix */
-    uint64_t working = plan_rig_get(&rig)->sequence[ST_CARD].working.bytes, layer = ATTENTION + 1024 * ROW_F16;
+    uint64_t working = plan_rig_get(&rig)->memory[ST_CARD].working.bytes, layer = ATTENTION + positions(1024) * ROW_F16;
     rig.options.cpu_ffn_layers = 0;
     rig.options.layers = ST_LAYERS_AUTO;
     for (uint32_t n = 1; n <= LAYERS; n++) {
@@ -211,7 +233,7 @@ static void a_tied_output_matrix_is_stored_once(void **state)
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_WEIGHTS), 0);
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), LAYERS * (ATTENTION + FFN) + OUTPUT_NORM + OUTPUT);
     assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_CARD);
-    assert_int_equal(rig.plan->sequence[ST_HOST].working.bytes, 0); /* nothing runs there */
+    assert_int_equal(rig.plan->memory[ST_HOST].working.bytes, 0); /* nothing runs there */
     check_why(&rig, "it is also the embedding");
     rig.devices[ST_CARD].types[ST_OP_EMBED] = 0; /* the GPU cannot look up: both devices have a copy */
     plan_rig_get(&rig);
@@ -329,34 +351,42 @@ static void kv_bytes_of_every_type(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rig.options.kv_type = rows[i].type;
         plan_rig_get(&rig);
-        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1000 * LAYERS * rows[i].row);
-        uint64_t gap = (256 - 1000 * rows[i].row / 2 % 256) % 256; /* padding after each layer's keys and values */
-        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), 2 * LAYERS * gap);
+        uint64_t kv = positions(1000) * LAYERS * rows[i].row;
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), kv);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_PADDING), up(kv, 256) - kv); /* the layers of a page lie together */
     }
     plan_rig_close(&rig);
 }
 
-/* Window layers keep window + batch − 1 positions; a pattern that is all "full" is a dense model. */
-static void window_layers_keep_rings(void **state)
+/* The pool of window layers does not grow with the context, and has a part for each conversation; a pattern that is all
+ * "full" is a dense model. */
+static void window_layers_have_pools(void **state)
 {
     (void)state;
+    enum { FULL_ROW = 2 * 2 * 32 * 2, WINDOW_ROW = 2 * 2 * 16 * 2 };
     plan_shape shape = windowed;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
-    rig.options.context = 1024;
+    for (uint32_t context = 1024; context <= 4096; context *= 4)
+        for (uint32_t n = 1; n < 4; n++) {
+            rig.options.context = context;
+            rig.options.conversations = n;
+            plan_rig_get(&rig);
+            assert_int_equal(rig.plan->pool_tokens, n * context);
+            assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV),
+                             2 * positions(n * context) * FULL_ROW + 2 * window_positions(8, 16, n) * WINDOW_ROW);
+        }
+    rig.options.no_windows = true;
+    rig.options.conversations = 1;
     plan_rig_get(&rig);
-    uint64_t full = 1024 * 2 * 2 * 32 * 2, ring = (8 + 16 - 1) * 2 * 2 * 16 * 2;
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 2 * full + 2 * ring);
-    rig.options.context = 4096;
-    plan_rig_get(&rig);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 2 * 4 * full + 2 * ring); /* rings do not grow */
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), positions(4096) * (2 * FULL_ROW + 2 * WINDOW_ROW));
     plan_rig_close(&rig);
 
     shape.full_every = 1; /* none has a window */
     plan_rig_open(&rig, &shape);
     rig.options.context = 1024;
     uint64_t planned = plan_rig_get(&rig)->devices[ST_CARD].planned_bytes;
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 4 * full);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 4 * positions(1024) * FULL_ROW);
     plan_rig_close(&rig);
     shape.window = 0;
     plan_rig_open(&rig, &shape);
@@ -375,11 +405,12 @@ static void layers_may_share_kv(void **state)
     plan_rig rig;
     plan_rig_open(&rig, &shape);
     rig.options.context = 1024;
+    uint64_t kv = positions(1024) * 2 * 2 * 32 * 2 + window_positions(8, 16, 1) * 2 * 2 * 16 * 2;
     plan_rig_get(&rig);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * 2 * 2 * 32 * 2 + 23 * 2 * 2 * 16 * 2);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), kv);
     rig.options.layers = 3;
     plan_rig_get(&rig);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 1024 * 2 * 2 * 32 * 2 + 23 * 2 * 2 * 16 * 2);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), kv);
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 0);
     assert_int_equal(rig.plan->kv_device[5], ST_CARD);
     assert_int_equal(device_of(&rig, ST_OP_MATMUL, 5, 0), ST_HOST);
@@ -403,32 +434,165 @@ static const plan_shape recurrent = {.arch = "qwen35",
 
 /* Six DeltaNet layers: three inputs of the convolution over 2 · 32 + 64 channels, and a 16 × 16 state for each of 4
  * heads. */
-static void recurrent_state_and_snapshots(void **state)
+enum { STATE = 6 * (3 * 128 + 4 * 16 * 16) * 4 };
+
+/* Each conversation that runs has a slot of state. */
+static void recurrent_state(void **state)
 {
     (void)state;
-    enum { STATE = 6 * (3 * 128 + 4 * 16 * 16) * 4, KV = 2 * 2 * 2 * 32 * 2 };
+    enum { KV = 2 * 2 * 2 * 32 * 2 };
     plan_rig rig;
     plan_rig_open(&rig, &recurrent);
     rig.options.context = 1024;
-    rig.options.snapshots = 3;
-    rig.options.sequences = 2;
+    rig.options.conversations = 3;
     plan_rig_get(&rig);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STATE), 2 * STATE);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_SNAPSHOTS), 2 * 3 * STATE);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 2 * 1024 * KV);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STATE), 3 * STATE);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), positions(3 * 1024) * KV);
     rig.options.layers = 0;
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->kv_type, ST_TYPE_BF16); /* in RAM too */
-    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STATE), 2 * STATE);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STATE), 3 * STATE);
+    plan_rig_close(&rig);
+}
+
+/* --- the pool, pages and restore points -------------------------------------------------------------------------- */
+
+/* A fixed context has room for every conversation or, if that does not fit, for as many as fit, and at least one. */
+static void a_fixed_context_has_a_pool_for_all(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.source.device_count = 1;
+    rig.options.context = 1000;
+    rig.options.conversations = 6;
+    uint64_t whole = plan_rig_get(&rig)->devices[ST_HOST].planned_bytes;
+    for (uint32_t pool = 6; pool > 0; pool--) {
+        uint64_t need = whole - (positions(6000) - positions(1000 * pool)) * LAYERS * ROW_F16;
+        rig.devices[ST_HOST].free_bytes = need;
+        plan_rig_get(&rig);
+        assert_int_equal(rig.plan->context, 1000);
+        assert_int_equal(rig.plan->conversations, 6);
+        assert_int_equal(rig.plan->pool_tokens, 1000 * pool);
+        assert_int_equal(rig.plan->devices[ST_HOST].planned_bytes, need);
+        rig.devices[ST_HOST].free_bytes = need - 1;
+        if (pool > 1) assert_int_equal(plan_rig_get(&rig)->pool_tokens, 1000 * (pool - 1));
+        else check_refused(&rig, STRATA_MEMORY, ": 1 bytes are missing", "options.context 960");
+    }
+    plan_rig_close(&rig);
+}
+
+/* A chosen context is as long as fits, and one conversation may fill the pool; memory beyond the model's maximum makes the
+ * pool larger. */
+static void a_chosen_context_fills_the_pool(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.source.device_count = 1;
+    rig.options.conversations = 4;
+    uint64_t whole = plan_rig_get(&rig)->devices[ST_HOST].planned_bytes, page = (uint64_t)PAGE * LAYERS * ROW_F16;
+    for (uint32_t pool = 4; pool > 0; pool--) {
+        rig.devices[ST_HOST].free_bytes = whole - (4 - pool) * (4096 / PAGE) * page;
+        assert_int_equal(plan_rig_get(&rig)->context, 4096);
+        assert_int_equal(rig.plan->pool_tokens, 4096 * pool);
+        rig.devices[ST_HOST].free_bytes--;
+        plan_rig_get(&rig);
+        assert_int_equal(rig.plan->context, pool > 1 ? 4096 : 4096 - PAGE);
+        assert_int_equal(rig.plan->pool_tokens, pool > 1 ? 4096 * (pool - 1) : 4096 - PAGE);
+    }
+    rig.devices[ST_HOST].free_bytes -= 20 * page; /* shorter page tables make up for the missing byte */
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->context, 4096 - 20 * PAGE);
+    assert_int_equal(rig.plan->pool_tokens, rig.plan->context);
+    plan_rig_close(&rig);
+}
+
+static void pages_of_other_sizes(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1000;
+    for (uint32_t page = 1; page <= 256; page *= 4) {
+        rig.options.page_tokens = page;
+        plan_rig_get(&rig);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), (up(1000, page) + page) * LAYERS * ROW_F16);
+        assert_int_equal(rig.plan->step.tables, up(1000, page) / page);
+    }
+    static const uint32_t wrong[] = {3, 100, 1u << 17, 0x80000001u};
+    for (size_t i = 0; i < 4; i++) {
+        rig.options.page_tokens = wrong[i];
+        check_refused(&rig, STRATA_USAGE, "tokens of a page: expected a power of two", "");
+    }
+    plan_rig_close(&rig);
+}
+
+/* By default four points for each conversation, in at most 1/32 of the RAM; none for models that can be cut anywhere. */
+static void restore_points_have_a_budget(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &recurrent);
+    rig.options.context = 1024;
+    for (uint32_t n = 1; n < 4; n++) {
+        rig.options.conversations = n;
+        plan_rig_get(&rig);
+        assert_int_equal(rig.plan->restore_bytes, 4 * n * up(STATE, 256));
+        assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_RESTORE), rig.plan->restore_bytes);
+        assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_RESTORE), 0);
+    }
+    rig.options.layers = 4; /* three of the six DeltaNet layers: both devices have a part of each point */
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->restore_bytes, 4 * 3 * 2 * up(STATE / 2, 256));
+    rig.devices[ST_HOST].free_bytes = 8 << 20;
+    assert_int_equal(plan_rig_get(&rig)->restore_bytes, (8 << 20) / 32);
+    static const uint64_t given[] = {0, 1, 123456};
+    for (int i = 0; i < 3; i++) {
+        rig.options.restore_bytes = given[i];
+        assert_int_equal(plan_rig_get(&rig)->restore_bytes, given[i]);
+    }
+    rig.options.restore_bytes = 16 << 20;
+    check_refused(&rig, STRATA_MEMORY, "bytes are missing", "");
+    plan_rig_close(&rig);
+
+    plan_rig_open(&rig, &windowed); /* two layers of a window: two pages of a point each */
+    rig.options.context = 1024;
+    rig.options.conversations = 2;
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->restore_bytes, 4 * 2 * 2 * 2 * PAGE * 2 * 2 * 16 * 2);
+    rig.options.no_windows = true;
+    assert_int_equal(plan_rig_get(&rig)->restore_bytes, 0);
     plan_rig_close(&rig);
 
     plan_rig_open(&rig, &plan_small);
     rig.options.context = 1024;
-    rig.options.snapshots = 3; /* of no use to a model that can be rewound */
-    plan_rig_get(&rig);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_SNAPSHOTS), 0);
+    rig.options.restore_bytes = 123456; /* of no use to a model that can be cut anywhere */
+    assert_int_equal(plan_rig_get(&rig)->restore_bytes, 0);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_RESTORE), 0);
     plan_rig_close(&rig);
 }
+
+/* Each conversation that runs has a row of logits on the host; a step has room for all of them. */
+static void conversations_have_logits_and_tables(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    rig.options.conversations = 5;
+    rig.options.out_rows = 3;
+    const st_plan *plan = plan_rig_get(&rig);
+    st_step_limits step = {.rows = 16, .out_rows = 3, .conversations = 5, .tables = 5 * 1024 / PAGE};
+    assert_memory_equal(&plan->step, &step, sizeof step);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 2 * up(st_step_bytes(&step), 256) + 3 * LOGITS + 5 * LOGITS);
+    rig.options.layers = 0;
+    plan = plan_rig_get(&rig);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 5 * LOGITS);
+    plan_rig_close(&rig);
+}
+
+/* --- NextN ------------------------------------------------------------------------------------------------------- */
 
 static void a_nextn_block(void **state)
 {
@@ -444,7 +608,8 @@ static void a_nextn_block(void **state)
     /* norms of E and of a head; q with its gate, k, v, output; three matrices; the projection and its three norms */
     uint64_t block = (2 * 64 + 2 * 32 + 64 * 256 + 2 * 64 * 64 + 128 * 64 + 3 * 64 * 128 + 128 * 64 + 3 * 64) * 4;
     assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_WEIGHTS), without + block);
-    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 3 * 1024 * 2 * 2 * 32 * 2);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_KV), 3 * positions(1024) * 2 * 2 * 32 * 2);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_STATE), STATE + 64 * 4); /* with the last hidden row */
     assert_int_equal(rig.plan->kv_device[8], ST_CARD);
     rig.options.layers = 7; /* not all: the NextN block stays in RAM, its logits beside the output matrix */
     plan_rig_get(&rig);
@@ -490,7 +655,7 @@ static void refusals_are_exact_to_the_byte(void **state)
     rig.options.layers = ST_LAYERS_ALL;
     rig.options.margin_bytes[ST_CARD] = 1000;
     rig.options.out_rows = 1;
-    /* All layers without the output matrix. A position has 64 bytes of keys in a layer, so four fill 256 bytes. */
+    /* All layers without the output matrix. A context that is a page shorter fits. */
     rig.devices[ST_CARD].types[ST_OP_GATHER] = rig.devices[ST_CARD].types[ST_OP_SOFTCAP] = 0;
     plan_rig_get(&rig);
     uint64_t need = rig.plan->devices[ST_CARD].planned_bytes - OUTPUT - OUTPUT_NORM;
@@ -501,7 +666,7 @@ static void refusals_are_exact_to_the_byte(void **state)
     rig.devices[ST_CARD].free_bytes--;
     char needed[ST_NUMBER_TEXT], message[128];
     snprintf(message, sizeof message, "(%s bytes)", st_number_text(need + 1000, needed));
-    check_refused(&rig, STRATA_MEMORY, message, "would fit: options.context 4092, or options.kv_type q8_0, or placement.layers 3");
+    check_refused(&rig, STRATA_MEMORY, message, "would fit: options.context 4032, or options.kv_type q8_0, or placement.layers 3");
     assert_non_null(strstr(rig.error.message, "GPU: 4 of 4 layers, a context of 4,096 and the margin need"));
     assert_non_null(strstr(rig.error.message, " 1 bytes are missing"));
     assert_null(rig.plan);
@@ -533,9 +698,9 @@ static void contradictory_options_are_refused(void **state)
     rig.options.kv_type = ST_TYPE_Q4_0;
     check_refused(&rig, STRATA_USAGE, "options.kv_type: expected f32, f16, bf16 or q8_0", "");
     rig.options.kv_type = -1;
-    rig.options.sequences = 65;
+    rig.options.conversations = 65;
     check_refused(&rig, STRATA_USAGE, "options.sessions: expected at most 64, found 65", "");
-    rig.options.sequences = 1;
+    rig.options.conversations = 1;
     rig.options.batch = 65537;
     check_refused(&rig, STRATA_USAGE, "options.batch: expected at most 65536, found 65537", "");
     rig.options.batch = 16;
@@ -597,8 +762,11 @@ int main(void)
         cmocka_unit_test(output_rows_are_gathered_on_the_last_layers_device),
         cmocka_unit_test(operations_the_gpu_cannot_run), cmocka_unit_test(a_gpu_that_cannot_add_has_no_experts),
         cmocka_unit_test(operations_the_host_cannot_run_are_refused), cmocka_unit_test(kv_bytes_of_every_type),
-        cmocka_unit_test(window_layers_keep_rings), cmocka_unit_test(layers_may_share_kv),
-        cmocka_unit_test(recurrent_state_and_snapshots), cmocka_unit_test(a_nextn_block),
+        cmocka_unit_test(window_layers_have_pools), cmocka_unit_test(layers_may_share_kv),
+        cmocka_unit_test(recurrent_state), cmocka_unit_test(a_fixed_context_has_a_pool_for_all),
+        cmocka_unit_test(a_chosen_context_fills_the_pool), cmocka_unit_test(pages_of_other_sizes),
+        cmocka_unit_test(restore_points_have_a_budget), cmocka_unit_test(conversations_have_logits_and_tables),
+        cmocka_unit_test(a_nextn_block),
         cmocka_unit_test(default_margins), cmocka_unit_test(refusals_are_exact_to_the_byte),
         cmocka_unit_test(contradictory_options_are_refused), cmocka_unit_test(weights_may_stay_in_the_file),
         cmocka_unit_test(failed_allocations_are_errors),

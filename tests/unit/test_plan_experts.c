@@ -290,6 +290,20 @@ static void a_long_context_moves_layers_to_ram(void **state)
     plan_rig_close(&rig);
 }
 
+enum { PAGE = ST_KV_PAGE_TOKENS };
+
+static uint32_t whole_pages(uint32_t tokens)
+{
+    return (tokens + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Bytes of plan_small on the GPU that grow with the context: pages, and the page tables of two step blocks. */
+static uint64_t bytes_of_context(uint32_t context)
+{
+    st_step_limits step = {.rows = 16, .out_rows = 1, .conversations = 1, .tables = whole_pages(context) / PAGE};
+    return (uint64_t)(whole_pages(context) + PAGE) * LAYERS * 2 * 32 * 2 + 2 * ((st_step_bytes(&step) + 255) / 256 * 256);
+}
+
 /* --- context ----------------------------------------------------------------------------------------------------- */
 
 static void the_default_context_is_the_models_maximum(void **state)
@@ -305,7 +319,7 @@ static void the_default_context_is_the_models_maximum(void **state)
     plan_rig_close(&rig);
 }
 
-/* Without routed experts: the largest context that fits, exact to one position. */
+/* Without routed experts: the largest context that fits, exact to a page. */
 static void a_dense_model_gets_the_largest_context_that_fits(void **state)
 {
     (void)state;
@@ -313,18 +327,17 @@ static void a_dense_model_gets_the_largest_context_that_fits(void **state)
     shape.context = 100000;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
-    rig.options.kv_type = ST_TYPE_F32; /* 128 bytes of keys in a layer: two positions fill 256 */
     for (uint32_t context = 4096; context < 60000; context += 7771) {
         rig.options.context = context;
         rig.devices[ST_CARD].free_bytes = (uint64_t)1 << 40;
         uint64_t need = plan_rig_get(&rig)->devices[ST_CARD].planned_bytes;
         rig.options.context = 0;
         rig.devices[ST_CARD].free_bytes = need;
-        assert_int_equal(plan_rig_get(&rig)->context, (context + 1) / 2 * 2);
+        assert_int_equal(plan_rig_get(&rig)->context, whole_pages(context));
         assert_int_equal(rig.plan->ffn_on_card, 4);
         if (context == 4096) continue;
         rig.devices[ST_CARD].free_bytes = need - 1;
-        assert_int_equal(plan_rig_get(&rig)->context, (context - 1) / 2 * 2);
+        assert_int_equal(plan_rig_get(&rig)->context, whole_pages(context) - PAGE);
         check_line(&rig, "that fits the GPU");
     }
     /* The same without a GPU. */
@@ -333,9 +346,9 @@ static void a_dense_model_gets_the_largest_context_that_fits(void **state)
     uint64_t need = plan_rig_get(&rig)->devices[ST_HOST].planned_bytes;
     rig.options.context = 0;
     rig.devices[ST_HOST].free_bytes = need;
-    assert_int_equal(plan_rig_get(&rig)->context, 30000);
+    assert_int_equal(plan_rig_get(&rig)->context, whole_pages(30000));
     rig.devices[ST_HOST].free_bytes = need - 1;
-    assert_int_equal(plan_rig_get(&rig)->context, 29998);
+    assert_int_equal(plan_rig_get(&rig)->context, whole_pages(30000) - PAGE);
     plan_rig_close(&rig);
 }
 
@@ -346,7 +359,7 @@ static void a_large_model_is_placed_for_8192_positions(void **state)
     plan_shape shape = plan_small;
     shape.context = 100000;
     shape.ffn = 2048;
-    const uint64_t position = LAYERS * 128, ffn = (64 + 3 * 64 * 2048) * 4;
+    const uint64_t ffn = (64 + 3 * 64 * 2048) * 4;
     plan_rig rig;
     plan_rig_open(&rig, &shape);
     rig.options.context = 4096;
@@ -357,9 +370,9 @@ static void a_large_model_is_placed_for_8192_positions(void **state)
     assert_int_equal(rig.plan->ffn_on_card, 4);
     rig.devices[ST_CARD].free_bytes = need - 1;
     assert_int_equal(plan_rig_get(&rig)->ffn_on_card, 2); /* two of them hold more than 4,096 positions, one less */
-    assert_true(ffn < 4096 * position && 2 * ffn > 4096 * position);
-    uint64_t left = 2 * ffn - 4096 * position - 1;
-    assert_int_equal(rig.plan->context, 8192 + left / position / 4 * 4);
+    uint64_t room = bytes_of_context(4096) + 2 * ffn - 1;
+    assert_true(bytes_of_context(8192) <= room && bytes_of_context(8192) > room - ffn);
+    assert_true(bytes_of_context(rig.plan->context) <= room && bytes_of_context(rig.plan->context + 1) > room);
     plan_rig_close(&rig);
 }
 
@@ -427,7 +440,7 @@ static void a_short_context_is_the_last_resort(void **state)
         rig.options.context = contexts[i];
         rig.devices[ST_HOST].free_bytes = plan_rig_get(&rig)->devices[ST_HOST].planned_bytes;
         rig.options.context = 0;
-        assert_int_equal(plan_rig_get(&rig)->context, contexts[i]);
+        assert_int_equal(plan_rig_get(&rig)->context, whole_pages(contexts[i]));
     }
     rig.devices[ST_HOST].free_bytes--;
     check_refused(&rig, STRATA_MEMORY, "a context of 256");

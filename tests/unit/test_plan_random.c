@@ -145,8 +145,10 @@ static void random_options(plan_rig *rig)
     o->kv_type = one_in(2) ? -1 : (int32_t)ONE_OF(ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0);
     o->batch = ONE_OF(0, 1, 16, 256, 1000);
     o->out_rows = between(0, 40);
-    o->sequences = between(0, 3);
-    o->snapshots = between(0, 3);
+    o->conversations = between(0, 5);
+    o->page_tokens = ONE_OF(0, 1, 16, 256);
+    o->restore_bytes = one_in(2) ? ST_BYTES_AUTO : between(0, 1 << 20);
+    o->no_windows = one_in(8);
     o->nextn = rig->source.desc->nextn_count && one_in(2);
     o->disk = one_in(4);
     if (one_in(4)) o->cpu_ffn_layers = between(0, 10);

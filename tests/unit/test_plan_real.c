@@ -68,8 +68,9 @@ static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
     card->memory_rate = 378e9;
     rig->options = st_plan_options_default();
     rig->options.workers[ST_HOST] = 12;
-    rig->options.snapshots = 4;
 }
+
+enum { PAGE = ST_KV_PAGE_TOKENS };
 
 static void qwen3_8b_fits_the_gpu(void **state)
 {
@@ -80,7 +81,7 @@ static void qwen3_8b_fits_the_gpu(void **state)
     plan_rig_get(&rig);
     assert_int_equal(rig.plan->context, 40960);
     assert_int_equal(rig.plan->ffn_on_card, 36);
-    assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_KV], (uint64_t)40960 * 144 * 1024);
+    assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_KV], (uint64_t)(40960 + PAGE) * 144 * 1024);
     plan_rig_close(&rig);
 }
 
@@ -97,11 +98,11 @@ static void gemma4_12b_fits_the_gpu(void **state)
         assert_int_equal(rig.plan->context, 262144);
         assert_int_equal(rig.plan->ffn_on_card, 48);
         assert_int_equal(rig.plan->devices[ST_CARD].margin_bytes, 256 * MIB);
-        /* Eight full layers of one head of 512, forty rings of 1024 + 511 positions of eight heads of 256; 34 bytes
-         * by 32. */
-        uint64_t full = 8 * (uint64_t)262144 * 2 * (512 / 32 * 34),
-                 rings = 40 * (uint64_t)1535 * 2 * (8 * 256 / 32 * 34);
-        assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_KV], full + rings);
+        /* Eight full layers of one head of 512; forty with a window of 1024, eight heads of 256: 16 pages and one for where
+         * they begin, a spare one, one that is being filled, and 8 for a batch of 512; 34 bytes by 32. */
+        uint64_t full = 8 * (uint64_t)(262144 + PAGE) * 2 * (512 / 32 * 34),
+                 windows = 40 * (uint64_t)(16 + 3 + 8) * PAGE * 2 * (8 * 256 / 32 * 34);
+        assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_KV], full + windows);
     }
     plan_rig_close(&rig);
 }
@@ -135,8 +136,10 @@ static void bytes_agree_with_the_documentation(void **state)
     plan_rig_get(&rig);
     uint64_t narrow = 2654208, wide = 3059712; /* an expert */
     uint64_t layer = 17408 + 2 * 4718592 + 589824 + 860160 + 1048576, output = 255252480 + 8192;
-    uint64_t weights = 48 * layer + output, kv = (uint64_t)48 * 32768 * 2 * 4 * 128 * 2;
-    uint64_t shared = 126208256, worker = (2048 + 2 * 768 + 2048) * 4, host_worker = 360704, steps = 2 * 16640, sums = (uint64_t)2 * 2048 * 2048 * 4;
+    uint64_t weights = 48 * layer + output, kv = (uint64_t)48 * (32768 + PAGE) * 2 * 4 * 128 * 2;
+    uint64_t shared = 126208256, worker = (2048 + 2 * 768 + 2048) * 4, host_worker = 360704, sums = (uint64_t)2 * 2048 * 2048 * 4;
+    st_step_limits step = {.rows = 2048, .out_rows = 16, .conversations = 1, .tables = 32768 / PAGE};
+    uint64_t steps = 2 * ((st_step_bytes(&step) + 255) / 256 * 256);
     uint64_t work = (uint64_t)2048 * 49664 + (uint64_t)16 * (2048 + 151936) * 4 + steps;
     uint64_t fixed = weights + kv + work + worker + sums + 10 * wide;
     uint64_t room = (12 * GIB - 756 * MIB) / (2 * MIB) * (2 * MIB) - fixed, all = 24 * narrow + 24 * wide;
@@ -155,7 +158,7 @@ static void bytes_agree_with_the_documentation(void **state)
     assert_int_equal(host[ST_OWNER_WEIGHTS], 175030272);
     assert_int_equal(host[ST_OWNER_EXPERTS], 128 * all);
     assert_int_equal(host[ST_OWNER_SCRATCH], work + shared + 8 * host_worker);
-    assert_int_equal(host[ST_OWNER_STAGING], steps + 16 * 151936 * 4);
+    assert_int_equal(host[ST_OWNER_STAGING], steps + (16 + 1) * 151936 * 4);
     plan_rig_close(&rig);
 }
 
@@ -192,7 +195,7 @@ static void qwen35_27b_is_split(void **state)
     assert_true(rig.plan->ffn_on_card > 20 && rig.plan->ffn_on_card < 64);
     assert_true(rig.plan->context >= 8192);
     assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_STATE], 156893184);
-    assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_SNAPSHOTS], 4 * (uint64_t)156893184);
+    assert_int_equal(rig.plan->devices[ST_HOST].owners[ST_OWNER_RESTORE], 4 * (uint64_t)156893184);
     uint32_t ffn = rig.plan->ffn_on_card;
     rig.options.nextn = true; /* the NextN block is placed last */
     plan_rig_get(&rig);

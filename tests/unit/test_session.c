@@ -1,6 +1,6 @@
 /* src/engine.c and src/session.c through strata.h: prompts and their reuse, scoring, generation, errors, and concurrent
  * sessions. */
-#include "support/kit.h"
+#include "support/session_rig.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -9,87 +9,13 @@
 
 #include "backend/sim/sim.h"
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/fault.h"
 #include "base/utf8.h"
 #include "engine.h"
-#include "strata.h"
 
-enum { VOCAB = 320, PROMPT = 24, END_TOKEN = 288 };
+enum { VOCAB = SESSION_VOCAB, PAGE = SESSION_PAGE, WINDOW = 16, PROMPT = 24, END_TOKEN = 288 };
 
-typedef struct rig {
-    strata_model *model;
-    strata_engine *engine;
-    strata_session *session;
-} rig;
-
-static strata_token ids[512];
-
-static void open_rig(rig *r, const char *name, strata_engine_options options)
-{
-    char file[64];
-    strata_error error;
-    *r = (rig){0};
-    snprintf(file, sizeof file, "%s.gguf", name);
-    if (!options.cpu) options.cpu = "ref"; /* the reference path: rows do not depend on batching */
-    if (!options.sessions) options.sessions = 8;
-    if (strata_model_open(kit_path(file), NULL, &r->model, &error) != STRATA_OK ||
-        strata_engine_new(r->model, &options, &r->engine, &error) != STRATA_OK ||
-        strata_session_new(r->engine, &r->session, &error) != STRATA_OK)
-        fail_msg("%s", error.message);
-    for (int i = 0; i < 512; i++) ids[i] = (i * 37 + 11) % 280;
-}
-
-static void close_rig(rig *r)
-{
-    strata_session_free(r->session);
-    strata_engine_free(r->engine);
-    strata_model_close(r->model);
-}
-
-typedef struct counter {
-    uint64_t calls, done, total, stop_at;
-} counter;
-
-static bool count_progress(void *context, uint64_t done, uint64_t total)
-{
-    counter *c = context;
-    c->calls++;
-    c->done = done;
-    c->total = total;
-    return c->calls != c->stop_at;
-}
-
-/* The number of tokens run for a prompt. */
-static uint64_t prompt(strata_session *session, const strata_token *tokens, size_t count)
-{
-    counter c = {0};
-    strata_error error;
-    if (strata_session_prompt(session, tokens, count, count_progress, &c, &error) != STRATA_OK)
-        fail_msg("%s", error.message);
-    assert_int_equal(c.done, c.total);
-    return c.total;
-}
-
-static const float *logits_of(strata_session *session)
-{
-    const float *logits;
-    size_t count;
-    strata_error error;
-    if (strata_session_logits(session, &logits, &count, &error) != STRATA_OK) fail_msg("%s", error.message);
-    assert_int_equal(count, VOCAB);
-    return logits;
-}
-
-/* The session's logits equal those of a new session. */
-static void check_against_fresh(rig *r, const strata_token *tokens, size_t count)
-{
-    strata_session *fresh = NULL;
-    assert_int_equal(strata_session_new(r->engine, &fresh, NULL), STRATA_OK);
-    assert_int_equal(prompt(fresh, tokens, count), count);
-    assert_memory_equal(logits_of(r->session), logits_of(fresh), VOCAB * sizeof(float));
-    strata_session_free(fresh);
-}
+static const strata_token *const ids = session_ids;
 
 /* ---- the engine -------------------------------------------------------------------------------------------------- */
 
@@ -101,7 +27,8 @@ static void invalid_engine_options_are_refused(void **state)
         {{.kv_type = "f8"}, "f32, f16, bf16 or q8_0, found f8"},
         {{.cpu = "abacus"}, "abacus"},
         {{.nextn = true}, "no NextN block"},
-        {{.threads = 100000}, "threads"}};
+        {{.threads = 100000}, "threads"},
+        {{.sessions = 100000}, "options.sessions"}};
     strata_model *model = NULL;
     strata_error error;
     assert_int_equal(strata_model_open(kit_path("llama.gguf"), NULL, &model, NULL), STRATA_OK);
@@ -135,36 +62,36 @@ static void context_is_clamped_to_the_models_maximum(void **state)
     static const struct { uint32_t asked, given; } rows[] = {{0, 512}, {100, 100}, {1, 1}, {512, 512}, {513, 512},
                                                              {UINT32_MAX, 512}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        rig r;
-        open_rig(&r, "llama", (strata_engine_options){.context = rows[i].asked, .threads = 1});
+        session_rig r;
+        session_rig_open(&r, "llama", (strata_engine_options){.context = rows[i].asked, .threads = 1});
         assert_int_equal(strata_engine_context(r.engine), rows[i].given);
-        close_rig(&r);
+        session_rig_close(&r);
     }
 }
 
 static void loading_reports_progress(void **state)
 {
     (void)state;
-    counter c = {0};
-    rig r;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .progress = count_progress, .progress_context = &c});
+    session_counter c = {0};
+    session_rig r;
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1, .progress = session_count, .progress_context = &c});
     assert_int_equal(c.done, c.total);
     assert_int_equal(c.total, st_gguf_tensor_bytes(st_model_gguf(r.model)));
     strata_engine *engine = NULL;
     strata_error error;
-    c = (counter){.stop_at = 2};
-    strata_engine_options options = {.threads = 1, .progress = count_progress, .progress_context = &c};
+    c = (session_counter){.stop_at = 2};
+    strata_engine_options options = {.threads = 1, .progress = session_count, .progress_context = &c};
     assert_int_equal(strata_engine_new(r.model, &options, &engine, &error), STRATA_INTERRUPTED);
     assert_null(engine);
     assert_int_equal(c.calls, 2);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 static void an_engine_describes_itself(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "qwen35", (strata_engine_options){.threads = 2, .context = 100, .batch = 10, .kv_type = "q8_0"});
+    session_rig r;
+    session_rig_open(&r, "qwen35", (strata_engine_options){.threads = 2, .context = 100, .batch = 10, .kv_type = "q8_0"});
     char *text = NULL;
     assert_int_equal(strata_engine_describe(r.engine, &text, NULL), STRATA_OK);
     json_t *json = json_loads(text, 0, NULL);
@@ -177,7 +104,12 @@ static void an_engine_describes_itself(void **state)
     assert_int_equal(json_integer_value(json_object_get(json, "batch")), 10);
     json_int_t state_bytes = json_integer_value(json_object_get(json, "state_bytes"));
     assert_true(state_bytes >= 3 * (128 * 3 + 4 * 16 * 16) * 4);
-    assert_int_equal(json_integer_value(json_object_get(json, "snapshot_bytes")), 4 * state_bytes);
+    assert_true(json_integer_value(json_object_get(json, "restore_bytes")) >= 2 * state_bytes);
+    json_t *use = json_object_get(json, "kv_use");
+    assert_int_equal(json_integer_value(json_object_get(use, "page_tokens")), PAGE);
+    assert_int_equal(json_integer_value(json_object_get(use, "slots")), 8);
+    assert_int_equal(json_integer_value(json_object_get(use, "sessions")), 1);
+    assert_int_equal(json_integer_value(json_object_get(use, "restore_points")), 0);
     assert_int_equal(json_integer_value(json_object_get(json, "weight_bytes")),
                      st_gguf_tensor_bytes(st_model_gguf(r.model)));
     json_int_t scratch_bytes = json_integer_value(json_object_get(json, "scratch_bytes"));
@@ -193,7 +125,7 @@ static void an_engine_describes_itself(void **state)
     assert_int_equal(json_array_size(json_object_get(json, "profile")), 0);
     json_decref(json);
     strata_free(text);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
@@ -201,85 +133,93 @@ static void an_engine_describes_itself(void **state)
 static void a_common_prefix_is_reused(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .batch = 8});
+    session_rig r;
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1, .batch = 8});
     strata_token other[64];
     memcpy(other, ids, sizeof other);
-    assert_int_equal(prompt(r.session, ids, 20), 20);
-    check_against_fresh(&r, ids, 20);
-    assert_int_equal(prompt(r.session, ids, 20), 1); /* the last token again, for its logits */
-    check_against_fresh(&r, ids, 20);
-    assert_int_equal(prompt(r.session, ids, 33), 13);
-    check_against_fresh(&r, ids, 33);
-    assert_int_equal(prompt(r.session, ids, 5), 1);
-    check_against_fresh(&r, ids, 5);
+    assert_int_equal(session_prompt(r.session, ids, 20), 20);
+    session_check(&r, r.session, ids, 20);
+    assert_int_equal(session_prompt(r.session, ids, 20), 1); /* the last token again, for its logits */
+    session_check(&r, r.session, ids, 20);
+    assert_int_equal(session_prompt(r.session, ids, 33), 13);
+    session_check(&r, r.session, ids, 33);
+    assert_int_equal(session_prompt(r.session, ids, 5), 1);
+    session_check(&r, r.session, ids, 5);
     other[3] = 300;
-    assert_int_equal(prompt(r.session, other, 10), 7);
-    check_against_fresh(&r, other, 10);
+    assert_int_equal(session_prompt(r.session, other, 10), 7);
+    session_check(&r, r.session, other, 10);
     other[0] = 301;
-    assert_int_equal(prompt(r.session, other, 10), 10);
-    assert_int_equal(prompt(r.session, other, 1), 1);
-    check_against_fresh(&r, other, 1);
-    close_rig(&r);
+    assert_int_equal(session_prompt(r.session, other, 10), 10);
+    assert_int_equal(session_prompt(r.session, other, 1), 1);
+    session_check(&r, r.session, other, 1);
+    session_rig_close(&r);
 }
 
-/* Recurrent state rewinds only to snapshots: the last token of a prompt, or the end of an answer. */
-static void recurrent_models_rewind_to_snapshots(void **state)
+/* Recurrent state goes back only to restore points, which lie at the ends of pages. */
+static void recurrent_models_return_to_restore_points(void **state)
 {
     (void)state;
     static const char *const names[] = {"qwen35", "qwen35moe"};
     for (int n = 0; n < 4; n++) {
-        rig r;
-        bool nextn = n >= 2;
-        uint32_t step = nextn ? 2 : 1; /* back from the end: with NextN the token before the point is run again */
-        open_rig(&r, names[n % 2], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .nextn = nextn});
-        strata_token other[64];
+        session_rig r;
+        session_rig_open(&r, names[n % 2], (strata_engine_options){.threads = 1, .batch = 24, .kv_type = "f32", .nextn = n >= 2});
+        strata_token other[3 * PAGE];
         memcpy(other, ids, sizeof other);
-        assert_int_equal(prompt(r.session, ids, 20), 20);
-        assert_int_equal(prompt(r.session, ids, 30), 10); /* no rewind needed */
-        check_against_fresh(&r, ids, 30);
+        assert_int_equal(session_prompt(r.session, ids, 20), 20);
+        assert_int_equal(session_prompt(r.session, ids, 30), 10); /* continues */
+        session_check(&r, r.session, ids, 30);
         other[25] = 300;
-        assert_int_equal(prompt(r.session, other, 40), 20 + step); /* rewinds to the first prompt's last token */
-        check_against_fresh(&r, other, 40);
-        other[22] = 301;
-        assert_int_equal(prompt(r.session, other, 40), 20 + step);
-        check_against_fresh(&r, other, 40);
-        other[10] = 302;
-        assert_int_equal(prompt(r.session, other, 40), 40); /* differs before every snapshot: restarts */
-        check_against_fresh(&r, other, 40);
-        close_rig(&r);
+        assert_int_equal(session_prompt(r.session, other, 40), 40); /* no page is full */
+        session_check(&r, r.session, other, 40);
+        memcpy(other, ids, sizeof other);
+        assert_int_equal(session_prompt(r.session, ids, 150), 150); /* leaves a point at the end of its last full page */
+        session_check(&r, r.session, ids, 150);
+        for (size_t changed = 2 * PAGE; changed < 150; changed += 7) {
+            other[changed] = 301;
+            assert_int_equal(session_prompt(r.session, other, 160), 160 - 2 * PAGE);
+            session_check(&r, r.session, other, 160);
+        }
+        other[100] = 302; /* before that point: restarts, and leaves a point where the prompts diverge */
+        assert_int_equal(session_prompt(r.session, other, 160), 160);
+        other[90] = 303;
+        assert_int_equal(session_prompt(r.session, other, 160), 160 - PAGE);
+        session_check(&r, r.session, other, 160);
+        session_rig_close(&r);
     }
 }
 
-/* Window layers keep window + batch − 1 = 23 positions. */
-static void rings_limit_rewinds(void **state)
+/* Window layers keep the window of 16 positions, and at least a page behind it. */
+static void windows_limit_rewinds(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "gemma4-e", (strata_engine_options){.threads = 1, .batch = 8});
-    strata_token other[64];
+    session_rig r;
+    session_rig_open(&r, "gemma4-e", (strata_engine_options){.threads = 1, .batch = 24});
+    strata_token other[320];
     memcpy(other, ids, sizeof other);
-    assert_int_equal(prompt(r.session, ids, 40), 40);
-    other[38] = 300;
-    assert_int_equal(prompt(r.session, other, 42), 4);
-    check_against_fresh(&r, other, 42);
-    other[34] = 300; /* 42 stored, 19 the oldest kept; 34 attends to 19 */
-    assert_int_equal(prompt(r.session, other, 42), 8);
-    check_against_fresh(&r, other, 42);
-    other[33] = 300;
-    assert_int_equal(prompt(r.session, other, 42), 42);
-    check_against_fresh(&r, other, 42);
-    close_rig(&r);
+    assert_int_equal(session_prompt(r.session, ids, 300), 300);
+    session_check(&r, r.session, ids, 300);
+    other[298] = 300;
+    assert_int_equal(session_prompt(r.session, other, 302), 4);
+    session_check(&r, r.session, other, 302);
+    other[4 * PAGE + WINDOW] = 300; /* attends to position 257 and later */
+    assert_int_equal(session_prompt(r.session, other, 302), 302 - 4 * PAGE - WINDOW);
+    session_check(&r, r.session, other, 302);
+    other[3 * PAGE + 4] = 300; /* its window begins in the page before, which is gone; no point at 192 yet */
+    assert_int_equal(session_prompt(r.session, other, 302), 302);
+    other[3 * PAGE + 2] = 300;
+    assert_int_equal(session_prompt(r.session, other, 302), 302 - 3 * PAGE);
+    session_check(&r, r.session, other, 302);
+    session_rig_close(&r);
 }
 
 static void invalid_prompts_are_refused(void **state)
 {
     (void)state;
-    rig r;
+    session_rig r;
     strata_error error;
     const float *logits = NULL;
     size_t count = 0;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .context = 32, .batch = 8});
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1, .context = 32, .batch = 8});
     assert_int_equal(strata_session_logits(r.session, &logits, &count, &error), STRATA_INPUT);
     assert_null(logits);
     assert_int_equal(strata_session_prompt(r.session, ids, 33, NULL, NULL, &error), STRATA_LIMIT);
@@ -287,36 +227,37 @@ static void invalid_prompts_are_refused(void **state)
     assert_non_null(strstr(error.message, "32"));
     assert_int_equal(strata_session_prompt(r.session, ids, 0, NULL, NULL, &error), STRATA_INPUT);
     static const strata_token wrong[] = {-1, VOCAB, INT32_MAX, INT32_MIN};
-    assert_int_equal(prompt(r.session, ids, 10), 10);
+    assert_int_equal(session_prompt(r.session, ids, 10), 10);
     for (int i = 0; i < 4; i++) {
         strata_token bad[3] = {1, 2, wrong[i]};
         assert_int_equal(strata_session_prompt(r.session, bad, 3, NULL, NULL, &error), STRATA_INPUT);
         assert_non_null(strstr(error.message, "token 2"));
         assert_int_equal(strata_session_score(r.session, bad, 3, false, NULL, NULL, &error), STRATA_INPUT);
-        check_against_fresh(&r, ids, 10); /* the session is unchanged */
+        session_check(&r, r.session, ids, 10); /* the session is unchanged */
     }
-    assert_int_equal(prompt(r.session, ids, 32), 22);
-    check_against_fresh(&r, ids, 32);
-    close_rig(&r);
+    assert_int_equal(session_prompt(r.session, ids, 32), 22);
+    session_check(&r, r.session, ids, 32);
+    session_rig_close(&r);
 }
 
 static void a_prompt_can_be_cancelled(void **state)
 {
     (void)state;
-    rig r;
+    session_rig r;
     strata_error error;
-    open_rig(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32"});
-    counter c = {.stop_at = 2};
-    assert_int_equal(strata_session_prompt(r.session, ids, 40, count_progress, &c, &error), STRATA_INTERRUPTED);
+    session_rig_open(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32"});
+    session_counter c = {.stop_at = 2};
+    strata_prompt_options watched = {.progress = session_count, .context = &c};
+    assert_int_equal(strata_session_prompt(r.session, ids, 40, &watched, NULL, &error), STRATA_INTERRUPTED);
     assert_int_equal(c.done, 16);
     assert_int_equal(c.total, 40);
-    assert_int_equal(prompt(r.session, ids, 40), 24); /* continues where it stopped */
-    check_against_fresh(&r, ids, 40);
-    c = (counter){.stop_at = 1};
-    assert_int_equal(strata_session_prompt(r.session, ids + 3, 40, count_progress, &c, &error), STRATA_INTERRUPTED);
-    (void)logits_of(r.session); /* and logits are available */
-    check_against_fresh(&r, ids + 3, 40);
-    close_rig(&r);
+    assert_int_equal(session_prompt(r.session, ids, 40), 24); /* continues where it stopped */
+    session_check(&r, r.session, ids, 40);
+    c = (session_counter){.stop_at = 1};
+    assert_int_equal(strata_session_prompt(r.session, ids + 3, 40, &watched, NULL, &error), STRATA_INTERRUPTED);
+    (void)session_logits(r.session); /* and logits are available */
+    session_check(&r, r.session, ids + 3, 40);
+    session_rig_close(&r);
 }
 
 /* ---- a device that fails ----------------------------------------------------------------------------------------- */
@@ -327,18 +268,18 @@ static void a_session_restarts_after_an_error(void **state)
     static const char *const names[] = {"llama", "gemma4-e", "qwen35moe"};
     for (int n = 0; n < 3; n++)
         for (uint64_t nth = 1; nth <= 3; nth++) {
-            rig r;
+            session_rig r;
             strata_error error;
             strata_placement placement = STRATA_PLACEMENT_DEFAULT;
             placement.device = "sim";
             placement.vram_bytes = (uint64_t)1 << 30;
-            open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .placement = &placement});
+            session_rig_open(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .placement = &placement});
             st_sim_fail_at(r.engine->backends.world, ST_SIM_LAUNCH, nth);
             assert_int_equal(strata_session_prompt(r.session, ids, 24, NULL, NULL, &error), STRATA_DEVICE);
             assert_int_equal(error.status, STRATA_DEVICE);
-            assert_int_equal(prompt(r.session, ids, 24), 24);
-            check_against_fresh(&r, ids, 24);
-            close_rig(&r);
+            assert_int_equal(session_prompt(r.session, ids, 24), 24);
+            session_check(&r, r.session, ids, 24);
+            session_rig_close(&r);
         }
 }
 
@@ -362,22 +303,21 @@ static void scoring(void **state)
 {
     (void)state;
     enum { COUNT = 45 };
-    rig r;
+    session_rig r;
     strata_error error;
     scores s = {.rows = st_alloc_array(COUNT * VOCAB, sizeof(float))};
     assert_non_null(s.rows);
-    open_rig(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 20, .kv_type = "f32", .nextn = true});
-    assert_int_equal(prompt(r.session, ids + 7, 9), 9); /* scoring restarts the sequence */
+    session_rig_open(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 20, .kv_type = "f32", .nextn = true});
+    assert_int_equal(session_prompt(r.session, ids + 7, 9), 9); /* scoring restarts the sequence */
     if (strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error) != STRATA_OK)
         fail_msg("%s", error.message);
     assert_int_equal(s.count, COUNT);
-    strata_session *other = NULL;
-    assert_int_equal(strata_session_new(r.engine, &other, NULL), STRATA_OK);
+    strata_session *other = session_open(&r);
     for (size_t i = 1; i <= COUNT; i++) {
-        (void)prompt(other, ids, i);
-        assert_memory_equal(logits_of(other), s.rows + (i - 1) * VOCAB, VOCAB * sizeof(float));
+        (void)session_prompt(other, ids, i);
+        assert_memory_equal(session_logits(other), s.rows + (i - 1) * VOCAB, VOCAB * sizeof(float));
     }
-    assert_memory_equal(logits_of(r.session), s.rows + (COUNT - 1) * VOCAB, VOCAB * sizeof(float));
+    assert_memory_equal(session_logits(r.session), s.rows + (COUNT - 1) * VOCAB, VOCAB * sizeof(float));
     s.count = 0;
     assert_int_equal(strata_session_score(r.session, ids, COUNT, true, take_row, &s, &error), STRATA_OK);
     assert_int_equal(s.count, COUNT - 1);
@@ -385,13 +325,13 @@ static void scoring(void **state)
     s.stop_at = 25;
     assert_int_equal(strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error), STRATA_INTERRUPTED);
     assert_int_equal(s.count, 25);
-    (void)prompt(r.session, ids, COUNT);
-    check_against_fresh(&r, ids, COUNT);
+    (void)session_prompt(r.session, ids, COUNT);
+    session_check(&r, r.session, ids, COUNT);
     strata_session_free(other);
-    close_rig(&r);
-    open_rig(&r, "qwen35", (strata_engine_options){.threads = 1});
+    session_rig_close(&r);
+    session_rig_open(&r, "qwen35", (strata_engine_options){.threads = 1});
     assert_int_equal(strata_session_score(r.session, ids, COUNT, true, take_row, &s, &error), STRATA_USAGE);
-    close_rig(&r);
+    session_rig_close(&r);
     st_free(s.rows);
 }
 
@@ -431,11 +371,11 @@ static strata_answer generate(strata_session *session, const strata_generation *
 }
 
 /* The text of a greedy answer. */
-static char *greedy_text(rig *r, size_t max_tokens)
+static char *greedy_text(session_rig *r, size_t max_tokens)
 {
     listener l = {0};
     strata_generation g = greedy(&l, max_tokens);
-    (void)prompt(r->session, ids, PROMPT);
+    (void)session_prompt(r->session, ids, PROMPT);
     strata_answer answer = generate(r->session, &g);
     assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
     assert_int_equal(answer.tokens, max_tokens);
@@ -447,13 +387,13 @@ static void greedy_picks_the_largest_logit(void **state)
 {
     (void)state;
     enum { COUNT = 20 };
-    rig r;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    session_rig r;
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1});
     strata_token sequence[PROMPT + COUNT];
     memcpy(sequence, ids, sizeof *ids * PROMPT);
     for (size_t i = 0; i < COUNT; i++) {
-        (void)prompt(r.session, sequence, PROMPT + i);
-        const float *logits = logits_of(r.session);
+        (void)session_prompt(r.session, sequence, PROMPT + i);
+        const float *logits = session_logits(r.session);
         strata_token best = 0;
         for (strata_token t = 1; t < VOCAB; t++)
             if (logits[t] > logits[best]) best = t;
@@ -463,18 +403,18 @@ static void greedy_picks_the_largest_logit(void **state)
     size_t length;
     assert_int_equal(strata_detokenize(r.model, sequence + PROMPT, COUNT, &expected, &length, NULL), STRATA_OK);
     assert_string_equal(text, expected);
-    assert_int_equal(prompt(r.session, sequence, PROMPT + COUNT), 1); /* the answer belongs to the sequence */
+    assert_int_equal(session_prompt(r.session, sequence, PROMPT + COUNT), 1); /* the answer belongs to the sequence */
     strata_free(text);
     strata_free(expected);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 /* A stop string that spans tokens: the text before it is shown, and no part of it. */
 static void stop_strings(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    session_rig r;
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1});
     char *text = greedy_text(&r, 30);
     size_t length = strlen(text);
     assert_true(length > 12);
@@ -487,7 +427,7 @@ static void stop_strings(void **state)
         strata_generation g = greedy(&l, 30);
         g.stops = stops;
         g.stop_count = 2;
-        (void)prompt(r.session, ids, PROMPT);
+        (void)session_prompt(r.session, ids, PROMPT);
         strata_answer answer = generate(r.session, &g);
         assert_int_equal(answer.finish, STRATA_FINISH_END);
         assert_true(answer.tokens <= 30);
@@ -497,15 +437,15 @@ static void stop_strings(void **state)
         st_buf_free(&l.text);
     }
     strata_free(text);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 /* Text that was held back as the start of a stop string is shown at the end. */
 static void the_start_of_a_stop_string_is_shown_at_the_end(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    session_rig r;
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1});
     char *text = greedy_text(&r, 10), stop[4096];
     snprintf(stop, sizeof stop, "%s and more", text);
     const char *const stops[] = {stop};
@@ -513,28 +453,28 @@ static void the_start_of_a_stop_string_is_shown_at_the_end(void **state)
     strata_generation g = greedy(&l, 10);
     g.stops = stops;
     g.stop_count = 1;
-    (void)prompt(r.session, ids, PROMPT);
+    (void)session_prompt(r.session, ids, PROMPT);
     assert_int_equal(generate(r.session, &g).finish, STRATA_FINISH_LENGTH);
     assert_int_equal(l.calls, 1);
     assert_int_equal(l.text.length, strlen(text));
     assert_memory_equal(l.text.data, text, l.text.length);
     st_buf_free(&l.text);
     strata_free(text);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 static void an_end_token_ends_the_answer(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1, .context = 64});
+    session_rig r;
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1, .context = 64});
     const strata_bias end = {END_TOKEN, 1e9f};
     listener l = {0};
     strata_generation g = greedy(&l, 5);
     g.sampling.biases = &end;
     g.sampling.bias_count = 1;
     g.ignore_end = false;
-    (void)prompt(r.session, ids, PROMPT);
+    (void)session_prompt(r.session, ids, PROMPT);
     strata_answer answer = generate(r.session, &g);
     assert_int_equal(answer.finish, STRATA_FINISH_END);
     assert_int_equal(answer.tokens, 0);
@@ -544,7 +484,7 @@ static void an_end_token_ends_the_answer(void **state)
     assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
     assert_int_equal(answer.tokens, 5);
     st_buf_free(&l.text);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 static void a_full_context_ends_the_answer(void **state)
@@ -552,52 +492,52 @@ static void a_full_context_ends_the_answer(void **state)
     (void)state;
     static const char *const names[] = {"llama", "gemma4-e", "qwen35"};
     for (int n = 0; n < 3; n++) {
-        rig r;
-        open_rig(&r, names[n], (strata_engine_options){.threads = 1, .context = 32});
+        session_rig r;
+        session_rig_open(&r, names[n], (strata_engine_options){.threads = 1, .context = 32});
         for (size_t length = 30; length <= 32; length++) {
             strata_generation g = greedy(NULL, 0);
             g.on_text = NULL;
-            (void)prompt(r.session, ids, length);
+            (void)session_prompt(r.session, ids, length);
             strata_answer answer = generate(r.session, &g);
             assert_int_equal(answer.finish, STRATA_FINISH_LENGTH);
             assert_int_equal(answer.tokens, 32 - length + 1); /* the last token needs no position */
         }
-        assert_int_equal(prompt(r.session, ids + 100, 32), 32);
-        check_against_fresh(&r, ids + 100, 32);
-        close_rig(&r);
+        assert_int_equal(session_prompt(r.session, ids + 100, 32), 32);
+        session_check(&r, r.session, ids + 100, 32);
+        session_rig_close(&r);
     }
 }
 
 static void the_callback_cancels_the_answer(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "qwen35moe", (strata_engine_options){.threads = 1, .kv_type = "f32"});
+    session_rig r;
+    session_rig_open(&r, "qwen35moe", (strata_engine_options){.threads = 1, .kv_type = "f32"});
     listener l = {.cancel_at = 3};
     strata_generation g = greedy(&l, 50);
-    (void)prompt(r.session, ids, PROMPT);
+    (void)session_prompt(r.session, ids, PROMPT);
     strata_answer answer = generate(r.session, &g);
     assert_int_equal(answer.finish, STRATA_FINISH_CANCEL);
     assert_int_equal(l.calls, 3);
     assert_true(answer.tokens >= 3 && answer.tokens < 50);
-    (void)prompt(r.session, ids, PROMPT + 8);
-    check_against_fresh(&r, ids, PROMPT + 8);
+    (void)session_prompt(r.session, ids, PROMPT + 8);
+    session_check(&r, r.session, ids, PROMPT + 8);
     st_buf_free(&l.text);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 static void a_seed_determines_the_answer(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "qwen3", (strata_engine_options){.threads = 1});
+    session_rig r;
+    session_rig_open(&r, "qwen3", (strata_engine_options){.threads = 1});
     char *texts[4];
     static const uint64_t seed[] = {7, 7, 8, STRATA_SEED_RANDOM};
     for (int i = 0; i < 4; i++) {
         listener l = {0};
         strata_generation g = greedy(&l, 40);
         g.sampling = (strata_sampling){.temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = seed[i]};
-        (void)prompt(r.session, ids, PROMPT);
+        (void)session_prompt(r.session, ids, PROMPT);
         (void)generate(r.session, &g);
         texts[i] = st_buf_take(&l.text, NULL);
     }
@@ -605,20 +545,20 @@ static void a_seed_determines_the_answer(void **state)
     assert_string_not_equal(texts[0], texts[2]);
     assert_string_not_equal(texts[0], texts[3]);
     for (int i = 0; i < 4; i++) strata_free(texts[i]);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 static void invalid_generations_are_refused(void **state)
 {
     (void)state;
-    rig r;
+    session_rig r;
     strata_error error;
-    open_rig(&r, "llama", (strata_engine_options){.threads = 1});
+    session_rig_open(&r, "llama", (strata_engine_options){.threads = 1});
     strata_answer answer = {.tokens = 12345, .seconds = -1};
     strata_generation g = greedy(NULL, 5);
     g.on_text = NULL;
     assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_INPUT); /* no prompt to continue */
-    (void)prompt(r.session, ids, PROMPT);
+    (void)session_prompt(r.session, ids, PROMPT);
     g.sampling.temperature = -1;
     assert_int_equal(strata_session_generate(r.session, &g, &answer, &error), STRATA_USAGE);
     assert_non_null(strstr(error.message, "temperature"));
@@ -631,7 +571,7 @@ static void invalid_generations_are_refused(void **state)
     assert_true(answer.tokens == 12345 && answer.seconds == -1); /* outputs are left as they were */
     g.stop_count = 0;
     assert_int_equal(generate(r.session, &g).tokens, 5);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 static void generating_allocates_nothing(void **state)
@@ -639,13 +579,14 @@ static void generating_allocates_nothing(void **state)
     (void)state;
     static const char *const names[] = {"llama", "gemma4-moe", "qwen35moe"};
     for (int n = 0; n < 3; n++) {
-        rig r;
-        open_rig(&r, names[n], (strata_engine_options){.threads = 2});
-        (void)prompt(r.session, ids, PROMPT);
+        session_rig r;
+        session_rig_open(&r, names[n], (strata_engine_options){.threads = 2});
+        (void)session_prompt(r.session, ids, PROMPT);
+        (void)session_logits(r.session); /* the first call allocates the copy that it returns */
         st_fault_arm(ST_FAULT_ALLOC, UINT64_MAX, false);
         for (size_t i = 1; i < 20; i++) {
             assert_int_equal(strata_session_prompt(r.session, ids, PROMPT + i, NULL, NULL, NULL), STRATA_OK);
-            (void)logits_of(r.session);
+            (void)session_logits(r.session);
         }
         assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
         listener l = {.watch = true};
@@ -657,32 +598,35 @@ static void generating_allocates_nothing(void **state)
         assert_false(l.allocated);
         st_fault_arm(ST_FAULT_ALLOC, 0, false);
         st_buf_free(&l.text);
-        close_rig(&r);
+        session_rig_close(&r);
     }
 }
 
-/* The same prompt again, and again after an answer to it: the last token alone is run, for its logits. */
-static void a_repeated_prompt_runs_one_token(void **state)
+/* The same prompt again, and again after an answer to it: attention alone runs the last token, for its logits. Models with
+ * recurrent state run from the last page that they have a restore point at. */
+static void a_repeated_prompt_is_reused(void **state)
 {
     (void)state;
     static const char *const names[] = {"llama", "qwen35", "qwen35"};
     for (int n = 0; n < 3; n++) {
-        rig r;
-        uint32_t step = n == 2 ? 2 : 1;
-        open_rig(&r, names[n], (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32", .nextn = n == 2});
-        assert_int_equal(prompt(r.session, ids, 40), 40);
-        for (int round = 0; round < 6; round++) { /* more rounds than snapshots */
-            assert_int_equal(prompt(r.session, ids, 40), step);
-            check_against_fresh(&r, ids, 40);
+        session_rig r;
+        enum { COUNT = PAGE + 20 };
+        uint64_t again = n == 0 ? 1 : COUNT - PAGE;
+        session_rig_open(&r, names[n], (strata_engine_options){.threads = 1, .batch = 24, .kv_type = "f32", .nextn = n == 2});
+        assert_int_equal(session_prompt(r.session, ids, COUNT), COUNT);
+        for (int round = 0; round < 6; round++) {
+            assert_int_equal(session_prompt(r.session, ids, COUNT), again);
+            session_check(&r, r.session, ids, COUNT);
             listener l = {0};
-            strata_generation generation = greedy(&l, 12);
+            strata_generation generation = greedy(&l, 50); /* an answer passes the end of a page */
             if (round % 2 == 0) (void)generate(r.session, &generation);
             st_buf_free(&l.text);
         }
-        for (size_t count = 41; count < 60; count++) assert_int_equal(prompt(r.session, ids, count), 1); /* one by one */
-        assert_int_equal(prompt(r.session, ids, 40), step);
-        check_against_fresh(&r, ids, 40);
-        close_rig(&r);
+        assert_int_equal(session_prompt(r.session, ids, COUNT), again);
+        for (size_t count = COUNT + 1; count < COUNT + 20; count++) assert_int_equal(session_prompt(r.session, ids, count), 1);
+        assert_int_equal(session_prompt(r.session, ids, COUNT), again);
+        session_check(&r, r.session, ids, COUNT);
+        session_rig_close(&r);
     }
 }
 
@@ -727,7 +671,7 @@ static void sessions_are_independent(void **state)
     enum { TALKERS = 4 };
     static const char *const names[] = {"llama", "qwen35moe", "qwen3moe"};
     for (int n = 0; n < 3; n++) {
-        rig r;
+        session_rig r;
         strata_placement placement = STRATA_PLACEMENT_DEFAULT; /* the last one's sessions share an expert cache */
         placement.device = n == 2 ? "sim" : NULL;
         placement.vram_bytes = n == 2 ? (uint64_t)1 << 30 : 0;
@@ -735,7 +679,7 @@ static void sessions_are_independent(void **state)
         placement.expert_slots = n == 2 ? 3 : -1;
         /* GPU and CPU differ in an expert's last bits, and timing decides which of them runs it. Float32 KV keeps the
          * difference that small; a narrower type may round it up to its own step, and another token is drawn. */
-        open_rig(&r, names[n], (strata_engine_options){.threads = 2, .batch = 8, .placement = &placement,
+        session_rig_open(&r, names[n], (strata_engine_options){.threads = 2, .batch = 8, .placement = &placement,
                                                        .kv_type = n == 2 ? "f32" : NULL, .expert_stats = n == 2});
         talker alone[TALKERS], together[TALKERS];
         pthread_t threads[TALKERS];
@@ -753,7 +697,7 @@ static void sessions_are_independent(void **state)
                 strata_free(together[i].texts[k]);
             }
         }
-        close_rig(&r);
+        session_rig_close(&r);
     }
 }
 
@@ -761,8 +705,8 @@ static void sessions_are_independent(void **state)
 static void an_engine_is_described_while_a_session_runs(void **state)
 {
     (void)state;
-    rig r;
-    open_rig(&r, "qwen3moe", (strata_engine_options){.threads = 2, .batch = 8, .expert_stats = true, .profile = true});
+    session_rig r;
+    session_rig_open(&r, "qwen3moe", (strata_engine_options){.threads = 2, .batch = 8, .expert_stats = true, .profile = true});
     talker other = {.engine = r.engine, .number = 1};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, talk, &other), 0);
@@ -774,7 +718,7 @@ static void an_engine_is_described_while_a_session_runs(void **state)
     pthread_join(thread, NULL);
     assert_false(other.failed);
     for (int k = 0; k < 3; k++) strata_free(other.texts[k]);
-    close_rig(&r);
+    session_rig_close(&r);
 }
 
 int main(void)
@@ -783,8 +727,8 @@ int main(void)
         cmocka_unit_test(invalid_engine_options_are_refused), cmocka_unit_test(a_vocabulary_alone_is_refused),
         cmocka_unit_test(context_is_clamped_to_the_models_maximum), cmocka_unit_test(loading_reports_progress),
         cmocka_unit_test(an_engine_describes_itself), cmocka_unit_test(a_common_prefix_is_reused),
-        cmocka_unit_test(recurrent_models_rewind_to_snapshots), cmocka_unit_test(a_repeated_prompt_runs_one_token),
-        cmocka_unit_test(rings_limit_rewinds), cmocka_unit_test(invalid_prompts_are_refused),
+        cmocka_unit_test(recurrent_models_return_to_restore_points), cmocka_unit_test(a_repeated_prompt_is_reused),
+        cmocka_unit_test(windows_limit_rewinds), cmocka_unit_test(invalid_prompts_are_refused),
         cmocka_unit_test(a_prompt_can_be_cancelled), cmocka_unit_test(a_session_restarts_after_an_error),
         cmocka_unit_test(scoring), cmocka_unit_test(greedy_picks_the_largest_logit), cmocka_unit_test(stop_strings),
         cmocka_unit_test(the_start_of_a_stop_string_is_shown_at_the_end),

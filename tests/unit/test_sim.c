@@ -269,10 +269,10 @@ static void operations_take_the_predicted_time(void **state)
     if (sim_rig_run(&r, true, &error) != STRATA_OK) fail_msg("%s", error.message);
     assert_true(sim_rig_is_right(&r));
     st_sim_options options = sim_options();
-    double sent = (double)(st_step_bytes(SIM_ROWS) + SIM_WEIGHT_BYTES + SIM_ROWS * SIM_IN * 4) / 100;
+    double sent = (double)(st_step_bytes(&sim_step_limits) + SIM_WEIGHT_BYTES + SIM_ROWS * SIM_IN * 4) / 100;
     double ran = 0.25;
     for (uint32_t i = 0; i < 2; i++) {
-        st_work work = st_work_of(&sim_program, &sim_binding, &sim_program.ops[i], SIM_ROWS, 7, ST_TYPE_F32);
+        st_work work = st_work_of(&sim_program, &sim_binding, &sim_program.ops[i], SIM_ROWS, SIM_POSITION, ST_TYPE_F32);
         assert_true(work.bytes > 0);
         ran += st_profile_seconds(&options.card, &work);
     }
@@ -286,7 +286,7 @@ static void operations_take_the_predicted_time(void **state)
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
     ran = 0.25;
     for (uint32_t i = 0; i < 2; i++) {
-        st_work work = st_work_of(&sim_program, &sim_binding, &sim_program.ops[i], SIM_ROWS, 7, ST_TYPE_F32);
+        st_work work = st_work_of(&sim_program, &sim_binding, &sim_program.ops[i], SIM_ROWS, SIM_POSITION, ST_TYPE_F32);
         ran += st_profile_seconds(&options.card, &work);
     }
     check_seconds("in all", st_sim_world_seconds(r.world), sent + ran + back + 0.5);
@@ -316,7 +316,7 @@ static void a_missing_wait_is_an_error(void **state)
         assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
         size_t bytes = fast ? 8 : SIM_ROWS * SIM_IN * sizeof(float);
         assert_int_equal(card->copy(r.up, ST_COPY_UP, r.x, r.host_x, bytes, NULL), STRATA_OK);
-        assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
+        assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK);
         expect(drain(&r, r.compute, &error), STRATA_DEVICE, &error, "matmul");
         assert_non_null(strstr(error.hint, "wait"));
         close_rig(&r);
@@ -325,7 +325,7 @@ static void a_missing_wait_is_an_error(void **state)
     /* An input overwritten while it is read. */
     open_rig(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
+    assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_UP, r.x, r.host_x, 4, NULL), STRATA_OK);
     expect(drain(&r, r.up, &error), STRATA_DEVICE, &error, "copy");
     close_rig(&r);
@@ -333,7 +333,7 @@ static void a_missing_wait_is_an_error(void **state)
     /* Concurrent reads are valid. */
     open_rig(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
+    assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_DOWN, r.host + 128, r.x, 4, NULL), STRATA_OK);
     assert_int_equal(drain(&r, r.up, &error), STRATA_OK);
     assert_int_equal(drain(&r, r.compute, &error), STRATA_OK);
@@ -372,14 +372,17 @@ static void addresses_of_the_host_are_refused(void **state)
     st_segment *segment = NULL;
     for (int i = 0; i < 6; i++) {
         st_bound_op bound = r.ops[0];
-        st_segment_source source = {.ops = &bound, .count = 1, .step = r.step, .scratch = r.scratch, .worker_bytes = 256};
+        st_segment_source source = {.ops = &bound, .count = 1, .step = r.step, .step_bytes = 256, .scratch = r.scratch,
+                                    .worker_bytes = 256};
         static const char *const words[] = {"input 0", "output 0", "weight 0", "step", "scratch", "keys"};
         if (i == 0) bound.in[0].data = elsewhere;
         if (i == 1) bound.out.data = elsewhere;
         if (i == 2) bound.weight[0].data = elsewhere;
         if (i == 3) source.step = r.host_step;
         if (i == 4) source.scratch = elsewhere;
-        if (i == 5) bound.kv = (st_kv_view){.keys = (unsigned char *)elsewhere, .capacity = 1, .key_row_bytes = 16};
+        if (i == 5)
+            bound.kv = (st_kv_view){.keys = (unsigned char *)elsewhere, .pages = 1, .key_row_bytes = 16,
+                                    .key_page_bytes = 16};
         expect(card->prepare(r.device, &source, &segment, &error), STRATA_DEVICE, &error, words[i]);
         assert_null(segment);
     }
@@ -388,10 +391,11 @@ static void addresses_of_the_host_are_refused(void **state)
     assert_int_equal(card->alloc(r.device, SIM_IN * 4, &small, NULL), STRATA_OK);
     st_bound_op bound = r.ops[0];
     bound.in[0].data = small;
-    st_segment_source source = {.ops = &bound, .count = 1, .step = r.step, .scratch = r.scratch, .worker_bytes = 256};
+    st_segment_source source = {.ops = &bound, .count = 1, .step = r.step, .step_bytes = 256, .scratch = r.scratch,
+                                .worker_bytes = 256};
     assert_int_equal(card->prepare(r.device, &source, &segment, NULL), STRATA_OK);
-    assert_int_equal(card->copy(r.compute, ST_COPY_UP, r.step, r.host_step, st_step_bytes(SIM_ROWS), NULL), STRATA_OK);
-    assert_int_equal(card->launch(segment, r.compute, NULL), STRATA_OK);
+    assert_int_equal(card->copy(r.compute, ST_COPY_UP, r.step, r.host_step, r.host_step->bytes, NULL), STRATA_OK);
+    assert_int_equal(card->launch(segment, r.compute, SIM_ROWS, NULL), STRATA_OK);
     expect(drain(&r, r.compute, &error), STRATA_DEVICE, &error, "32 bytes");
     card->segment_free(segment);
     card->free(r.device, small);
@@ -420,19 +424,23 @@ static void indices_out_of_range_are_errors(void **state)
     };
     static const struct { int op; int32_t id; const char *words; } rows[] = {
         {0, SIM_OUT, "token ids from 0 to 2, found 3"}, {0, -1, "found -1"}, {0, 1, NULL},
-        {1, SIM_ROWS, "rows from 0 to 1, found 2"},     {1, 0, NULL},
+        {1, SIM_ROWS, "output rows from 0 to 1, found 2"}, {1, 0, NULL},
         {2, -1, "experts from 0 to 1, found -1"},       {2, 1, "expert 1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         st_segment *segment = NULL;
         st_queue *queue = NULL;
-        st_segment_source source = {.ops = &bound[rows[i].op], .count = 1, .step = r.step, .scratch = r.scratch,
-                                    .worker_bytes = 256};
+        st_segment_source source = {.ops = &bound[rows[i].op], .count = 1, .step = r.step, .step_bytes = 256,
+                                    .scratch = r.scratch, .worker_bytes = 256};
         assert_int_equal(card->queue_new(r.device, ST_QUEUE_COMPUTE, &queue, NULL), STRATA_OK);
         assert_int_equal(card->prepare(r.device, &source, &segment, NULL), STRATA_OK);
-        *r.step = (st_step){.count = SIM_ROWS, .out_count = SIM_ROWS, .batch_max = SIM_ROWS};
-        for (int k = 0; k < SIM_ROWS; k++) st_step_ids(r.step)[k] = st_step_out_rows(r.step)[k] = ids[k] = rows[i].id;
-        assert_int_equal(card->launch(segment, queue, NULL), STRATA_OK);
+        memcpy(r.step, r.host_step, r.host_step->bytes);
+        r.step->out_count = SIM_ROWS;
+        for (int k = 0; k < SIM_ROWS; k++) {
+            st_step_rows(r.step)[k].id = ids[k] = rows[i].id;
+            st_step_out_rows(r.step)[k] = (uint32_t)rows[i].id;
+        }
+        assert_int_equal(card->launch(segment, queue, SIM_ROWS, NULL), STRATA_OK);
         strata_status status = drain(&r, queue, &error);
         if (rows[i].words) expect(status, STRATA_DEVICE, &error, rows[i].words);
         else assert_int_equal(status, STRATA_OK);
@@ -449,18 +457,18 @@ static void a_segment_may_be_freed_in_flight(void **state)
     strata_error error;
     open_rig(&r);
     assert_int_equal(sim_rig_run(&r, true, &error), STRATA_OK);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK); /* two launches in flight */
+    assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK);
+    assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK); /* two launches in flight */
     card->segment_free(r.segment);
     r.segment = NULL;
     assert_int_equal(drain(&r, r.compute, &error), STRATA_OK);
     st_segment_source nothing = {.step = r.step, .scratch = r.scratch};
     assert_int_equal(card->prepare(r.device, &nothing, &r.segment, NULL), STRATA_OK);
     double before = st_sim_world_seconds(r.world);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK);
+    assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK);
     assert_int_equal(drain(&r, r.compute, &error), STRATA_OK);
     check_seconds("a launch of nothing", st_sim_world_seconds(r.world) - before, 0.25 + 0.5);
-    assert_int_equal(card->launch(r.segment, r.compute, NULL), STRATA_OK); /* dropped with its queue */
+    assert_int_equal(card->launch(r.segment, r.compute, SIM_ROWS, NULL), STRATA_OK); /* dropped with its queue */
     close_rig(&r);
 }
 
@@ -507,7 +515,8 @@ static void open_host(host_rig *h, sim_rig *r)
     ops[0].out.data = ops[1].in[0].data = ops[1].in[1].data = h->y;
     ops[1].out.data = h->z;
     static unsigned char scratch[256];
-    st_segment_source source = {.ops = ops, .count = 2, .step = r->host_step, .scratch = scratch, .worker_bytes = 256};
+    st_segment_source source = {.ops = ops, .count = 2, .step = r->host_step, .step_bytes = 256,
+                                .scratch = scratch, .worker_bytes = 256};
     assert_int_equal(h->host->prepare(h->device, &source, &h->segment, NULL), STRATA_OK);
 }
 
@@ -541,10 +550,10 @@ static void the_host_shares_the_clock(void **state)
 
     double alone = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        st_work work = st_work_of(&sim_program, &sim_binding, &sim_program.ops[i], SIM_ROWS, 7, ST_TYPE_F32);
+        st_work work = st_work_of(&sim_program, &sim_binding, &sim_program.ops[i], SIM_ROWS, SIM_POSITION, ST_TYPE_F32);
         alone += st_profile_seconds(&options.host, &work);
     }
-    assert_int_equal(h.host->launch(h.segment, h.queue, &error), STRATA_OK);
+    assert_int_equal(h.host->launch(h.segment, h.queue, SIM_ROWS, &error), STRATA_OK);
     check_seconds("alone", st_sim_world_seconds(r.world), alone);
     memcpy(r.host_z, h.z, sizeof h.z);
     assert_true(sim_rig_is_right(&r));
@@ -554,7 +563,7 @@ static void the_host_shares_the_clock(void **state)
     assert_int_equal(card->event_new(r.device, &event, NULL), STRATA_OK);
     assert_int_equal(card->copy(r.up, ST_COPY_UP, r.block, r.host + 1280, 10, NULL), STRATA_OK);
     assert_int_equal(card->event_record(event, r.up, NULL), STRATA_OK);
-    assert_int_equal(h.host->launch(h.segment, h.queue, &error), STRATA_OK);
+    assert_int_equal(h.host->launch(h.segment, h.queue, SIM_ROWS, &error), STRATA_OK);
     assert_true(card->event_done(event));
     check_seconds("the copy", card->event_seconds(event), alone + 0.1);
     check_seconds("together", st_sim_world_seconds(r.world), 2 * alone + 10.0 / 500);
@@ -580,7 +589,7 @@ static void the_host_must_wait_for_its_inputs(void **state)
     open_host(&h, &r);
     /* Its input is still being copied down: a wait is missing. */
     assert_int_equal(card->copy(r.compute, ST_COPY_DOWN, r.host_x, r.x, 16, NULL), STRATA_OK);
-    expect(h.host->launch(h.segment, h.queue, &error), STRATA_DEVICE, &error, "matmul");
+    expect(h.host->launch(h.segment, h.queue, SIM_ROWS, &error), STRATA_DEVICE, &error, "matmul");
     close_host(&h);
     close_rig(&r);
 

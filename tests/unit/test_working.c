@@ -1,4 +1,4 @@
-/* src/plan/working.c: the working set of a sequence, piece by piece. */
+/* src/plan/working.c: the working set of the executor, piece by piece. */
 #include "support/plan_rig.h"
 
 enum { OPS_MAX = 1024, EVERY_OP = -1 };
@@ -8,7 +8,7 @@ static st_working_set set_of(const plan_rig *rig, const st_working_options *opti
     st_scratch scratch[OPS_MAX];
     st_working_options asked = *options;
     st_working_set set;
-    plan_rig_scratch(rig, options->device, options->batch, scratch, OPS_MAX);
+    plan_rig_scratch(rig, options->device, options->step.rows, scratch, OPS_MAX);
     asked.scratch = scratch;
     assert_true(st_working_set_of(rig->source.desc, rig->source.program, &asked, &set));
     return set;
@@ -38,16 +38,17 @@ static void buffers_are_consecutive(void **state)
     plan_rig_open(&rig, &plan_small);
     const st_program *program = rig.source.program;
     st_scratch most = largest(&rig, ST_HOST, 7, EVERY_OP);
-    st_working_set set = set_of(&rig, &(st_working_options){.batch = 7, .out_rows = 3, .workers = 5});
+    st_step_limits step = {.rows = 7, .out_rows = 3, .conversations = 2, .tables = 40};
+    st_working_set set = set_of(&rig, &(st_working_options){.step = step, .workers = 5});
     assert_int_equal(set.values[ST_ROWS_ALL], 0);
     assert_int_equal(set.values[ST_ROWS_OUT], up(program->row_bytes[ST_ROWS_ALL] * 7));
     assert_int_equal(set.steps[0], set.values[ST_ROWS_OUT] + up(program->row_bytes[ST_ROWS_OUT] * 3));
-    assert_int_equal(set.steps[1], set.steps[0] + 256); /* 16 bytes and two numbers for each of 7 rows */
-    assert_int_equal(set.scratch, set.steps[1] + 256);
+    assert_int_equal(st_step_bytes(&step), sizeof(st_step) + (3 + 40) * 4 + 2 * sizeof(st_step_conversation) + 7 * 12);
+    assert_int_equal(set.steps[1], set.steps[0] + up(st_step_bytes(&step)));
+    assert_int_equal(set.scratch, set.steps[1] + up(st_step_bytes(&step)));
     assert_int_equal(set.shared_bytes, up(most.shared_bytes));
     assert_int_equal(set.worker_bytes, up(most.worker_bytes));
-    assert_int_equal(set.carry, set.scratch + set.shared_bytes + 5 * set.worker_bytes);
-    assert_int_equal(set.bytes, set.carry); /* without a NextN block nothing is carried */
+    assert_int_equal(set.bytes, set.scratch + set.shared_bytes + 5 * set.worker_bytes);
     plan_rig_close(&rig);
 }
 
@@ -60,7 +61,8 @@ static void only_the_devices_operations_count(void **state)
     const st_program *program = rig.source.program;
     uint8_t op_device[OPS_MAX] = {0};
     assert_true(program->op_count < OPS_MAX);
-    st_working_options host = {.op_device = op_device, .device = ST_HOST, .batch = 256, .out_rows = 1, .workers = 1};
+    st_working_options host = {.op_device = op_device, .device = ST_HOST, .workers = 1,
+                               .step = {.rows = 256, .out_rows = 1, .conversations = 1, .tables = 8}};
     st_working_options card = host;
     card.device = ST_CARD;
     st_working_set all = set_of(&rig, &host), none = set_of(&rig, &card);
@@ -76,25 +78,6 @@ static void only_the_devices_operations_count(void **state)
     assert_int_equal(experts.scratch, all.scratch); /* both devices hold all values */
     host.expert_cache = true; /* the host computes misses */
     assert_int_equal(set_of(&rig, &host).bytes, all.bytes);
-    plan_rig_close(&rig);
-}
-
-static void nextn_carries_a_hidden_state(void **state)
-{
-    (void)state;
-    plan_shape shape = plan_small;
-    shape.arch = "qwen35";
-    shape.nextn = true;
-    shape.delta_keys = shape.delta_values = 2;
-    shape.delta_size = 16;
-    plan_rig rig;
-    plan_rig_open(&rig, &shape);
-    st_working_options options = {.batch = 8, .out_rows = 1, .workers = 1};
-    st_working_set without = set_of(&rig, &options);
-    options.nextn = true;
-    st_working_set with = set_of(&rig, &options);
-    assert_int_equal(without.bytes, without.carry);
-    assert_int_equal(with.bytes, with.carry + 64 * sizeof(float));
     plan_rig_close(&rig);
 }
 
@@ -116,7 +99,7 @@ static void wide_heads_and_per_layer_embeddings_are_counted(void **state)
                         .window_head = 32,
                         .full_every = 6,
                         .tied = true};
-    st_working_options options = {.batch = BATCH, .out_rows = 1, .workers = 1};
+    st_working_options options = {.step = {.rows = BATCH, .out_rows = 1, .conversations = 1}, .workers = 1};
     size_t bytes[4];
     for (int i = 0; i < 4; i++) {
         plan_shape s = shape;
@@ -143,7 +126,7 @@ static void sizes_that_overflow_are_refused(void **state)
     plan_rig_open(&rig, &plan_small);
     st_working_set set = {.bytes = 1};
     st_scratch scratch[OPS_MAX] = {{SIZE_MAX, SIZE_MAX}};
-    st_working_options options = {.batch = 8, .out_rows = 1, .workers = 1, .scratch = scratch};
+    st_working_options options = {.step = {.rows = 8, .out_rows = 1, .conversations = 1}, .workers = 1, .scratch = scratch};
     assert_false(st_working_set_of(rig.source.desc, rig.source.program, &options, &set));
     assert_int_equal(set.bytes, 1);
     plan_rig_close(&rig);
@@ -153,7 +136,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buffers_are_consecutive), cmocka_unit_test(only_the_devices_operations_count),
-        cmocka_unit_test(nextn_carries_a_hidden_state),
         cmocka_unit_test(wide_heads_and_per_layer_embeddings_are_counted),
         cmocka_unit_test(sizes_that_overflow_are_refused),
     };

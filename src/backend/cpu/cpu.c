@@ -291,13 +291,13 @@ static void cpu_times(const st_device *device, st_op_time out[ST_OP_COUNT])
     memcpy(out, device->times, sizeof device->times);
 }
 
-static strata_status cpu_launch(st_segment *segment, st_queue *queue, strata_error *error)
+static strata_status cpu_launch(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error)
 {
     const st_segment_source *source = &segment->source;
     const st_device *device = segment->device;
     strata_status status = STRATA_OK;
     st_cpu_call call = {
-        .rows = source->rows == ST_ROWS_ALL ? source->step->count : source->step->out_count,
+        .rows = rows,
         .step = source->step,
         .isa = device->isa,
         .split = device->split,

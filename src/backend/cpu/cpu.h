@@ -50,6 +50,18 @@ static inline float *st_cpu_row(st_bound_value value, size_t row)
     return (float *)value.data + row * value.width;
 }
 
+/* A row of the step. */
+static inline const st_step_row *st_cpu_step_row(const st_cpu_call *call, size_t row)
+{
+    return &st_step_rows(call->step)[row];
+}
+
+/* The conversation of a row. */
+static inline const st_step_conversation *st_cpu_conversation(const st_cpu_call *call, size_t row)
+{
+    return &st_step_conversations(call->step)[st_cpu_step_row(call, row)->conversation];
+}
+
 /* One element of a weight vector, as a float. */
 static inline float st_cpu_element(const st_bound_weight *w, size_t index)
 {
@@ -62,8 +74,8 @@ static inline float st_cpu_element(const st_bound_weight *w, size_t index)
 /* The first position that a query at `position` attends to. */
 static inline uint32_t st_cpu_first_seen(const st_op *op, uint32_t position)
 {
-    uint32_t first = 0, window = op->p.attention.window, chunk = op->p.attention.chunk;
-    if (window && position + 1 > window) first = position + 1 - window;
+    uint32_t first = op->p.attention.first, window = op->p.attention.window, chunk = op->p.attention.chunk;
+    if (window && position + 1 > window + first) first = position + 1 - window;
     if (chunk && position / chunk * chunk > first) first = position / chunk * chunk;
     return first;
 }

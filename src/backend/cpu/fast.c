@@ -88,10 +88,11 @@ static void kv_store_row(const st_cpu_call *call, size_t row)
 {
     const st_bound_op *bound = call->bound;
     const st_kv_view *kv = &bound->kv;
-    size_t slot = (call->step->position + row) % kv->capacity;
+    const st_step_conversation *c = st_cpu_conversation(call, row);
+    const uint32_t *tables = st_step_tables(call->step), position = st_cpu_step_row(call, row)->position;
     void (*store)(const float *in, void *out, size_t count) = call->isa->from_float[kv->type];
-    store(st_cpu_row(bound->in[0], row), kv->keys + slot * kv->key_row_bytes, bound->in[0].width);
-    store(st_cpu_row(bound->in[1], row), kv->values + slot * kv->value_row_bytes, bound->in[1].width);
+    store(st_cpu_row(bound->in[0], row), st_kv_key(kv, c, tables, position), bound->in[0].width);
+    store(st_cpu_row(bound->in[1], row), st_kv_value(kv, c, tables, position), bound->in[1].width);
 }
 
 static void fast_kv_store(const st_cpu_call *call)

@@ -10,35 +10,54 @@ enum {
     CHUNK_MIN = 8, /* from this many rows on, the chunked form is faster */
 };
 
-/* A part is a range of channels over all rows, in order; each row is a vector of channels. */
-static void conv_part(void *context, uint32_t worker, size_t part)
+/* A worker's scratch for a range of channels. */
+typedef struct conv_state {
+    size_t first, count; /* channels */
+    float *weights;      /* by tap: [taps, CHANNELS] */
+    float *seen;         /* the last inputs, a ring: [taps, CHANNELS] */
+    float *sum;          /* [CHANNELS] */
+} conv_state;
+
+/* The rows of one conversation, in order; each row is a vector of channels. */
+static void conv_rows(const st_cpu_call *call, const st_step_conversation *c, const conv_state *s)
 {
-    const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
-    size_t channels = bound->in[0].width, taps = call->op->p.conv.width, first = part * CHANNELS;
-    size_t count = channels - first < CHANNELS ? channels - first : CHANNELS;
-    if (taps == 0) return; /* the model description guarantees taps > 0; static analysers do not know it */
-    /* scratch: the weights by tap [taps, CHANNELS]; the last inputs [taps, CHANNELS], a ring; the sums [CHANNELS] */
-    float *weights = st_cpu_scratch(call, worker), *seen = weights + taps * CHANNELS, *sum = seen + taps * CHANNELS;
-    const float *stored = bound->weight[0].data;
-    for (size_t t = 0; t < taps; t++)
-        for (size_t c = 0; c < count; c++) weights[t * CHANNELS + c] = stored[(first + c) * taps + t];
+    size_t channels = bound->in[0].width, taps = call->op->p.conv.width;
+    float *state = bound->state.conv + c->slot * bound->state.slot_floats;
     for (size_t t = 0; t + 1 < taps; t++)
-        memcpy(seen + t * CHANNELS, bound->state.conv + t * channels + first, count * sizeof *seen);
+        memcpy(s->seen + t * CHANNELS, state + t * channels + s->first, s->count * sizeof *state);
     size_t oldest = 0; /* index of the oldest input in the ring */
-    for (size_t row = 0; row < call->rows; row++) {
-        memcpy(seen + (oldest + taps - 1) % taps * CHANNELS, st_cpu_row(bound->in[0], row) + first, count * sizeof *seen);
-        memset(sum, 0, count * sizeof *sum);
+    for (size_t row = c->first_row; row < (size_t)c->first_row + c->rows; row++) {
+        memcpy(s->seen + (oldest + taps - 1) % taps * CHANNELS, st_cpu_row(bound->in[0], row) + s->first,
+               s->count * sizeof *state);
+        memset(s->sum, 0, s->count * sizeof *s->sum);
         for (size_t t = 0; t < taps; t++) {
-            const float *x = seen + (oldest + t) % taps * CHANNELS, *w = weights + t * CHANNELS;
-            for (size_t c = 0; c < count; c++) sum[c] += x[c] * w[c];
+            const float *x = s->seen + (oldest + t) % taps * CHANNELS, *w = s->weights + t * CHANNELS;
+            for (size_t k = 0; k < s->count; k++) s->sum[k] += x[k] * w[k];
         }
-        call->isa->silu(sum, count);
-        memcpy(st_cpu_row(bound->out, row) + first, sum, count * sizeof *sum);
+        call->isa->silu(s->sum, s->count);
+        memcpy(st_cpu_row(bound->out, row) + s->first, s->sum, s->count * sizeof *s->sum);
         oldest = (oldest + 1) % taps;
     }
     for (size_t t = 0; t + 1 < taps; t++)
-        memcpy(bound->state.conv + t * channels + first, seen + (oldest + t) % taps * CHANNELS, count * sizeof *seen);
+        memcpy(state + t * channels + s->first, s->seen + (oldest + t) % taps * CHANNELS, s->count * sizeof *state);
+}
+
+/* A part is a range of channels of all conversations, so that the weights are transposed once. */
+static void conv_part(void *context, uint32_t worker, size_t part)
+{
+    const st_cpu_call *call = context;
+    size_t channels = call->bound->in[0].width, taps = call->op->p.conv.width;
+    if (taps == 0) return; /* the model description guarantees taps > 0; static analysers do not know it */
+    conv_state s = {.first = part * CHANNELS, .weights = st_cpu_scratch(call, worker)};
+    s.count = channels - s.first < CHANNELS ? channels - s.first : CHANNELS;
+    s.seen = s.weights + taps * CHANNELS;
+    s.sum = s.seen + taps * CHANNELS;
+    const float *stored = call->bound->weight[0].data;
+    for (size_t t = 0; t < taps; t++)
+        for (size_t k = 0; k < s.count; k++) s.weights[t * CHANNELS + k] = stored[(s.first + k) * taps + t];
+    for (size_t i = 0; i < call->step->conversation_count; i++)
+        conv_rows(call, &st_step_conversations(call->step)[i], &s);
 }
 
 void st_cpu_fast_conv(const st_cpu_call *call)
@@ -190,21 +209,24 @@ static void run_chunk(const delta_head *h, size_t first, size_t count, float *sc
     isa->gemm(c.transposed, CHUNK, c.delta, h->size, h->state, h->size, h->size, h->size, count, true);
 }
 
-/* A part is one value head over all rows, in order. */
-static void deltanet_part(void *context, uint32_t worker, size_t head)
+/* A part is one value head of one conversation: its rows, in order. The form depends on the rows of the conversation
+ * alone, not on the other conversations of the step. */
+static void deltanet_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
+    size_t heads = call->op->p.deltanet.value_heads, head = part % heads;
+    const st_step_conversation *c = &st_step_conversations(call->step)[part / heads];
     delta_head h = {.call = call, .head = head, .key_heads = call->op->p.deltanet.key_heads, .size = call->op->p.deltanet.size,
                     .bias = ((const float *)bound->weight[0].data)[head], .a = ((const float *)bound->weight[1].data)[head]};
     h.key_head = head % h.key_heads;
-    h.state = bound->state.delta + head * h.size * h.size;
+    h.state = bound->state.delta + c->slot * bound->state.slot_floats + head * h.size * h.size;
     float *scratch = st_cpu_scratch(call, worker);
-    bool chunks = call->rows >= CHUNK_MIN && h.size % 16 == 0;
-    for (size_t row = 0; row < call->rows; row += CHUNK) {
-        size_t count = call->rows - row < CHUNK ? call->rows - row : CHUNK;
-        if (chunks) run_chunk(&h, row, count, scratch);
-        else run_steps(&h, row, count, scratch);
+    bool chunks = c->rows >= CHUNK_MIN && h.size % 16 == 0;
+    for (size_t done = 0; done < c->rows; done += CHUNK) {
+        size_t count = c->rows - done < CHUNK ? c->rows - done : CHUNK;
+        if (chunks) run_chunk(&h, c->first_row + done, count, scratch);
+        else run_steps(&h, c->first_row + done, count, scratch);
     }
 }
 
@@ -214,5 +236,6 @@ void st_cpu_fast_deltanet(const st_cpu_call *call)
         st_cpu_ref_kernels[ST_OP_DELTANET](call);
         return;
     }
-    st_pool_run(call->pool, deltanet_part, (void *)(uintptr_t)call, call->op->p.deltanet.value_heads);
+    size_t parts = (size_t)call->step->conversation_count * call->op->p.deltanet.value_heads;
+    st_pool_run(call->pool, deltanet_part, (void *)(uintptr_t)call, parts);
 }

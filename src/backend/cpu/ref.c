@@ -74,7 +74,7 @@ static void embed_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
     float *out = st_cpu_row(call->bound->out, row);
-    load_row(&call->bound->weight[0], call->bound->weight[0].data, (size_t)st_step_ids(call->step)[row], out);
+    load_row(&call->bound->weight[0], call->bound->weight[0].data, (size_t)st_cpu_step_row(call, row)->id, out);
     for (size_t i = 0; i < call->bound->out.width; i++) out[i] *= call->op->p.embed.scale;
 }
 
@@ -158,7 +158,7 @@ static void angles_row(const st_cpu_call *call, uint32_t worker, size_t row)
     const st_rope *rope = &call->op->p.angles.rope;
     float *out = st_cpu_row(call->bound->out, row);
     for (uint32_t pair = 0; pair < rope->dims / 2; pair++) {
-        float angle = rope_angle(rope, &call->bound->weight[0], call->step->position + (uint32_t)row, pair);
+        float angle = rope_angle(rope, &call->bound->weight[0], st_cpu_step_row(call, row)->position, pair);
         out[2 * pair] = cosf(angle) * rope->attention_factor;
         out[2 * pair + 1] = sinf(angle) * rope->attention_factor;
     }
@@ -195,7 +195,7 @@ static void ref_rope(const st_cpu_call *call)
 static void temperature_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
-    uint32_t position = call->step->position + (uint32_t)row;
+    uint32_t position = st_cpu_step_row(call, row)->position;
     float chunks = floorf((float)(position + 1) / (float)call->op->p.temperature.chunk);
     float scale = logf(chunks + 1) * call->op->p.temperature.factor + 1;
     float *value = st_cpu_row(call->bound->out, row);
@@ -214,9 +214,10 @@ static void kv_store_row(const st_cpu_call *call, uint32_t worker, size_t row)
     (void)worker;
     const st_bound_op *bound = call->bound;
     const st_kv_view *kv = &bound->kv;
-    size_t slot = (call->step->position + row) % kv->capacity;
-    st_row_store(kv->type, st_cpu_row(bound->in[0], row), bound->in[0].width, kv->keys + slot * kv->key_row_bytes);
-    st_row_store(kv->type, st_cpu_row(bound->in[1], row), bound->in[1].width, kv->values + slot * kv->value_row_bytes);
+    const st_step_conversation *c = st_cpu_conversation(call, row);
+    const uint32_t *tables = st_step_tables(call->step), position = st_cpu_step_row(call, row)->position;
+    st_row_store(kv->type, st_cpu_row(bound->in[0], row), bound->in[0].width, st_kv_key(kv, c, tables, position));
+    st_row_store(kv->type, st_cpu_row(bound->in[1], row), bound->in[1].width, st_kv_value(kv, c, tables, position));
 }
 
 static void ref_kv_store(const st_cpu_call *call)
@@ -245,7 +246,8 @@ static void attention_part(void *context, uint32_t worker, size_t part)
     size_t heads = op->p.attention.heads, row = part / heads, head = part % heads;
     size_t key_length = op->p.attention.key_length, value_length = op->p.attention.value_length;
     size_t kv_head = head / (heads / op->p.attention.kv_heads);
-    uint32_t position = call->step->position + (uint32_t)row;
+    const st_step_conversation *c = st_cpu_conversation(call, row);
+    const uint32_t *tables = st_step_tables(call->step), position = st_cpu_step_row(call, row)->position;
     float *key = st_cpu_scratch(call, worker), *value = key + key_length;
 
     const float *query = st_cpu_row(call->bound->in[0], row) + head * key_length;
@@ -253,8 +255,8 @@ static void attention_part(void *context, uint32_t worker, size_t part)
     memset(out, 0, value_length * sizeof *out);
     /* Online softmax: the sums are rescaled when the maximum grows, so scratch does not grow with the context. */
     for (uint32_t seen = st_cpu_first_seen(op, position); seen <= position; seen++) {
-        st_row_load(kv->type, kv->keys + seen % kv->capacity * kv->key_row_bytes, kv_head * key_length, key_length, key);
-        st_row_load(kv->type, kv->values + seen % kv->capacity * kv->value_row_bytes, kv_head * value_length, value_length, value);
+        st_row_load(kv->type, st_kv_key(kv, c, tables, seen), kv_head * key_length, key_length, key);
+        st_row_load(kv->type, st_kv_value(kv, c, tables, seen), kv_head * value_length, value_length, value);
         float score = dot(query, key, key_length) * op->p.attention.scale;
         float rescale = score > largest ? expf(largest - score) : 1;
         if (score > largest) largest = score;
@@ -384,7 +386,7 @@ static void ref_silu_gate(const st_cpu_call *call)
 static void gather_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
-    size_t from = (size_t)st_step_out_rows(call->step)[row];
+    size_t from = st_step_out_rows(call->step)[row];
     memcpy(st_cpu_row(call->bound->out, row), st_cpu_row(call->bound->in[0], from),
            call->bound->out.width * sizeof(float));
 }
@@ -483,28 +485,36 @@ static void ref_experts(const st_cpu_call *call)
 
 /* --- recurrent layers --------------------------------------------------------------------------------------------- */
 
-/* A part is a range of channels over all rows, in order. */
 enum { CHANNELS_PER_PART = 64, TAPS_MAX = 64 };
 
+/* One channel of one conversation: its rows, in order. */
+static void conv_channel(const st_cpu_call *call, const st_step_conversation *conversation, size_t c)
+{
+    const st_bound_op *bound = call->bound;
+    size_t channels = bound->in[0].width, taps = call->op->p.conv.width;
+    float *state = bound->state.conv + conversation->slot * bound->state.slot_floats;
+    float seen[TAPS_MAX]; /* the last taps − 1 inputs, oldest first, then the current one */
+    for (size_t t = 0; t + 1 < taps; t++) seen[t] = state[t * channels + c];
+    for (size_t i = 0; i < conversation->rows; i++) {
+        size_t row = conversation->first_row + i;
+        seen[taps - 1] = st_cpu_row(bound->in[0], row)[c];
+        float sum = 0;
+        for (size_t t = 0; t < taps; t++) sum += seen[t] * st_cpu_element(&bound->weight[0], c * taps + t);
+        st_cpu_row(bound->out, row)[c] = silu(sum);
+        for (size_t t = 0; t + 1 < taps; t++) seen[t] = seen[t + 1];
+    }
+    for (size_t t = 0; t + 1 < taps; t++) state[t * channels + c] = seen[t];
+}
+
+/* A part is a range of channels of all conversations. */
 static void conv_part(void *context, uint32_t worker, size_t part)
 {
     (void)worker;
     const st_cpu_call *call = context;
-    const st_bound_op *bound = call->bound;
-    size_t channels = bound->in[0].width, taps = call->op->p.conv.width;
-    size_t end = (part + 1) * CHANNELS_PER_PART;
-    for (size_t c = part * CHANNELS_PER_PART; c < end && c < channels; c++) {
-        float seen[TAPS_MAX]; /* the last taps − 1 inputs, oldest first, then the current one */
-        for (size_t t = 0; t + 1 < taps; t++) seen[t] = bound->state.conv[t * channels + c];
-        for (size_t row = 0; row < call->rows; row++) {
-            seen[taps - 1] = st_cpu_row(bound->in[0], row)[c];
-            float sum = 0;
-            for (size_t t = 0; t < taps; t++) sum += seen[t] * st_cpu_element(&bound->weight[0], c * taps + t);
-            st_cpu_row(bound->out, row)[c] = silu(sum);
-            for (size_t t = 0; t + 1 < taps; t++) seen[t] = seen[t + 1];
-        }
-        for (size_t t = 0; t + 1 < taps; t++) bound->state.conv[t * channels + c] = seen[t];
-    }
+    size_t channels = call->bound->in[0].width, end = (part + 1) * CHANNELS_PER_PART;
+    for (size_t i = 0; i < call->step->conversation_count; i++)
+        for (size_t c = part * CHANNELS_PER_PART; c < end && c < channels; c++)
+            conv_channel(call, &st_step_conversations(call->step)[i], c);
 }
 
 static void ref_conv(const st_cpu_call *call)
@@ -548,17 +558,18 @@ static void delta_step(float *state, size_t size, const float *q, const float *k
         }
 }
 
-/* A part is one value head over all rows, in order. */
-static void deltanet_part(void *context, uint32_t worker, size_t head)
+/* A part is one value head of one conversation: its rows, in order. */
+static void deltanet_part(void *context, uint32_t worker, size_t part)
 {
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
-    size_t key_heads = call->op->p.deltanet.key_heads, size = call->op->p.deltanet.size;
-    size_t key_head = head % key_heads;
-    float *state = bound->state.delta + head * size * size;
+    size_t key_heads = call->op->p.deltanet.key_heads, value_heads = call->op->p.deltanet.value_heads;
+    size_t size = call->op->p.deltanet.size, head = part % value_heads, key_head = head % key_heads;
+    const st_step_conversation *c = &st_step_conversations(call->step)[part / value_heads];
+    float *state = bound->state.delta + c->slot * bound->state.slot_floats + head * size * size;
     float *q = st_cpu_scratch(call, worker), *k = q + size, *delta = k + size;
     float bias = st_cpu_element(&bound->weight[0], head), a = st_cpu_element(&bound->weight[1], head);
-    for (size_t row = 0; row < call->rows; row++) {
+    for (size_t row = c->first_row; row < (size_t)c->first_row + c->rows; row++) {
         const float *qkv = st_cpu_row(bound->in[0], row);
         l2_normalise(qkv + key_head * size, size, q);
         l2_normalise(qkv + (key_heads + key_head) * size, size, k);
@@ -571,7 +582,8 @@ static void deltanet_part(void *context, uint32_t worker, size_t head)
 
 static void ref_deltanet(const st_cpu_call *call)
 {
-    st_pool_run(call->pool, deltanet_part, (void *)(uintptr_t)call, call->op->p.deltanet.value_heads);
+    size_t parts = (size_t)call->step->conversation_count * call->op->p.deltanet.value_heads;
+    st_pool_run(call->pool, deltanet_part, (void *)(uintptr_t)call, parts);
 }
 
 const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT] = {

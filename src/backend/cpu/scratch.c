@@ -57,10 +57,9 @@ st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)
 /* --- the fast path: the maximum over the ways to compute an operation --------------------------------------------- */
 
 /* A worker's scratch holds a block of queries with a tile of keys and values, or the tiles of a few rows. The shared
- * scratch holds the partial sums of a few rows. */
+ * scratch holds the partial sums of a few rows: any row of a step may be the only one of its conversation. */
 static st_scratch fast_attention(const st_bound_op *shape, uint32_t rows)
 {
-    (void)rows;
     const st_op *op = shape->op;
     size_t key = round_up(op->p.attention.key_length, ST_SPLIT_CHUNK);
     size_t value = round_up(op->p.attention.value_length, ST_SPLIT_TILE);
@@ -68,7 +67,8 @@ static st_scratch fast_attention(const st_bound_op *shape, uint32_t rows)
     size_t queries = round_up(larger(ST_QUERY_BLOCK, shared), ST_SPLIT_TILE);
     size_t block = queries * (key + ST_KEY_TILE + value + ST_SPLIT_TILE) + ST_KEY_TILE * (larger(key, value) + key);
     size_t few = heads * (key + ST_FEW_KEYS) + ST_KEY_RUN * heads / shared * larger(key, value);
-    size_t sums = (ST_FEW_ROWS - 1) * ST_STRETCHES * heads * (op->p.attention.value_length + 2);
+    size_t stretches = rows < ST_FEW_STRETCHES / ST_STRETCHES ? (size_t)rows * ST_STRETCHES : ST_FEW_STRETCHES;
+    size_t sums = stretches * heads * (op->p.attention.value_length + 2);
     return (st_scratch){.shared_bytes = sums * sizeof(float), .worker_bytes = larger(block, few) * sizeof(float)};
 }
 

@@ -17,9 +17,10 @@ enum {
     ST_QUERY_BLOCK = 256,   /* attention of a batch: queries of a block, unless one row has more */
     ST_SPLIT_TILE = 16,     /* rows and columns of a tile of split floats (two bfloat16 each) */
     ST_SPLIT_CHUNK = 32,    /* elements of split floats summed at a time */
-    ST_FEW_ROWS = 4,        /* fewer rows than this run as single rows, not as a batch */
+    ST_FEW_ROWS = 4,        /* fewer rows than this run as single rows, not as a batch; in attention, of a conversation */
     ST_FEW_COLUMNS = 256,   /* columns of an expert computed at a time for a few rows */
     ST_STRETCHES = 32,      /* a row's KV positions are split into at most this many stretches */
+    ST_FEW_STRETCHES = 256, /* attention of a few rows: stretches, of all rows, that are computed at a time */
     ST_CONV_CHANNELS = 256, /* channels of a convolution computed at a time */
     ST_DELTA_CHUNK = 64,    /* tokens of the delta rule computed at a time */
 };

@@ -261,10 +261,10 @@ static strata_status card_prepare(st_device *device, const st_segment_source *so
     return status == STRATA_OK ? st_sim_segment_new(&device->card, source, out, error) : status;
 }
 
-static strata_status card_launch(st_segment *segment, st_queue *queue, strata_error *error)
+static strata_status card_launch(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error)
 {
     strata_status status = st_sim_enter(queue->device->card.world, ST_SIM_LAUNCH, error);
-    return status == STRATA_OK ? st_sim_segment_launch(segment, queue->number, error) : status;
+    return status == STRATA_OK ? st_sim_segment_launch(segment, queue->number, rows, error) : status;
 }
 
 static const st_backend card_backend = {

@@ -23,8 +23,7 @@ struct st_event {
 
 struct st_segment {
     st_device *device;
-    st_rows rows;
-    const st_step *step;
+    st_segment_source source; /* its operations are in `ops` */
     st_sim_ops ops;
 };
 
@@ -217,7 +216,7 @@ static strata_status host_prepare(st_device *device, const st_segment_source *so
 {
     st_segment *segment = st_alloc_zero(1, sizeof *segment);
     if (!segment) return st_error_memory(error, sizeof *segment, "a segment of the program");
-    *segment = (st_segment){.device = device, .rows = source->rows, .step = source->step};
+    *segment = (st_segment){.device = device, .source = *source};
     strata_status status = st_sim_ops_new(device->cpu, source, &segment->ops, error);
     if (status == STRATA_OK) *out = segment;
     else host_segment_free(segment);
@@ -229,19 +228,20 @@ static strata_status run_op(const st_segment *segment, uint32_t index, const st_
 {
     st_sim_world *world = segment->device->world;
     const st_bound_op *bound = &segment->ops.bound[index];
-    st_sim_op op = {.actor.visit = st_sim_op_visit, .bound = bound, .step = segment->step, .rows = rows};
-    st_demand demand = st_sim_price(world, ST_DEVICE_HOST, bound, rows, segment->step->position);
+    strata_status status = st_sim_check_step(&segment->source, bound, rows, error);
+    if (status != STRATA_OK) return status;
+    st_sim_op op = st_sim_op_of(&segment->source, bound, rows);
+    st_demand demand = st_sim_price(world, ST_DEVICE_HOST, bound, rows, segment->source.step);
     st_sim_begin(world, &op.actor);
-    strata_status status = st_clock_work(world->clock, &demand, error);
+    status = st_clock_work(world->clock, &demand, error);
     st_sim_end(world, &op.actor);
     if (status == STRATA_OK && op.actor.raced)
         status = st_sim_tell_race(st_op_name(bound->op->kind), bound->op->layer, error);
     return status == STRATA_OK ? st_sim_ops_run(world, &segment->ops, index, rows, queue->cpu, error) : status;
 }
 
-static strata_status host_launch(st_segment *segment, st_queue *queue, strata_error *error)
+static strata_status host_launch(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error)
 {
-    uint32_t rows = st_sim_rows(segment->rows, segment->step);
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < segment->ops.count && status == STRATA_OK; i++)
         status = run_op(segment, i, queue, rows, error);

@@ -1,7 +1,7 @@
 /* The race checker: compares the memory accesses of copies and operations that overlap in virtual time, in different
  * queues or on host and GPU. If two overlap and one writes, a wait is missing, even if the result happens to be right.
- * KV cache and recurrent state are not checked: a layer's KV cache is one range, and an operation may write one part of
- * it while another reads a different part. Host writes to tables of experts are checked in segment.c. */
+ * An operation on the KV cache or on recurrent state accesses the rows and slots that the step names, and no others.
+ * Host writes to tables of experts are checked in segment.c. */
 #include "backend/sim/world.h"
 #include "base/error.h"
 
@@ -75,18 +75,72 @@ static void see_experts(const st_sim_op *op, int index, st_sim_visitor *visitor,
             see(visitor, context, w->parts[ids[i]], w->ne[1] * w->row_bytes, false);
 }
 
-void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *context)
+/* --- KV cache and recurrent state: the step block says what an operation accesses --------------------------------- */
+
+/* One side of the KV cache, keys or values. Rows of adjacent pages are one access where they continue in memory. */
+static void see_rows(const st_sim_op *op, const st_step_conversation *conversation, bool values,
+                     st_sim_visitor *visitor, void *context)
+{
+    const st_kv_view *kv = &op->bound->kv;
+    unsigned char *base = values ? kv->values : kv->keys;
+    size_t row_bytes = values ? kv->value_row_bytes : kv->key_row_bytes;
+    size_t page_bytes = values ? kv->value_page_bytes : kv->key_page_bytes;
+    st_sim_span left = st_sim_positions(op->bound, conversation);
+    st_sim_page_rows rows;
+    st_sim_access run = {.write = op->bound->op->kind == ST_OP_KV_STORE};
+    while (st_sim_next_page(op->source->step, kv, conversation, &left, &rows)) {
+        unsigned char *start = base + rows.page * page_bytes + rows.first * row_bytes;
+        if (!run.address || start != (const unsigned char *)run.address + run.bytes) {
+            see(visitor, context, run.address, run.bytes, run.write);
+            run.address = start;
+            run.bytes = 0;
+        }
+        run.bytes += rows.count * row_bytes;
+    }
+    see(visitor, context, run.address, run.bytes, run.write);
+}
+
+static void see_slot(const st_bound_op *bound, uint32_t slot, st_sim_visitor *visitor, void *context)
+{
+    const st_state_view *state = &bound->state;
+    if (slot >= state->slots) return;
+    float *at = (bound->op->kind == ST_OP_CONV ? state->conv : state->delta) + slot * state->slot_floats;
+    see(visitor, context, at, st_sim_state_floats(bound) * sizeof(float), true);
+}
+
+/* The block may have been overwritten since the operation began: that race is already reported. */
+static void see_conversations(const st_sim_op *op, st_sim_visitor *visitor, void *context)
+{
+    st_op_kind kind = op->bound->op->kind;
+    st_step *step = op->source->step;
+    bool kv = kind == ST_OP_KV_STORE || kind == ST_OP_ATTENTION, state = kind == ST_OP_CONV || kind == ST_OP_DELTANET;
+    if ((!kv && !state) || !st_sim_step_is_sane(step, op->source->step_bytes)) return;
+    for (uint32_t i = 0; i < step->conversation_count; i++) {
+        const st_step_conversation *conversation = &st_step_conversations(step)[i];
+        if (state) see_slot(op->bound, conversation->slot, visitor, context);
+        for (int side = 0; kv && side < 2; side++) see_rows(op, conversation, side, visitor, context);
+    }
+}
+
+static void visit_op(const st_sim_actor *actor, st_sim_visitor *visitor, void *context)
 {
     const st_sim_op *op = (const st_sim_op *)(const void *)actor;
     const st_bound_op *bound = op->bound;
-    see(visitor, context, op->step, st_step_bytes(op->step->batch_max), false);
+    see(visitor, context, op->source->step, op->step_bytes, false);
     see_value(visitor, context, bound->out, op->rows, true);
     see_value(visitor, context, bound->out2, op->rows, true);
     for (int i = 0; i < ST_OP_INPUTS; i++)
-        see_value(visitor, context, bound->in[i], bound->op->kind == ST_OP_GATHER ? op->step->count : op->rows, false);
+        see_value(visitor, context, bound->in[i], bound->op->kind == ST_OP_GATHER ? op->all_rows : op->rows, false);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         const st_bound_weight *w = &bound->weight[i];
         if (st_sim_is_expert(bound, i)) see_experts(op, i, visitor, context);
         else see(visitor, context, w->data, w->ne[1] * w->ne[2] * w->row_bytes, false);
     }
+    see_conversations(op, visitor, context);
+}
+
+st_sim_op st_sim_op_of(const st_segment_source *source, const st_bound_op *bound, uint32_t rows)
+{
+    return (st_sim_op){.actor.visit = visit_op, .source = source, .bound = bound, .rows = rows,
+                       .all_rows = source->step->count, .step_bytes = source->step->bytes};
 }

@@ -71,31 +71,49 @@ static strata_status check_weights(const check *c)
     return STRATA_OK;
 }
 
+/* Bytes from the first of `count` pieces, `stride` bytes apart, to the end of the last. SIZE_MAX: overflow. */
+static size_t extent(size_t count, size_t stride, size_t piece)
+{
+    size_t before, bytes;
+    if (count == 0) return 0;
+    return st_mul_size(count - 1, stride, &before) && st_add_size(before, piece, &bytes) ? bytes : SIZE_MAX;
+}
+
+/* All pages of a pool. Between them are the other layers if the layout is page-major: one block has them all. */
+static strata_status check_pool(const check *c, const char *what, const void *base, size_t row_bytes, size_t page_bytes)
+{
+    const st_kv_view *kv = &c->bound->kv;
+    size_t rows = SIZE_MAX, bytes;
+    if (kv->page_shift > 31 || !st_mul_size(row_bytes, (size_t)1 << kv->page_shift, &rows) || page_bytes < rows)
+        return st_error_set(c->error, STRATA_DEVICE, NULL,
+                            "%s of layer %d: %s: expected pages of at least %zu bytes, found %zu",
+                            st_op_name(c->bound->op->kind), c->bound->op->layer, what, rows, page_bytes);
+    if (holds(c, base, 1, extent(kv->pages, page_bytes, rows), &bytes)) return STRATA_OK;
+    return refuse(c, what, 0, base, bytes);
+}
+
 static strata_status check_state(const check *c)
 {
     const st_bound_op *bound = c->bound;
     const st_kv_view *kv = &bound->kv;
-    const st_op *op = bound->op;
+    const st_state_view *state = &bound->state;
     size_t bytes;
-    if (kv->keys && !holds(c, kv->keys, kv->capacity, kv->key_row_bytes, &bytes))
-        return refuse(c, "keys", 0, kv->keys, bytes);
-    if (kv->values && !holds(c, kv->values, kv->capacity, kv->value_row_bytes, &bytes))
-        return refuse(c, "values", 0, kv->values, bytes);
-    if (op->kind == ST_OP_CONV &&
-        !holds(c, bound->state.conv, (size_t)(op->p.conv.width - 1) * bound->in[0].width, sizeof(float), &bytes))
-        return refuse(c, "state", 0, bound->state.conv, bytes);
-    size_t rows = (size_t)op->p.deltanet.value_heads * op->p.deltanet.size;
-    if (op->kind == ST_OP_DELTANET &&
-        !holds(c, bound->state.delta, rows, op->p.deltanet.size * sizeof(float), &bytes))
-        return refuse(c, "state", 1, bound->state.delta, bytes);
-    return STRATA_OK;
+    strata_status status = STRATA_OK;
+    if (kv->keys) status = check_pool(c, "keys", kv->keys, kv->key_row_bytes, kv->key_page_bytes);
+    if (kv->values && status == STRATA_OK)
+        status = check_pool(c, "values", kv->values, kv->value_row_bytes, kv->value_page_bytes);
+    if (status != STRATA_OK || (bound->op->kind != ST_OP_CONV && bound->op->kind != ST_OP_DELTANET)) return status;
+    bool delta = bound->op->kind == ST_OP_DELTANET;
+    const float *slots = delta ? state->delta : state->conv;
+    if (holds(c, slots, extent(state->slots, state->slot_floats, st_sim_state_floats(bound)), sizeof(float), &bytes))
+        return STRATA_OK;
+    return refuse(c, "state", delta, slots, bytes);
 }
 
 static strata_status check_addresses(const check *c, uint32_t rows, uint32_t all_rows)
 {
     const st_segment_source *source = &c->segment->source;
     size_t scratch = SIZE_MAX, bytes;
-    if (!holds(c, source->step, 1, sizeof *source->step, &bytes)) return refuse(c, "step", 0, source->step, bytes);
     if (!st_add_size(source->shared_bytes, source->worker_bytes, &scratch) ||
         !holds(c, source->scratch, 1, scratch, &bytes))
         return refuse(c, "scratch", 0, source->scratch, scratch);
@@ -104,33 +122,24 @@ static strata_status check_addresses(const check *c, uint32_t rows, uint32_t all
     return status == STRATA_OK ? check_state(c) : status;
 }
 
-/* --- numbers ------------------------------------------------------------------------------------------------------ */
-
-static bool step_is_sane(const st_segment *segment)
+/* The block must be readable before its content is checked. */
+static strata_status check_block(const check *c)
 {
-    const st_step *step = segment->source.step;
-    const st_sim_memory *memory = &segment->card->world->memory;
-    return st_sim_memory_holds(memory, step, sizeof *step) && step->count <= step->batch_max &&
-           step->out_count <= step->batch_max && st_sim_memory_holds(memory, step, st_step_bytes(step->batch_max));
+    const st_segment_source *source = &c->segment->source;
+    size_t bytes, room = source->step_bytes < sizeof *source->step ? sizeof *source->step : source->step_bytes;
+    return holds(c, source->step, 1, room, &bytes) ? STRATA_OK : refuse(c, "step", 0, source->step, bytes);
 }
 
-static strata_status check_step(const check *c)
-{
-    const st_step *step = c->segment->source.step;
-    if (step_is_sane(c->segment)) return STRATA_OK;
-    return st_error_set(c->error, STRATA_DEVICE, "wait for the copy of the step before the launch",
-                        "%s of layer %d: the step says %u rows, %u of logits, at most %u",
-                        st_op_name(c->bound->op->kind), c->bound->op->layer, step->count, step->out_count, step->batch_max);
-}
+/* --- experts ------------------------------------------------------------------------------------------------------ */
 
-static strata_status check_indices(const check *c, const char *what, const int32_t *indices, size_t count,
-                                   uint64_t limit)
+static strata_status check_ids(const check *c, const int32_t *ids, size_t count)
 {
+    uint32_t experts = c->bound->op->p.experts.experts;
     for (size_t i = 0; i < count; i++)
-        if (indices[i] < 0 || (uint64_t)indices[i] >= limit)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= experts)
             return st_error_set(c->error, STRATA_DEVICE, "wait for the copy that brings them",
-                                "%s of layer %d: expected %s from 0 to %llu, found %d", st_op_name(c->bound->op->kind),
-                                c->bound->op->layer, what, (unsigned long long)limit - 1, indices[i]);
+                                "%s of layer %d: expected experts from 0 to %u, found %d",
+                                st_op_name(c->bound->op->kind), c->bound->op->layer, experts - 1, ids[i]);
     return STRATA_OK;
 }
 
@@ -149,7 +158,7 @@ static strata_status check_experts(const check *c, uint32_t rows)
 {
     const int32_t *ids = c->bound->in[1].data;
     size_t count = (size_t)rows * c->bound->in[1].width, bytes = SIZE_MAX;
-    strata_status status = check_indices(c, "experts", ids, count, c->bound->op->p.experts.experts);
+    strata_status status = check_ids(c, ids, count);
     for (size_t i = 0; i < count && status == STRATA_OK; i++) {
         const void *const *launched = c->tables;
         for (int k = 0; k < ST_EXPERT_MATRICES && status == STRATA_OK; k++) {
@@ -165,31 +174,26 @@ static strata_status check_experts(const check *c, uint32_t rows)
     return status;
 }
 
-static strata_status check_ids(const check *c, uint32_t rows)
+/* Everything that the operation uses, at the start and again at the end. */
+static strata_status check_op(const check *c, uint32_t rows)
 {
-    return check_indices(c, "token ids", st_step_ids(c->segment->source.step), rows, c->bound->weight[0].ne[1]);
+    const st_segment_source *source = &c->segment->source;
+    strata_status status = check_block(c);
+    if (status == STRATA_OK) status = st_sim_check_step(source, c->bound, rows, c->error);
+    if (status == STRATA_OK) status = check_addresses(c, rows, source->step->count);
+    return status == STRATA_OK && c->bound->op->kind == ST_OP_EXPERTS ? check_experts(c, rows) : status;
 }
-
-static strata_status check_out_rows(const check *c, uint32_t rows)
-{
-    st_step *step = c->segment->source.step;
-    return check_indices(c, "rows", st_step_out_rows(step), rows, step->count);
-}
-
-/* Indices that the reference does not check. */
-static strata_status (*const number_checks[ST_OP_COUNT])(const check *c, uint32_t rows) = {
-    [ST_OP_EMBED] = check_ids,
-    [ST_OP_GATHER] = check_out_rows,
-    [ST_OP_EXPERTS] = check_experts,
-};
 
 /* --- in virtual time ---------------------------------------------------------------------------------------------- */
 
 /* A launch that has not ended. */
 typedef struct flight {
     st_segment *segment;
+    uint32_t rows;
     uint32_t next;        /* operation */
     st_sim_op op;         /* the one before it */
+    strata_status status; /* of the checks at its start */
+    strata_error error;
     size_t table;         /* of its experts, in `tables` */
     const void *tables[]; /* of experts, at the launch */
 } flight;
@@ -221,19 +225,17 @@ static void release(st_segment *segment)
     st_free(segment);
 }
 
-/* Rows and depth are those of the step block when the operation starts. */
+/* A mistake at the start is reported at the end, also if the memory is right by then. */
 static st_demand begin_op(flight *f, uint32_t index)
 {
     const st_segment *segment = f->segment;
-    const st_step *step = segment->source.step;
-    check c = {.segment = segment, .bound = &segment->ops.bound[index]};
-    if (!step_is_sane(segment) ||
-        check_addresses(&c, st_sim_rows(segment->source.rows, step), step->count) != STRATA_OK)
-        return (st_demand){0}; /* end_op reports it */
-    f->op = (st_sim_op){.actor.visit = st_sim_op_visit, .bound = c.bound, .step = segment->source.step,
-                        .rows = st_sim_rows(segment->source.rows, segment->source.step)};
+    check c = {.segment = segment, .bound = &segment->ops.bound[index], .tables = f->tables + f->table,
+               .error = &f->error};
+    f->status = check_op(&c, f->rows);
+    if (f->status != STRATA_OK) return (st_demand){0};
+    f->op = st_sim_op_of(&segment->source, c.bound, f->rows);
     st_sim_begin(segment->card->world, &f->op.actor);
-    return st_sim_price(segment->card->world, ST_DEVICE_CARD, f->op.bound, f->op.rows, f->op.step->position);
+    return st_sim_price(segment->card->world, ST_DEVICE_CARD, c.bound, f->rows, segment->source.step);
 }
 
 /* An empty segment takes the time of its launch. */
@@ -254,17 +256,17 @@ static strata_status end_op(void *context, strata_error *error)
     st_sim_end(segment->card->world, &f->op.actor);
     if (segment->card->world->lost) return st_sim_tell_lost(error);
     if (segment->source.count == 0) return STRATA_OK;
+    if (f->status != STRATA_OK) {
+        if (error) *error = f->error;
+        return f->status;
+    }
     check c = {.segment = segment, .bound = &segment->ops.bound[f->next - 1], .tables = f->tables + f->table,
                .error = error};
     f->table += table_entries(c.bound);
     if (f->op.actor.raced) return st_sim_tell_race(st_op_name(c.bound->op->kind), c.bound->op->layer, error);
-    strata_status status = check_step(&c);
+    strata_status status = check_op(&c, f->rows);
     if (status != STRATA_OK) return status;
-    uint32_t rows = st_sim_rows(segment->source.rows, segment->source.step);
-    status = check_addresses(&c, rows, segment->source.step->count);
-    if (status == STRATA_OK && number_checks[c.bound->op->kind]) status = number_checks[c.bound->op->kind](&c, rows);
-    if (status != STRATA_OK) return status;
-    return st_sim_ops_run(segment->card->world, &segment->ops, f->next - 1, rows, segment->card->cpu_queue, error);
+    return st_sim_ops_run(segment->card->world, &segment->ops, f->next - 1, f->rows, segment->card->cpu_queue, error);
 }
 
 static void drop_flight(void *context)
@@ -275,13 +277,14 @@ static void drop_flight(void *context)
     st_free(f);
 }
 
-strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_error *error)
+strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, uint32_t rows, strata_error *error)
 {
     size_t entries = 0;
     for (uint32_t i = 0; i < segment->source.count; i++) entries += table_entries(&segment->ops.bound[i]);
     flight *f = st_alloc_zero(1, sizeof *f + entries * sizeof *f->tables);
     if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated GPU");
     f->segment = segment;
+    f->rows = rows;
     entries = 0;
     for (uint32_t i = 0; i < segment->source.count; i++)
         entries += copy_tables(&segment->ops.bound[i], f->tables + entries);
@@ -303,7 +306,9 @@ strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *sou
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) {
         check c = {.segment = segment, .bound = &source->ops[i], .error = error};
-        status = check_addresses(&c, 1, 1); /* the rows are known at a launch: there is room for one */
+        status = check_block(&c);
+        /* The rows are known at a launch: there is room for one. */
+        if (status == STRATA_OK) status = check_addresses(&c, 1, 1);
     }
     if (status == STRATA_OK) status = st_sim_ops_new(card->cpu, source, &segment->ops, error);
     if (status == STRATA_OK) *out = segment;

@@ -120,14 +120,36 @@ static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *w
     work->bytes *= (double)read / (pairs < experts ? pairs : experts);
 }
 
+/* Each conversation has a KV cache of its own depth, and a recurrent state of its own. */
+static bool is_by_conversation(st_op_kind kind)
+{
+    return kind == ST_OP_KV_STORE || kind == ST_OP_ATTENTION || kind == ST_OP_CONV || kind == ST_OP_DELTANET;
+}
+
+static st_work work_of(const st_sim_world *world, const st_bound_op *bound, uint32_t rows, st_step *step)
+{
+    const st_step_conversation *conversations = st_step_conversations(step);
+    st_type kv_type = bound->kv.keys ? bound->kv.type : ST_TYPE_F32;
+    st_work sum = {0};
+    if (!is_by_conversation(bound->op->kind))
+        return st_work_of(world->program, world->binding, bound->op, rows, 0, kv_type);
+    for (uint32_t i = 0; i < step->conversation_count; i++) {
+        st_work work = st_work_of(world->program, world->binding, bound->op, conversations[i].rows,
+                                  conversations[i].position, kv_type);
+        work.bytes += sum.bytes;
+        work.ops += sum.ops;
+        sum = work;
+    }
+    return sum;
+}
+
 st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
-                       uint32_t depth)
+                       st_step *step)
 {
     st_demand demand = {0};
     if (!world->program || !world->binding || rows == 0) return demand;
     const st_profile *profile = device == ST_DEVICE_CARD ? &world->card : &world->host;
-    st_type kv_type = bound->kv.keys ? bound->kv.type : ST_TYPE_F32;
-    st_work work = st_work_of(world->program, world->binding, bound->op, rows, depth, kv_type);
+    st_work work = work_of(world, bound, rows, step);
     if (bound->op->kind == ST_OP_EXPERTS) leave_out_absent(bound, rows, &work);
     work = st_profile_demand(profile, &work);
     bool card = device == ST_DEVICE_CARD;
@@ -170,7 +192,7 @@ strata_status st_sim_ops_run(const st_sim_world *world, const st_sim_ops *ops, u
                              st_queue *cpu_queue, strata_error *error)
 {
     const st_bound_op *bound = &ops->bound[index];
-    if (!world->routing) return st_backend_cpu()->launch(ops->cpu[index], cpu_queue, error);
+    if (!world->routing) return st_backend_cpu()->launch(ops->cpu[index], cpu_queue, rows, error);
     if (bound->op->kind == ST_OP_ROUTE)
         world->routing->choose(world->routing->context, (uint32_t)bound->op->layer, rows, bound->op->p.route.used,
                                bound->out.data, bound->out2.data);

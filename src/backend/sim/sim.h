@@ -2,8 +2,9 @@
  * (clock.h) and failures injected at the n-th call. It has two backends that share a world: the GPU, and its host,
  * which is the CPU backend charged to the same clock. It reports what a real GPU would not: concurrent copies and
  * operations on the same memory, a table of experts that changes after the launch, an address of the wrong device, a
- * poisoned index. The target of a copy is poisoned when the copy starts and filled when it ends, so a missing wait
- * changes the logits. Knows no plan and no model beyond the operations it is given. */
+ * step block that contradicts itself, an index out of range, a page that two conversations store to. The target of a
+ * copy is poisoned when the copy starts and filled when it ends, so a missing wait changes the logits. Knows no plan
+ * and no model beyond the operations it is given. */
 #ifndef ST_SIM_SIM_H
 #define ST_SIM_SIM_H
 

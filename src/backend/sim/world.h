@@ -1,5 +1,6 @@
 /* Private to the simulated device: the state that the GPU and its host share. sim.c: the world; memory.c: GPU memory;
- * race.c: the race checker; card.c, transfer.c, segment.c: the GPU's backend; host.c: the host's backend. */
+ * race.c: the race checker; step.c: checks of step blocks; card.c, transfer.c, segment.c: the GPU's backend; host.c:
+ * the host's backend. */
 #ifndef ST_SIM_WORLD_H
 #define ST_SIM_WORLD_H
 
@@ -41,16 +42,25 @@ typedef struct st_sim_actor {
 } st_sim_actor;
 
 typedef struct st_sim_op {
-    st_sim_actor actor; /* visit: st_sim_op_visit */
+    st_sim_actor actor;
+    const st_segment_source *source;
     const st_bound_op *bound;
-    const st_step *step;
     uint32_t rows;
+    uint32_t all_rows, step_bytes; /* of the step, at the start of the operation */
 } st_sim_op;
 
 /* Whether the weight is a matrix of routed experts with a table of addresses. */
 static inline bool st_sim_is_expert(const st_bound_op *bound, int index)
 {
     return bound->op->kind == ST_OP_EXPERTS && index < ST_EXPERT_MATRICES && bound->weight[index].parts;
+}
+
+/* Floats of recurrent state in a slot that CONV or DELTANET uses. */
+static inline size_t st_sim_state_floats(const st_bound_op *bound)
+{
+    const st_op *op = bound->op;
+    if (op->kind == ST_OP_CONV) return (size_t)(op->p.conv.width - 1) * bound->in[0].width;
+    return (size_t)op->p.deltanet.value_heads * op->p.deltanet.size * op->p.deltanet.size;
 }
 
 struct st_sim_world {
@@ -74,7 +84,7 @@ strata_status st_sim_tell_lost(strata_error *error);
 
 /* The resources that an operation takes on a device; none if the world has no program. */
 st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const st_bound_op *bound, uint32_t rows,
-                       uint32_t depth);
+                       st_step *step);
 
 /* The operations of a segment, each prepared by the CPU on its own. */
 typedef struct st_sim_ops {
@@ -89,10 +99,31 @@ void st_sim_ops_free(st_sim_ops *ops);
 strata_status st_sim_ops_run(const st_sim_world *world, const st_sim_ops *ops, uint32_t index, uint32_t rows,
                              st_queue *cpu_queue, strata_error *error);
 
-static inline uint32_t st_sim_rows(st_rows rows, const st_step *step)
-{
-    return rows == ST_ROWS_ALL ? step->count : step->out_count;
-}
+/* --- step blocks -------------------------------------------------------------------------------------------------- */
+
+/* Whether the counts agree with where the arrays begin, and the block fits into `room` bytes. */
+bool st_sim_step_is_sane(const st_step *step, size_t room);
+/* Checks the block, which is in readable memory, and every index that an operation with `rows` rows uses from it. */
+strata_status st_sim_check_step(const st_segment_source *source, const st_bound_op *bound, uint32_t rows,
+                                strata_error *error);
+
+/* Positions of a conversation from `first` to before `end`. */
+typedef struct st_sim_span {
+    uint64_t first, end;
+} st_sim_span;
+
+/* The positions of the KV cache that attention reads, or that KV_STORE writes. */
+st_sim_span st_sim_positions(const st_bound_op *bound, const st_step_conversation *conversation);
+
+typedef struct st_sim_page_rows {
+    uint32_t page;
+    size_t first, count; /* rows of the page */
+} st_sim_page_rows;
+
+/* The next page of the positions in `left`, which then begins behind it. False: none is left, or the table has no page
+ * of the pool for left->first. */
+bool st_sim_next_page(const st_step *step, const st_kv_view *kv, const st_step_conversation *conversation,
+                      st_sim_span *left, st_sim_page_rows *out);
 
 /* The condition *counter ≥ value. */
 typedef struct st_sim_count {
@@ -118,7 +149,8 @@ void st_sim_poison(void *memory, size_t bytes); /* writes NaN floats and indices
 void st_sim_begin(st_sim_world *world, st_sim_actor *actor);
 void st_sim_end(st_sim_world *world, st_sim_actor *actor);
 strata_status st_sim_tell_race(const char *what, int32_t layer, strata_error *error);
-void st_sim_op_visit(const st_sim_actor *actor, st_sim_visitor *visitor, void *context);
+/* An operation of a step that st_sim_check_step found right. */
+st_sim_op st_sim_op_of(const st_segment_source *source, const st_bound_op *bound, uint32_t rows);
 
 /* Pushes a copy to a queue; from = NULL: fills with zeros. */
 strata_status st_sim_transfer(st_sim_world *world, uint32_t queue, st_copy_kind kind, void *to, const void *from,
@@ -133,7 +165,7 @@ typedef struct st_sim_card {
 
 strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *source, st_segment **out,
                                  strata_error *error);
-strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, strata_error *error);
+strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, uint32_t rows, strata_error *error);
 void st_sim_segment_free(st_segment *segment);
 
 #endif

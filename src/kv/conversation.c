@@ -1,0 +1,460 @@
+#include "kv/conversation.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "kv/memory.h"
+
+/* --- life --------------------------------------------------------------------------------------------------------- */
+
+static bool allocate(st_conversation *c)
+{
+    const st_kv_layout *layout = c->kv->layout;
+    c->tokens = st_alloc_array(layout->options.context, sizeof *c->tokens);
+    c->names = st_alloc_array(layout->pools[0].table_max, sizeof *c->names);
+    bool all = c->tokens && c->names;
+    for (uint32_t i = 0; i < layout->pool_count; i++) {
+        c->tables[i].pages = st_alloc_array(layout->pools[i].table_max, sizeof *c->tables[i].pages);
+        all = all && c->tables[i].pages;
+    }
+    return all;
+}
+
+strata_status st_conversation_new(st_kv *kv, st_conversation **out, strata_error *error)
+{
+    st_conversation *c = st_alloc_zero(1, sizeof *c);
+    if (!c) return st_error_memory(error, sizeof *c, "the conversation");
+    *c = (st_conversation){.kv = kv, .slot = ST_NO_SLOT, .shared = true, .number = kv->numbers++, .next = kv->first};
+    if (c->next) c->next->previous = c;
+    kv->first = c;
+    if (!allocate(c)) {
+        st_conversation_free(c);
+        return st_error_memory(error, kv->layout->options.context * sizeof *c->tokens, "the conversation");
+    }
+    *out = c;
+    return STRATA_OK;
+}
+
+void st_conversation_free(st_conversation *c)
+{
+    if (!c) return;
+    st_kv_release(c);
+    if (c->previous) c->previous->next = c->next;
+    else c->kv->first = c->next;
+    if (c->next) c->next->previous = c->previous;
+    for (uint32_t i = 0; i < ST_KV_POOLS_MAX; i++) st_free(c->tables[i].pages);
+    st_free(c->names);
+    st_free(c->tokens);
+    st_free(c);
+}
+
+strata_token *st_conversation_tokens(st_conversation *c)
+{
+    return c->tokens;
+}
+
+uint32_t st_conversation_position(const st_conversation *c)
+{
+    return c->position;
+}
+
+uint32_t st_conversation_number(const st_conversation *c)
+{
+    return c->number;
+}
+
+uint32_t st_conversation_slot(const st_conversation *c)
+{
+    return c->slot;
+}
+
+void st_conversation_run(st_conversation *c, bool runs)
+{
+    c->runs = runs;
+    c->used = ++c->kv->clock;
+}
+
+bool st_conversation_ready(const st_conversation *c)
+{
+    return c->position == 0 || !c->kv->needs_points || (c->slot != ST_NO_SLOT && c->valid);
+}
+
+/* --- where it can continue ---------------------------------------------------------------------------------------- */
+
+/* Whether the tails of all windows reach back far enough for the token at `position`. */
+static bool tails_reach(const st_conversation *c, uint32_t position)
+{
+    const st_kv *kv = c->kv;
+    for (uint32_t pool = 1; pool < kv->layout->pool_count; pool++) {
+        uint32_t span = kv->layout->pools[pool].span, oldest = position + 1 > span ? position + 1 - span : 0;
+        if (oldest >> kv->shift < c->tables[pool].first) return false;
+    }
+    return true;
+}
+
+/* The last page of `pages`, at most `count`, whose prefix has a restore point; *point is it. Returns the pages up to it. */
+static uint32_t last_point(const st_kv *kv, const st_prefix *names, uint32_t count, uint32_t *point)
+{
+    while (count > 0 && (*point = st_restore_find(kv->restore, names[count - 1])) == ST_NO_POINT) count--;
+    return count;
+}
+
+/* How far the conversation reaches by itself, at most to `limit`; *point brings it there, unless it is ST_NO_POINT. */
+static uint32_t own_reach(const st_conversation *c, uint32_t limit, uint32_t *point)
+{
+    const st_kv *kv = c->kv;
+    *point = ST_NO_POINT;
+    if (!kv->needs_points) return limit;
+    bool live = c->slot != ST_NO_SLOT && c->valid;
+    if (live && (limit == c->position || (!kv->has_state && tails_reach(c, limit)))) return limit;
+    uint32_t pages = limit >> kv->shift;
+    return last_point(kv, c->names, pages < c->named ? pages : c->named, point) << kv->shift;
+}
+
+/* Finds the pages of the longest cached prefix of the tokens; returns how many. */
+static uint32_t find_prefix(st_kv *kv, const strata_token *tokens, uint32_t count)
+{
+    uint32_t pages = 0;
+    st_prefix parent = 0;
+    for (; (uint64_t)(pages + 1) << kv->shift <= count; pages++) {
+        kv->found[pages] = st_pages_find(kv->pages[0], parent, tokens + ((size_t)pages << kv->shift), &kv->found_names[pages]);
+        if (kv->found[pages] == ST_NO_PAGE) break;
+        parent = kv->found_names[pages];
+    }
+    return pages;
+}
+
+/* How far the prefix that was found reaches, at most to `limit`. */
+static uint32_t found_reach(const st_kv *kv, uint32_t pages, uint32_t limit, uint32_t *point)
+{
+    uint64_t reach = (uint64_t)pages << kv->shift;
+    *point = ST_NO_POINT;
+    if (!kv->needs_points) return reach < limit ? (uint32_t)reach : limit;
+    return last_point(kv, kv->found_names, pages < limit >> kv->shift ? pages : limit >> kv->shift, point) << kv->shift;
+}
+
+/* The pages that were found become the conversation's own. */
+static void adopt(st_conversation *c, uint32_t position)
+{
+    st_kv *kv = c->kv;
+    uint32_t pages = (uint32_t)(((uint64_t)position + kv->page - 1) >> kv->shift);
+    for (uint32_t i = 0; i < pages; i++) st_pages_hold(kv->pages[0], kv->found[i]);
+    st_kv_cut(c, 0, 0);
+    memcpy(c->tables[0].pages, kv->found, pages * sizeof *kv->found);
+    memcpy(c->names, kv->found_names, pages * sizeof *kv->found_names);
+    c->tables[0].end = pages;
+    c->passing = 0;
+}
+
+static void cut_to(st_conversation *c, uint32_t position)
+{
+    st_kv *kv = c->kv;
+    uint32_t pages = (uint32_t)(((uint64_t)position + kv->page - 1) >> kv->shift);
+    for (uint32_t pool = 0; pool < kv->layout->pool_count; pool++)
+        if (c->tables[pool].end > pages) st_kv_cut(c, pool, pages);
+    c->position = position;
+    if (c->named > position >> kv->shift) c->named = position >> kv->shift;
+    if (c->confirmed > position) c->confirmed = position;
+    if (position == 0) c->passing = 0;
+}
+
+/* A copy is enqueued that writes what the conversation has from `position` on. If the device fails, the copy may not have
+ * taken place: the next confirmed step confirms it. */
+static void doubt(st_conversation *c, uint32_t position)
+{
+    if (c->confirmed > position) c->confirmed = position;
+}
+
+/* Takes the pages that a restore point's tails are copied to. */
+static strata_status take_tails(st_conversation *c, uint32_t position, strata_error *error)
+{
+    st_kv *kv = c->kv;
+    uint32_t end = position >> kv->shift;
+    for (uint32_t pool = 1; pool < kv->layout->pool_count; pool++) {
+        uint32_t tail = kv->layout->pools[pool].tail_max;
+        st_page_table *table = &c->tables[pool];
+        st_kv_cut(c, pool, 0);
+        for (table->first = table->end = end > tail ? end - tail : 0; table->end < end; table->end++) {
+            uint32_t page = st_kv_take_page(c, pool, table->end > table->first ? *st_kv_entry(c, pool, table->end - 1) : ST_NO_PAGE);
+            if (page == ST_NO_PAGE) return st_error_set(error, STRATA_LIMIT, NULL, "every page of window attention is in use");
+            *st_kv_entry(c, pool, table->end) = page;
+        }
+    }
+    return STRATA_OK;
+}
+
+static strata_status bring_back(st_conversation *c, uint32_t position, uint32_t point, strata_error *error)
+{
+    st_kv *kv = c->kv;
+    st_restore_use(kv->restore, point); /* taking a slot and pages must not evict it */
+    strata_status status = st_kv_take_slot(kv, c, error);
+    if (status == STRATA_OK) status = take_tails(c, position, error);
+    if (status == STRATA_OK) status = st_kv_bring(kv, c, point, error);
+    st_restore_unuse(kv->restore, point);
+    c->valid = status == STRATA_OK;
+    doubt(c, 0);
+    return status;
+}
+
+static uint32_t common_prefix(const strata_token *a, const strata_token *b, uint32_t count)
+{
+    uint32_t i = 0;
+    while (i < count && a[i] == b[i]) i++;
+    return i;
+}
+
+strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared, st_seek *out,
+                                   strata_error *error)
+{
+    st_kv *kv = c->kv;
+    st_kv_settle(kv);
+    uint32_t limit = count ? count - 1 : 0, own_point, found_point = ST_NO_POINT, pages = 0, found = 0;
+    uint32_t common = common_prefix(c->tokens, tokens, c->position < limit ? c->position : limit);
+    uint32_t own = own_reach(c, common, &own_point);
+    if (shared && own < limit) {
+        pages = find_prefix(kv, tokens, count);
+        found = found_reach(kv, pages, limit, &found_point);
+    }
+    bool adopts = found > own;
+    uint32_t kept = adopts ? found : own, point = adopts ? found_point : own_point;
+    if (adopts) adopt(c, kept);
+    cut_to(c, kept);
+    if (adopts) {
+        c->named = kept >> kv->shift;
+        c->confirmed = kept;
+    }
+    c->shared = shared;
+    memmove(c->tokens, tokens, count * sizeof *tokens);
+    uint64_t cached = (uint64_t)pages << kv->shift;
+    *out = (st_seek){.kept = kept, .diverged = kv->needs_points && cached > kept && cached < count ? (uint32_t)cached : 0};
+    if (kv->needs_points && (adopts || point != ST_NO_POINT || kept == 0)) c->valid = false;
+    strata_status status = point != ST_NO_POINT ? bring_back(c, kept, point, error) : STRATA_OK;
+    if (status != STRATA_OK) {
+        st_kv_release(c);
+        out->kept = 0;
+    }
+    return status;
+}
+
+strata_status st_conversation_fork(st_conversation *c, st_conversation *child, strata_error *error)
+{
+    st_kv *kv = c->kv;
+    uint32_t slot = 0, slots = kv->layout->options.conversations;
+    while (slot < slots && kv->slots[slot]) slot++;
+    bool live = kv->needs_points && st_conversation_ready(c) && c->position > 0 && slot < slots;
+    strata_status status = live ? st_kv_copy_slot(kv, slot, c->slot, error) : STRATA_OK;
+    if (status != STRATA_OK) return status;
+    st_kv_release(child);
+    for (uint32_t pool = 0; pool < (live ? kv->layout->pool_count : 1); pool++) {
+        child->tables[pool].first = c->tables[pool].first;
+        child->tables[pool].end = c->tables[pool].end;
+        for (uint32_t i = c->tables[pool].first; i < c->tables[pool].end; i++) {
+            *st_kv_entry(child, pool, i) = *st_kv_entry(c, pool, i);
+            st_pages_hold(kv->pages[pool], *st_kv_entry(c, pool, i));
+        }
+    }
+    if (live) {
+        child->slot = slot;
+        kv->slots[slot] = child;
+    }
+    child->valid = live;
+    child->position = c->position;
+    child->confirmed = c->confirmed;
+    child->named = c->named;
+    child->shared = c->shared;
+    memcpy(child->names, c->names, c->named * sizeof *c->names);
+    memcpy(child->tokens, c->tokens, c->position * sizeof *c->tokens);
+    if (live && kv->has_state) doubt(child, 0);
+    if (!live) cut_to(child, child->confirmed); /* its slot would confirm the rest */
+    return STRATA_OK;
+}
+
+void st_conversation_forget(st_conversation *c)
+{
+    st_kv *kv = c->kv;
+    st_kv_finish(kv); /* a restore point with a copy under way cannot be discarded */
+    for (uint32_t i = 0; i < c->named; i++) {
+        uint32_t point = st_restore_find(kv->restore, c->names[i]);
+        if (point != ST_NO_POINT) st_restore_discard(kv->restore, point);
+    }
+    for (uint32_t i = 0; i < c->tables[0].end; i++) st_pages_unpublish(kv->pages[0], c->tables[0].pages[i]);
+    st_kv_release(c);
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+/* Gives the conversation a page of its own where it will write. */
+static strata_status own_page(st_conversation *c, uint32_t pool, strata_error *error)
+{
+    st_kv *kv = c->kv;
+    uint32_t index = c->position >> kv->shift, page;
+    if (index >= c->tables[pool].end) return STRATA_OK;
+    uint32_t *entry = st_kv_entry(c, pool, index);
+    if (st_pages_holders(kv->pages[pool], *entry) == 1 && !st_pages_published(kv->pages[pool], *entry)) return STRATA_OK;
+    page = st_kv_take_page(c, pool, index > c->tables[pool].first ? *st_kv_entry(c, pool, index - 1) : ST_NO_PAGE);
+    if (page == ST_NO_PAGE && st_pages_holders(kv->pages[pool], *entry) == 1) {
+        st_pages_unpublish(kv->pages[pool], *entry); /* no room for a copy: nobody else will find it */
+        return STRATA_OK;
+    }
+    if (page == ST_NO_PAGE)
+        return st_error_set(error, STRATA_LIMIT, "end other conversations", "every page of the KV cache is in use");
+    strata_status status = st_kv_copy_page(kv, pool, page, *entry, error);
+    st_pages_drop(kv->pages[pool], status == STRATA_OK ? *entry : page);
+    if (status == STRATA_OK) {
+        *entry = page;
+        doubt(c, index << kv->shift);
+    }
+    return status;
+}
+
+static strata_status take_pages(st_conversation *c, uint32_t pool, uint32_t end, strata_error *error)
+{
+    st_kv *kv = c->kv;
+    st_page_table *table = &c->tables[pool];
+    while (table->end < end) {
+        uint32_t after = table->end > table->first ? *st_kv_entry(c, pool, table->end - 1) : ST_NO_PAGE;
+        uint32_t page = st_kv_take_page(c, pool, after);
+        if (page == ST_NO_PAGE)
+            return st_error_set(error, STRATA_LIMIT, "end other conversations, or use a smaller options.context",
+                                "the KV cache has room for %u tokens, and the conversations that run need more",
+                                kv->layout->options.pool_tokens);
+        *st_kv_entry(c, pool, table->end++) = page;
+    }
+    return STRATA_OK;
+}
+
+strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata_error *error)
+{
+    st_kv *kv = c->kv;
+    uint64_t last = (uint64_t)c->position + count;
+    if (last > kv->layout->options.context || !st_conversation_ready(c))
+        return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u of %u", count, c->position, kv->layout->options.context);
+    strata_status status = st_kv_take_slot(kv, c, error);
+    if (status == STRATA_OK && c->position == 0 && kv->has_state) status = st_kv_clear_slot(kv, c->slot, error);
+    for (uint32_t pool = 0; pool < kv->layout->pool_count && status == STRATA_OK; pool++) {
+        status = own_page(c, pool, error);
+        if (status == STRATA_OK) status = take_pages(c, pool, (uint32_t)((last + kv->page - 1) >> kv->shift), error);
+    }
+    if (status != STRATA_OK) {
+        st_conversation_cancel(c);
+        return status;
+    }
+    c->valid = true;
+    c->running = count;
+    return STRATA_OK;
+}
+
+void st_conversation_cancel(st_conversation *c)
+{
+    c->running = 0;
+    cut_to(c, c->position);
+}
+
+uint32_t st_conversation_write(const st_conversation *c, uint32_t position, uint32_t table, st_step_conversation *out,
+                               uint32_t *tables)
+{
+    const st_kv *kv = c->kv;
+    uint32_t written = 0;
+    out->position = position;
+    out->slot = c->slot;
+    for (uint32_t pool = 0; pool < kv->layout->pool_count; pool++) {
+        const st_page_table *t = &c->tables[pool];
+        out->pages[pool] = (st_step_pages){.first_page = t->first, .table = table + written};
+        for (uint32_t i = t->first; i < t->end; i++) tables[written++] = *st_kv_entry(c, pool, i);
+    }
+    return written;
+}
+
+/* The pages whose prefixes are still found. A name that belongs to another conversation's page is lost when that page is
+ * evicted; the conversation's own page is then published in its place. */
+static uint32_t live_names(const st_conversation *c)
+{
+    uint32_t i = 0;
+    while (i < c->named && st_pages_live(c->kv->pages[0], c->names[i])) i++;
+    return i;
+}
+
+/* If another page holds the same prefix, the conversation shares it and drops its own. */
+static void share_page(st_conversation *c, uint32_t index, st_prefix parent)
+{
+    st_kv *kv = c->kv;
+    uint32_t *own = &c->tables[0].pages[index];
+    st_prefix name;
+    uint32_t page = st_pages_find(kv->pages[0], parent, c->tokens + ((size_t)index << kv->shift), &name);
+    if (page == *own || page == ST_NO_PAGE) return;
+    st_pages_hold(kv->pages[0], page);
+    st_pages_drop(kv->pages[0], *own);
+    *own = page;
+}
+
+static void publish(st_conversation *c)
+{
+    st_kv *kv = c->kv;
+    uint32_t full = c->position >> kv->shift;
+    if (!c->shared || c->named == full) return;
+    for (c->named = live_names(c); c->named < full; c->named++) {
+        uint32_t i = c->named;
+        st_prefix parent = i ? c->names[i - 1] : 0;
+        c->names[i] = st_pages_publish(kv->pages[0], c->tables[0].pages[i], parent, c->tokens + ((size_t)i << kv->shift));
+        if (c->names[i] == 0) return;
+        share_page(c, i, parent);
+    }
+}
+
+/* Drops the pages behind every window, but for one: the conversation may be cut by a few tokens. */
+static void slide(st_conversation *c)
+{
+    st_kv *kv = c->kv;
+    for (uint32_t pool = 1; pool < kv->layout->pool_count; pool++) {
+        st_page_table *table = &c->tables[pool];
+        uint32_t span = kv->layout->pools[pool].span, oldest = c->position + 1 > span ? (c->position + 1 - span) >> kv->shift : 0;
+        for (; table->first + 1 < oldest && table->first < table->end; table->first++)
+            st_pages_drop(kv->pages[pool], *st_kv_entry(c, pool, table->first));
+    }
+}
+
+void st_conversation_commit(st_conversation *c)
+{
+    c->position += c->running;
+    c->running = 0;
+    c->used = ++c->kv->clock;
+    slide(c);
+}
+
+void st_conversation_confirm(st_conversation *c)
+{
+    c->confirmed = c->position;
+    publish(c);
+}
+
+void st_conversation_fail(st_conversation *c)
+{
+    if (c->running == 0 && c->confirmed == c->position) return;
+    c->running = 0;
+    cut_to(c, c->confirmed);
+    if (c->kv->has_state || !tails_reach(c, c->position)) c->valid = false;
+}
+
+/* Whether the conversation has every page of a restore point's tails. It may lack the spare one after a cut. */
+static bool tails_are_whole(const st_conversation *c)
+{
+    const st_kv_layout *layout = c->kv->layout;
+    for (uint32_t pool = 1; pool < layout->pool_count; pool++) {
+        const st_page_table *table = &c->tables[pool];
+        if (table->first > 0 && table->first + layout->pools[pool].tail_max > table->end) return false;
+    }
+    return true;
+}
+
+void st_conversation_keep(st_conversation *c, st_restore_kind kind)
+{
+    st_kv *kv = c->kv;
+    uint32_t page = c->position >> kv->shift;
+    bool whole = page << kv->shift == c->position && c->confirmed == c->position && c->named == page && page > 0;
+    if (!kv->needs_points || !c->shared || !c->valid || !whole || !tails_are_whole(c)) return;
+    st_kv_settle(kv);
+    uint32_t point = st_restore_take(kv->restore, c->names[page - 1], st_kv_point_bytes(kv, c), kind, c->passing);
+    if (point == ST_NO_POINT || st_kv_save(kv, c, point, NULL) != STRATA_OK) return;
+    if (kind == ST_RESTORE_PASSING) c->passing = c->names[page - 1];
+}

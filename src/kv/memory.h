@@ -1,0 +1,84 @@
+/* The parts of st_kv that conversation.c uses. Private to kv/. */
+#ifndef ST_KV_MEMORY_H
+#define ST_KV_MEMORY_H
+
+#include "kv/conversation.h"
+
+/* A conversation's pages in one pool: pages[first … end − 1], indexed by position / page tokens. */
+typedef struct st_page_table {
+    uint32_t *pages; /* a ring of table_max for pools with a span; [context / page tokens] for pool 0 */
+    uint32_t first, end;
+} st_page_table;
+
+/* A copy between host and device that may not have ended. */
+typedef struct st_kv_transfer {
+    st_event *event;
+    uint32_t point; /* ST_NO_POINT: none is under way */
+    bool saves;     /* to the restore point, or from it */
+} st_kv_transfer;
+
+enum { ST_KV_TRANSFERS = 4 };
+
+struct st_kv {
+    st_kv_source source;
+    const st_kv_layout *layout; /* the host's: pools are the same on every device */
+    uint32_t page, shift;       /* tokens of a page; its logarithm */
+    bool needs_points, has_state;
+    st_pages *pages[ST_KV_POOLS_MAX];
+    st_restore *restore;
+    st_kv_transfer transfers[ST_KV_TRANSFERS];
+    uint32_t next_transfer;
+    st_conversation **slots;    /* [conversations]: whose state is in each; NULL: nobody's */
+    st_conversation *first;     /* of the list of all */
+    uint32_t *found;            /* [table_max of pool 0]: pages of a prefix */
+    st_prefix *found_names;     /* the same */
+    uint64_t clock;
+    uint32_t numbers;
+};
+
+struct st_conversation {
+    st_kv *kv;
+    st_conversation *previous, *next;
+    strata_token *tokens;       /* [context] */
+    uint32_t number;
+    uint32_t position, running; /* stored tokens; tokens of the step under way */
+    uint32_t confirmed;         /* tokens whose steps have ended on every device */
+    uint32_t slot;
+    bool runs;                  /* the caller works with it */
+    bool valid;                 /* slot and tails belong to the position */
+    bool shared;                /* full pages are published */
+    uint64_t used;              /* when it ran last */
+    st_prefix passing;          /* of the passing restore point that the next one supersedes; 0: none */
+    st_page_table tables[ST_KV_POOLS_MAX];
+    st_prefix *names;           /* [table_max of pool 0]: of the prefix that ends with each page */
+    uint32_t named;             /* pages whose names are known */
+};
+
+/* The page of a conversation, in the ring of its table. */
+uint32_t *st_kv_entry(const st_conversation *c, uint32_t pool, uint32_t index);
+
+strata_status st_kv_copy_page(st_kv *kv, uint32_t pool, uint32_t to, uint32_t from, strata_error *error);
+strata_status st_kv_clear_slot(st_kv *kv, uint32_t slot, strata_error *error);
+strata_status st_kv_copy_slot(st_kv *kv, uint32_t to, uint32_t from, strata_error *error);
+
+/* Takes a page for `c`, also from other conversations that do not run. ST_NO_PAGE: none is left. */
+uint32_t st_kv_take_page(const st_conversation *c, uint32_t pool, uint32_t after);
+
+/* Gives the conversation a slot, also one of a conversation that does not run. */
+strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error);
+
+/* Drops the pages of a table from `index` on, the last first. */
+void st_kv_cut(st_conversation *c, uint32_t pool, uint32_t index);
+/* Drops all pages and the slot; the position is 0. */
+void st_kv_release(st_conversation *c);
+
+/* Saves the conversation's slot and tails to a restore point, or brings them back; the copies may end later. */
+strata_status st_kv_save(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
+strata_status st_kv_bring(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
+size_t st_kv_point_bytes(const st_kv *kv, const st_conversation *c);
+/* Notices copies that have ended. */
+void st_kv_settle(st_kv *kv);
+/* Waits for all copies. */
+void st_kv_finish(st_kv *kv);
+
+#endif
