@@ -22,7 +22,7 @@ struct angle {
 
     __device__ void operator()(const st_cuda_rows &rows, uint32_t row, uint32_t pair) const
     {
-        float turn = __fmul_rn((float)rows.position(row), frequency(pair));
+        float turn = __fmul_rn((float)rows.at(row).position, frequency(pair));
         float *to = out + (size_t)row * rope.dims + 2 * pair;
         to[0] = cosf(turn) * rope.attention_factor;
         to[1] = sinf(turn) * rope.attention_factor;

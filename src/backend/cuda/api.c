@@ -212,14 +212,43 @@ static st_cuda_result api_run(const st_cuda_call *call)
     return tell((cudaError_t)kernels[call->bound->op->kind](call));
 }
 
+/* Captures the kernels; the capture ends in every case. */
+static cudaError_t capture(const st_cuda_call *calls, uint32_t count, cudaGraph_t *out)
+{
+    cudaStream_t stream = calls[0].stream;
+    cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    if (code != cudaSuccess) return code;
+    for (uint32_t i = 0; i < count && code == cudaSuccess; i++) code = (cudaError_t)kernels[calls[i].bound->op->kind](&calls[i]);
+    cudaError_t ended = cudaStreamEndCapture(stream, out);
+    return code == cudaSuccess ? ended : code;
+}
+
+static st_cuda_result api_graph_new(const st_cuda_call *calls, uint32_t count, void **out)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t instance = NULL;
+    cudaError_t code = capture(calls, count, &graph);
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&instance, graph, 0);
+    if (code == cudaSuccess) code = cudaGraphUpload(instance, calls[0].stream);
+    if (graph) cudaGraphDestroy(graph);
+    if (code != cudaSuccess && instance) cudaGraphExecDestroy(instance);
+    if (code == cudaSuccess) *out = instance;
+    return tell(code);
+}
+
+static st_cuda_result api_graph_free(void *graph)
+{
+    return tell(cudaGraphExecDestroy(graph));
+}
+
+static st_cuda_result api_graph_launch(void *graph, void *stream)
+{
+    return tell(cudaGraphLaunch(graph, stream));
+}
+
 static st_cuda_result api_probe_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
 {
     return tell((cudaError_t)st_cuda_probe_read(memory, bytes, sink, stream));
-}
-
-static st_cuda_result api_probe_int8(uint32_t *sink, void *stream)
-{
-    return tell((cudaError_t)st_cuda_probe_int8(sink, stream));
 }
 
 const st_cuda_api *st_cuda_api_real(void)
@@ -250,8 +279,10 @@ const st_cuda_api *st_cuda_api_real(void)
         .counter_set = api_counter_set,
         .counter_wait = api_counter_wait,
         .run = api_run,
+        .graph_new = api_graph_new,
+        .graph_free = api_graph_free,
+        .graph_launch = api_graph_launch,
         .probe_read = api_probe_read,
-        .probe_int8 = api_probe_int8,
     };
     return &api;
 }

@@ -1,5 +1,5 @@
 /* The table of functions through which the host code calls CUDA. api.c implements it on the CUDA runtime; tests use a
- * fake that makes the n-th call fail. Streams and events are opaque. The caller frees whatever a function creates. */
+ * fake that makes the n-th call fail. Streams, events and graphs are opaque. The caller frees whatever a function creates. */
 #ifndef ST_CUDA_API_H
 #define ST_CUDA_API_H
 
@@ -48,8 +48,11 @@ typedef struct st_cuda_api {
     st_cuda_result (*counter_wait)(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out,
                                    void *stream);
     st_cuda_result (*run)(const st_cuda_call *call); /* the kernels of one operation */
+    /* A graph of the kernels of several operations, captured from the stream of the first, instantiated and uploaded. */
+    st_cuda_result (*graph_new)(const st_cuda_call *calls, uint32_t count, void **out);
+    st_cuda_result (*graph_free)(void *graph);
+    st_cuda_result (*graph_launch)(void *graph, void *stream);
     st_cuda_result (*probe_read)(const void *memory, size_t bytes, uint32_t *sink, void *stream);
-    st_cuda_result (*probe_int8)(uint32_t *sink, void *stream);
 } st_cuda_api;
 
 const st_cuda_api *st_cuda_api_real(void);

@@ -12,24 +12,25 @@ struct attention_args {
     float *out;
     uint32_t heads, group; /* query heads, and how many share a KV head */
     uint32_t key, value;   /* elements of a head */
-    uint32_t window, chunk;
+    uint32_t window, chunk, begin; /* begin: the first position with keys and values */
     float scale;
 
     /* The first position that `position` sees. */
     __device__ uint32_t first(uint32_t position) const
     {
-        uint32_t first = window && position + 1 > window ? position + 1 - window : 0;
+        uint32_t first = window && position + 1 > window ? max(begin, position + 1 - window) : begin;
         return chunk ? max(first, position / chunk * chunk) : first;
     }
 };
 
 /* Scores of positions base … base + count: a warp per position. */
 template <class K>
-__device__ void score(const attention_args &a, const float *query, uint32_t head, uint32_t base, uint32_t count, float *scores)
+__device__ void score(const attention_args &a, const st_cuda_kv_rows &kv, const float *query, uint32_t head, uint32_t base,
+                      uint32_t count, float *scores)
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP;
     for (uint32_t t = threadIdx.x / ST_CUDA_WARP; t < count; t += WARPS) {
-        const unsigned char *row = st_cuda_key_row(a.kv, base + t);
+        const unsigned char *row = kv.key(base + t);
         float sum = 0;
         for (uint32_t k = lane; k < a.key; k += ST_CUDA_WARP) sum += query[k] * K::at(row, head * a.key + k);
         sum = st_cuda_warp_sum(sum);
@@ -62,11 +63,12 @@ template <class K> __global__ void __launch_bounds__(THREADS) attend(attention_a
     for (uint32_t i = threadIdx.x; i < a.key; i += THREADS) query[i] = in[i];
     for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) gathered[i] = 0;
     __syncthreads();
-    uint32_t position = a.rows.position(row), end = position + 1;
+    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(row).conversation);
+    uint32_t position = a.rows.at(row).position, end = position + 1;
     float largest = -INFINITY, sum = 0;
     for (uint32_t base = a.first(position); base < end; base += TILE) {
         uint32_t count = min((uint32_t)TILE, end - base);
-        score<K>(a, query, kv_head, base, count, scores);
+        score<K>(a, kv, query, kv_head, base, count, scores);
         __syncthreads();
         float now = fmaxf(largest, largest_of(scores, count)), shrink = expf(largest - now);
         largest = now;
@@ -77,7 +79,7 @@ template <class K> __global__ void __launch_bounds__(THREADS) attend(attention_a
         for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) {
             float more = gathered[i] * shrink;
             for (uint32_t t = 0; t < count; t++)
-                more += scores[t] * K::at(st_cuda_value_row(a.kv, base + t), kv_head * a.value + i);
+                more += scores[t] * K::at(kv.value(base + t), kv_head * a.value + i);
             gathered[i] = more;
         }
         __syncthreads();
@@ -103,6 +105,6 @@ extern "C" int st_cuda_attention(const st_cuda_call *call)
     const st_bound_op *b = call->bound;
     const auto &p = b->op->p.attention;
     attention_args args = {st_cuda_rows_of(call), b->kv, st_cuda_floats(b->in[0]), st_cuda_floats(b->out), p.heads,
-                           p.heads / p.kv_heads, p.key_length, p.value_length, p.window, p.chunk, p.scale};
+                           p.heads / p.kv_heads, p.key_length, p.value_length, p.window, p.chunk, p.first, p.scale};
     return st_cuda_with_kv_type(b->kv.type, attention{call, args});
 }

@@ -9,14 +9,24 @@ extern "C" {
 
 #include "backend/backend.h"
 
-enum { ST_CUDA_TABLES = 3 }; /* gate, up and down of an EXPERTS operation */
+enum {
+    ST_CUDA_ALIGNMENT = 256,
+    ST_CUDA_TABLES = 3, /* gate, up and down of an EXPERTS operation */
+};
+
+/* Bytes of the copies of its tables, at the start of its scratch. */
+static inline size_t st_cuda_tables_bytes(uint32_t experts)
+{
+    size_t bytes = ST_CUDA_TABLES * experts * sizeof(void *);
+    return (bytes + ST_CUDA_ALIGNMENT - 1) / ST_CUDA_ALIGNMENT * ST_CUDA_ALIGNMENT;
+}
 
 typedef struct st_cuda_call {
     const st_bound_op *bound; /* host memory; values, weights and state in it are device memory */
     const st_step *step;      /* device memory */
     st_rows kind;             /* which of the step's counts bounds the rows */
-    uint32_t rows;            /* the same count as the host wrote it: sizes the grid */
-    const void *const *tables[ST_CUDA_TABLES]; /* device memory: copies of the expert tables; NULL: the operation has none */
+    uint32_t rows;            /* sizes the grid: at least that count */
+    const void *const *tables[ST_CUDA_TABLES]; /* mapped pinned memory: the expert tables; NULL: the operation has none */
     unsigned char *scratch;   /* device memory for this operation alone */
     void *stream;             /* a cudaStream_t */
 } st_cuda_call;
@@ -55,11 +65,8 @@ int st_cuda_load(void);
 int st_cuda_counter_set(uint64_t *counter, uint64_t value, void *stream);
 int st_cuda_counter_wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out, void *stream);
 
-/* probe.cu: reads `bytes` of device memory once; `rounds` × ST_CUDA_INT8_OPS int8 operations. `sink` is 4 bytes that keep the
- * work from being removed. */
-enum { ST_CUDA_INT8_BLOCKS = 2048, ST_CUDA_INT8_THREADS = 256, ST_CUDA_INT8_STEPS = 1024 };
+/* probe.cu: reads `bytes` of device memory once. `sink` is 4 bytes that keep the work from being removed. */
 int st_cuda_probe_read(const void *memory, size_t bytes, uint32_t *sink, void *stream);
-int st_cuda_probe_int8(uint32_t *sink, void *stream);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-/* Shared by the kernels: addresses of step rows and KV rows, warp reductions, and element-wise launches with one thread
- * per element. Only the first part knows how steps and KV are addressed. */
+/* Shared by the kernels: the step block and rows of the KV cache, warp reductions, and element-wise launches with one
+ * thread per element. */
 #ifndef ST_CUDA_COMMON_CUH
 #define ST_CUDA_COMMON_CUH
 
@@ -9,7 +9,7 @@
 
 #include "backend/cuda/call.h"
 
-/* --- addresses: the only code to change for a paged KV cache or for several sequences in a step ------------------- */
+/* --- the step block: backend.h's accessors for device code ---------------------------------------------------------- */
 
 struct st_cuda_rows {
     const st_step *step; /* device memory */
@@ -19,17 +19,25 @@ struct st_cuda_rows {
     {
         return kind == ST_ROWS_ALL ? step->count : step->out_count;
     }
-    __device__ uint32_t position(uint32_t row) const
+    __device__ const st_step_row &at(uint32_t row) const
     {
-        return step->position + row;
-    }
-    __device__ int32_t token(uint32_t row) const
-    {
-        return step->values[row];
+        return ((const st_step_row *)(step->values + step->rows_at))[row];
     }
     __device__ uint32_t out_row(uint32_t row) const
     {
-        return (uint32_t)step->values[step->batch_max + row];
+        return step->values[row];
+    }
+    __device__ uint32_t conversation_count() const
+    {
+        return step->conversation_count;
+    }
+    __device__ const st_step_conversation &conversation(uint32_t index) const
+    {
+        return ((const st_step_conversation *)(step->values + step->out_max))[index];
+    }
+    __device__ const uint32_t *tables() const
+    {
+        return step->values + step->tables_at;
     }
 };
 
@@ -38,15 +46,42 @@ static inline st_cuda_rows st_cuda_rows_of(const st_cuda_call *call)
     return {call->step, call->kind};
 }
 
-static __device__ __forceinline__ unsigned char *st_cuda_key_row(const st_kv_view &kv, uint32_t position)
+/* At most this many conversations have rows in the step, of which the host knows only the number of rows. */
+static inline uint32_t st_cuda_conversations_max(const st_cuda_call *call)
 {
-    return kv.keys + (size_t)(position % kv.capacity) * kv.key_row_bytes;
+    uint32_t slots = call->bound->state.slots;
+    return call->rows < slots ? call->rows : slots;
 }
 
-static __device__ __forceinline__ unsigned char *st_cuda_value_row(const st_kv_view &kv, uint32_t position)
-{
-    return kv.values + (size_t)(position % kv.capacity) * kv.value_row_bytes;
-}
+/* The keys and values of one conversation in a layer. */
+struct st_cuda_kv_rows {
+    const st_kv_view &kv;
+    const uint32_t *table; /* of the conversation's pages */
+    uint32_t first_page;
+
+    __device__ st_cuda_kv_rows(const st_kv_view &view, const st_cuda_rows &rows, uint32_t conversation) : kv(view)
+    {
+        const st_step_pages &pages = rows.conversation(conversation).pages[view.pool];
+        table = rows.tables() + pages.table;
+        first_page = pages.first_page;
+    }
+    __device__ size_t page(uint32_t position) const
+    {
+        return table[(position >> kv.page_shift) - first_page];
+    }
+    __device__ size_t row(uint32_t position) const
+    {
+        return position & ((1u << kv.page_shift) - 1);
+    }
+    __device__ unsigned char *key(uint32_t position) const
+    {
+        return kv.keys + page(position) * kv.key_page_bytes + row(position) * kv.key_row_bytes;
+    }
+    __device__ unsigned char *value(uint32_t position) const
+    {
+        return kv.values + page(position) * kv.value_page_bytes + row(position) * kv.value_row_bytes;
+    }
+};
 
 static inline float *st_cuda_floats(st_bound_value value)
 {

@@ -1,4 +1,4 @@
-/* A thread per channel takes it through all rows in order, for the output may be the input. */
+/* A thread per channel of a conversation runs through its rows in order, because the output may be the input. */
 #include "backend/cuda/common.cuh"
 
 namespace {
@@ -9,7 +9,8 @@ struct conv_args {
     st_cuda_rows rows;
     const float *in;
     float *out;
-    float *state; /* [taps − 1, channels], oldest first */
+    float *state; /* of slot 0: [taps − 1, channels], oldest first */
+    size_t slot_floats;
     uint32_t channels, taps;
     st_cuda_vector weight; /* [taps, channels] */
 };
@@ -18,15 +19,17 @@ struct conv_args {
 template <int MAX> __global__ void convolve(conv_args a)
 {
     uint32_t channel = blockIdx.x * THREADS + threadIdx.x, skipped = MAX - a.taps;
-    if (channel >= a.channels) return;
+    if (channel >= a.channels || blockIdx.y >= a.rows.conversation_count()) return;
+    const st_step_conversation &c = a.rows.conversation(blockIdx.y);
+    float *state = a.state + c.slot * a.slot_floats;
     float seen[MAX], weights[MAX];
 #pragma unroll
     for (int t = 0; t < MAX; t++) {
         bool used = (uint32_t)t >= skipped;
         weights[t] = used ? a.weight.at((size_t)channel * a.taps + t - skipped) : 0;
-        seen[t] = used && t + 1 < MAX ? a.state[(size_t)(t - skipped) * a.channels + channel] : 0;
+        seen[t] = used && t + 1 < MAX ? state[(size_t)(t - skipped) * a.channels + channel] : 0;
     }
-    for (uint32_t row = 0; row < a.rows.count(); row++) {
+    for (uint32_t row = c.first_row; row < c.first_row + c.rows; row++) {
         float sum = 0;
         seen[MAX - 1] = a.in[(size_t)row * a.channels + channel];
 #pragma unroll
@@ -37,7 +40,7 @@ template <int MAX> __global__ void convolve(conv_args a)
     }
 #pragma unroll
     for (int t = 0; t + 1 < MAX; t++)
-        if ((uint32_t)t >= skipped) a.state[(size_t)(t - skipped) * a.channels + channel] = seen[t];
+        if ((uint32_t)t >= skipped) state[(size_t)(t - skipped) * a.channels + channel] = seen[t];
 }
 
 } // namespace
@@ -46,8 +49,8 @@ extern "C" int st_cuda_conv(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     conv_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->out), b->state.conv,
-                      b->in[0].width, b->op->p.conv.width, st_cuda_vector_of(&b->weight[0])};
-    uint32_t blocks = st_cuda_blocks(args.channels, THREADS);
+                      b->state.slot_floats, b->in[0].width, b->op->p.conv.width, st_cuda_vector_of(&b->weight[0])};
+    dim3 blocks(st_cuda_blocks(args.channels, THREADS), st_cuda_conversations_max(call));
     if (args.taps > TAPS_MAX) return (int)cudaErrorInvalidValue;
     if (args.taps > FEW_TAPS) return st_cuda_start<convolve<TAPS_MAX>>(call->stream, blocks, THREADS, 0, args);
     return st_cuda_start<convolve<FEW_TAPS>>(call->stream, blocks, THREADS, 0, args);

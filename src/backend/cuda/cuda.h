@@ -1,15 +1,15 @@
 /* Private to the host code of the CUDA backend. device.c: the GPU's memory and properties; queue.c: streams, events and
- * counters; segment.c: prepared operations. Calls CUDA only through api.h; knows no plan and no model. */
+ * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs. Calls CUDA only through api.h; knows no plan and no model. */
 #ifndef ST_CUDA_CUDA_H
 #define ST_CUDA_CUDA_H
 
 #include "backend/cuda/api.h"
 
 enum {
-    ST_CUDA_ALIGNMENT = 256,
     ST_CUDA_PIECES = 4,            /* staging buffers … */
     ST_CUDA_PIECE_BYTES = 8 << 20, /* … of this size */
     ST_CUDA_STREAMS = 12,          /* enough for an engine with a few sessions */
+    ST_CUDA_GRAPHS = 7,            /* of a segment: for 1, 2, 4 … 64 rows */
     ST_CUDA_PINNED_PER_BYTE = 512, /* the GPU's page tables have an entry of 8 bytes for each pinned page of 4 KiB */
 };
 
@@ -39,6 +39,7 @@ struct st_device {
     uint32_t *timed_out;  /* in mapped pinned memory: a waiting kernel timed out */
     st_cuda_pinned *pinned;
     st_cuda_staging staging;
+    uint32_t graph_units; /* of memory in use by graphs (graph.c) */
 };
 
 struct st_queue {
@@ -52,10 +53,23 @@ struct st_event {
     bool recorded;
 };
 
+/* An expert table, and its copy in mapped pinned memory, where kernels read it. */
+typedef struct st_cuda_table {
+    const void *const *parts;
+    const void **copy;
+    uint32_t count;
+} st_cuda_table;
+
 struct st_segment {
     st_device *device;
-    st_segment_source source; /* source.ops points to `ops` */
-    st_bound_op ops[];
+    st_bound_op *ops;     /* [count] */
+    st_cuda_call *calls;  /* [count]: of the operations, without rows and stream */
+    uint32_t count;
+    size_t shared_bytes;  /* of scratch */
+    st_cuda_table *tables;
+    uint32_t table_count;
+    void *copies;         /* pinned memory with the copies of all tables; NULL: no tables */
+    void *graphs[ST_CUDA_GRAPHS]; /* NULL: such launches enqueue one kernel after another */
 };
 
 /* Every call that can fail begins with this: fails if the device is lost, else makes it the calling thread's device. */
@@ -72,7 +86,22 @@ strata_status st_cuda_open(const st_cuda_api *api, const st_device_options *opti
 extern const uint64_t st_cuda_types[ST_OP_COUNT];
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows);
 
-/* The backend's functions (backend/backend.h), by file: queue.c … */
+/* graph.c. At open: takes the memory that the driver keeps for graphs, so that it is in use before free memory is measured. */
+strata_status st_cuda_graphs_reserve(st_device *device, strata_error *error);
+/* Captures the segment's graphs, as far as the reserved memory goes. */
+strata_status st_cuda_graphs_new(st_segment *segment, strata_error *error);
+void st_cuda_graphs_free(st_segment *segment);
+/* The graph for a launch of that many rows; NULL: none. */
+void *st_cuda_graph_of(const st_segment *segment, uint32_t rows);
+
+/* The backend's functions (backend/backend.h), by file: device.c, rates.c … */
+strata_status st_cuda_alloc(st_device *device, size_t bytes, void **out, strata_error *error);
+void st_cuda_free(st_device *device, void *memory);
+strata_status st_cuda_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error);
+void st_cuda_host_free(st_device *device, void *memory);
+strata_status st_cuda_probe(st_device *device, st_device_rates *out, strata_error *error);
+
+/* … queue.c … */
 strata_status st_cuda_queue_new(st_device *device, st_queue_kind kind, st_queue **out, strata_error *error);
 void st_cuda_queue_free(st_queue *queue);
 strata_status st_cuda_event_new(st_device *device, st_event **out, strata_error *error);
@@ -90,7 +119,7 @@ strata_status st_cuda_wait(st_queue *queue, uint64_t *counter, uint64_t value, u
 
 /* … and segment.c. */
 strata_status st_cuda_prepare(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error);
-strata_status st_cuda_launch(st_segment *segment, st_queue *queue, strata_error *error);
+strata_status st_cuda_launch(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error);
 void st_cuda_segment_free(st_segment *segment);
 
 /* The backend without `open`, which chooses the api. */

@@ -1,11 +1,10 @@
-/* A GPU as a device: opening and closing, memory, measured rates. */
+/* A GPU as a device: opening and closing, memory. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "backend/cuda/cuda.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/error.h"
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
@@ -120,6 +119,7 @@ static strata_status open_context(st_device *device, strata_error *error)
     if (status == STRATA_OK) status = st_cuda_check(device, api->load(), "loading the kernels", error);
     if (status == STRATA_OK) status = open_streams(device, error);
     if (status == STRATA_OK) status = st_cuda_check(device, api->stream_new(&device->stream), "creating a stream", error);
+    if (status == STRATA_OK) status = st_cuda_graphs_reserve(device, error);
     if (status == STRATA_OK) status = st_cuda_check(device, api->event_new(&device->epoch), "creating an event", error);
     if (status == STRATA_OK)
         status = st_cuda_check(device, api->event_record(device->epoch, device->stream), "recording an event", error);
@@ -165,7 +165,7 @@ static void cuda_times(const st_device *device, st_op_time out[ST_OP_COUNT])
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static strata_status cuda_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
+strata_status st_cuda_alloc(st_device *device, size_t bytes, void **out, strata_error *error)
 {
     void *memory = NULL;
     size_t free_bytes = 0, total_bytes = 0;
@@ -182,7 +182,7 @@ static strata_status cuda_alloc(st_device *device, size_t bytes, void **out, str
                         "%s: %zu bytes asked for, %zu of %zu are free", device->facts.name, bytes, free_bytes, total_bytes);
 }
 
-static void cuda_free(st_device *device, void *memory)
+void st_cuda_free(st_device *device, void *memory)
 {
     if (!memory) return;
     device->api->use(device->index);
@@ -190,7 +190,7 @@ static void cuda_free(st_device *device, void *memory)
 }
 
 /* If pinning fails (a limit on locked memory), allocates pageable memory; copies from it go through staging. */
-static strata_status cuda_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
+strata_status st_cuda_host_alloc(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error)
 {
     void *memory = NULL;
     strata_status status = st_cuda_enter(device, error);
@@ -207,7 +207,7 @@ static strata_status cuda_host_alloc(st_device *device, size_t bytes, void **out
     return STRATA_OK;
 }
 
-static void cuda_host_free(st_device *device, void *memory)
+void st_cuda_host_free(st_device *device, void *memory)
 {
     st_cuda_pinned **entry = find_pinned(device, memory);
     if (entry) unpin(device, entry);
@@ -237,81 +237,6 @@ static void cuda_host_unpin(st_device *device, const void *memory)
     if (entry) unpin(device, entry);
 }
 
-/* --- rates: the best of a few tries ------------------------------------------------------------------------------- */
-
-enum { PROBE_BYTES = 256 << 20, PROBE_TRIES = 5 };
-
-typedef enum probe_kind { PROBE_READ, PROBE_INT8, PROBE_UP, PROBE_DOWN, PROBE_HANDOVER, PROBES } probe_kind;
-
-typedef struct probe {
-    st_device *device;
-    void *memory, *host, *begin, *end;
-} probe;
-
-static st_cuda_result probe_once(const probe *p, probe_kind kind)
-{
-    const st_cuda_api *api = p->device->api;
-    void *stream = p->device->stream;
-    uint32_t *sink = p->memory;
-    if (kind == PROBE_READ) return api->probe_read(p->memory, PROBE_BYTES, sink, stream);
-    if (kind == PROBE_INT8) return api->probe_int8(sink, stream);
-    if (kind == PROBE_UP) return api->copy(p->memory, p->host, PROBE_BYTES, ST_COPY_UP, stream);
-    if (kind == PROBE_DOWN) return api->copy(p->host, p->memory, PROBE_BYTES, ST_COPY_DOWN, stream);
-    return api->zero(p->memory, 4, stream);
-}
-
-static strata_status probe_seconds(const probe *p, probe_kind kind, double *best, strata_error *error)
-{
-    const st_cuda_api *api = p->device->api;
-    void *stream = p->device->stream;
-    *best = 1e9;
-    for (int i = 0; i < PROBE_TRIES; i++) {
-        double device_seconds = 0, start = st_clock_seconds();
-        st_cuda_result result = api->event_record(p->begin, stream);
-        if (result == ST_CUDA_OK) result = probe_once(p, kind);
-        if (result == ST_CUDA_OK) result = api->event_record(p->end, stream);
-        if (result == ST_CUDA_OK) result = api->stream_sync(stream);
-        double seconds = st_clock_seconds() - start;
-        if (result == ST_CUDA_OK) result = api->event_elapsed(p->begin, p->end, &device_seconds);
-        if (result != ST_CUDA_OK) return st_cuda_check(p->device, result, "measuring the GPU", error);
-        if (kind != PROBE_HANDOVER) seconds = device_seconds;
-        if (seconds < *best) *best = seconds;
-    }
-    return STRATA_OK;
-}
-
-static strata_status probe_all(const probe *p, st_device_rates *out, strata_error *error)
-{
-    double seconds[PROBES];
-    strata_status status = STRATA_OK;
-    for (int kind = 0; kind < PROBES && status == STRATA_OK; kind++)
-        status = probe_seconds(p, (probe_kind)kind, &seconds[kind], error);
-    if (status != STRATA_OK) return status;
-    double int8_ops = 8.0 * ST_CUDA_INT8_BLOCKS * ST_CUDA_INT8_THREADS * ST_CUDA_INT8_STEPS;
-    *out = (st_device_rates){.read_bytes = PROBE_BYTES / seconds[PROBE_READ], .int8_ops = int8_ops / seconds[PROBE_INT8],
-                             .link_up = PROBE_BYTES / seconds[PROBE_UP], .link_down = PROBE_BYTES / seconds[PROBE_DOWN],
-                             .handover_seconds = seconds[PROBE_HANDOVER]};
-    return STRATA_OK;
-}
-
-static strata_status cuda_probe(st_device *device, st_device_rates *out, strata_error *error)
-{
-    const st_cuda_api *api = device->api;
-    probe p = {.device = device};
-    bool pinned;
-    strata_status status = cuda_alloc(device, PROBE_BYTES, &p.memory, error);
-    if (status == STRATA_OK) status = cuda_host_alloc(device, PROBE_BYTES, &p.host, &pinned, error);
-    if (status == STRATA_OK) memset(p.host, 1, PROBE_BYTES);
-    if (status == STRATA_OK) status = st_cuda_check(device, api->event_new(&p.begin), "creating an event", error);
-    if (status == STRATA_OK) status = st_cuda_check(device, api->event_new(&p.end), "creating an event", error);
-    if (status == STRATA_OK) status = probe_all(&p, out, error);
-    if (p.begin) api->event_free(p.begin);
-    if (p.end) api->event_free(p.end);
-    if (p.host) cuda_host_free(device, p.host);
-    cuda_free(device, p.memory);
-    return status;
-}
-
 const st_backend st_cuda_backend = {
     .version = ST_BACKEND_VERSION,
     .name = "cuda",
@@ -319,12 +244,12 @@ const st_backend st_cuda_backend = {
     .info = cuda_info,
     .scratch = st_cuda_scratch,
     .types = st_cuda_types,
-    .probe = cuda_probe,
+    .probe = st_cuda_probe,
     .times = cuda_times,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
-    .host_alloc = cuda_host_alloc,
-    .host_free = cuda_host_free,
+    .alloc = st_cuda_alloc,
+    .free = st_cuda_free,
+    .host_alloc = st_cuda_host_alloc,
+    .host_free = st_cuda_host_free,
     .host_pin = cuda_host_pin,
     .host_unpin = cuda_host_unpin,
     .queue_new = st_cuda_queue_new,

@@ -10,7 +10,7 @@ template <class W> struct embed_element {
     float scale;
     __device__ void operator()(const st_cuda_rows &rows, uint32_t row, uint32_t i) const
     {
-        out[(size_t)row * width + i] = W::at(table + (size_t)rows.token(row) * row_bytes, i) * scale;
+        out[(size_t)row * width + i] = W::at(table + (size_t)rows.at(row).id * row_bytes, i) * scale;
     }
 };
 

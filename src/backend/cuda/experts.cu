@@ -1,10 +1,11 @@
-/* The chosen experts of every row: gate and up of each pair (row, expert) into scratch, then down and the weighted sum. A warp
- * per output. Experts without an address in the tables are left out. */
+/* The selected experts of every row: gate and up of each pair (row, expert) into scratch, then down and the weighted sum. A
+ * warp per output. Experts without an address in the tables are left out. The tables are first copied from pinned memory to
+ * scratch: every warp reads an entry. */
 #include "backend/cuda/weights.cuh"
 
 namespace {
 
-enum { WARPS = 4 };
+enum { WARPS = 4, TABLE_THREADS = 128 };
 
 struct experts_args {
     st_cuda_rows rows;
@@ -21,6 +22,19 @@ struct experts_args {
     st_activation activation;
     bool on_input, second;    /* second: hidden = activation(hidden) × the product */
 };
+
+struct tables_args {
+    const void *const *from[ST_CUDA_TABLES]; /* NULL: none */
+    const void **to;                         /* [ST_CUDA_TABLES, experts] */
+    uint32_t experts;
+};
+
+__global__ void fetch_tables(tables_args a)
+{
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int t = 0; t < ST_CUDA_TABLES && i < a.experts; t++)
+        if (a.from[t]) a.to[t * a.experts + i] = ((const void *const volatile *)a.from[t])[i];
+}
 
 template <class W> __device__ float product(const unsigned char *row, const float *in, uint32_t count, uint32_t lane)
 {
@@ -89,17 +103,20 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
     const st_bound_op *b = call->bound;
     const auto &p = b->op->p.experts;
     int up = p.fused ? 0 : 1;
-    experts_args args = {st_cuda_rows_of(call), call->tables[0], b->weight[0].row_bytes, st_cuda_floats(b->in[0]),
-                         (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), (float *)call->scratch,
-                         st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[3]), p.used, p.width, b->in[0].width, 0,
+    tables_args tables = {{call->tables[0], call->tables[1], call->tables[2]}, (const void **)call->scratch, p.experts};
+    int code = st_cuda_start<fetch_tables>(call->stream, st_cuda_blocks(p.experts, TABLE_THREADS), TABLE_THREADS, 0, tables);
+    float *hidden = (float *)(call->scratch + st_cuda_tables_bytes(p.experts));
+    experts_args args = {st_cuda_rows_of(call), tables.to, b->weight[0].row_bytes, st_cuda_floats(b->in[0]),
+                         (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), hidden, st_cuda_floats(b->out),
+                         st_cuda_vector_of(&b->weight[3]), p.used, p.width, b->in[0].width, 0,
                          p.activation, p.weight_on_input, false};
-    int code = st_cuda_with_type(b->weight[0].type, project_launch{call, args});
-    args.table = call->tables[up];
+    if (code == cudaSuccess) code = st_cuda_with_type(b->weight[0].type, project_launch{call, args});
+    args.table = tables.to + up * p.experts;
     args.row_bytes = b->weight[up].row_bytes;
     args.first = p.fused ? p.width : 0;
     args.second = true;
     if (code == cudaSuccess) code = st_cuda_with_type(b->weight[up].type, project_launch{call, args});
-    args.table = call->tables[2];
+    args.table = tables.to + 2 * p.experts;
     args.row_bytes = b->weight[2].row_bytes;
     return code == cudaSuccess ? st_cuda_with_type(b->weight[2].type, combine_launch{call, args}) : code;
 }

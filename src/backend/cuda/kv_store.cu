@@ -23,9 +23,10 @@ template <class K> __global__ void kv_store(store_args a)
 {
     uint32_t row = blockIdx.x;
     if (row >= a.rows.count()) return;
-    uint32_t position = a.rows.position(row);
-    store_row<K>(st_cuda_key_row(a.kv, position), a.keys + (size_t)row * a.key_width, a.key_width);
-    store_row<K>(st_cuda_value_row(a.kv, position), a.values + (size_t)row * a.value_width, a.value_width);
+    const st_step_row &at = a.rows.at(row);
+    st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
+    store_row<K>(kv.key(at.position), a.keys + (size_t)row * a.key_width, a.key_width);
+    store_row<K>(kv.value(at.position), a.values + (size_t)row * a.value_width, a.value_width);
 }
 
 struct store {

@@ -1,4 +1,5 @@
-/* Segments: operations that are checked once and enqueued to a stream, in order, at each launch. */
+/* Segments: operations that are checked once and enqueued to a stream, in order, at each launch. Expert tables are copied to
+ * mapped pinned memory, where kernels read them. */
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
@@ -61,41 +62,7 @@ static strata_status check_op(const st_bound_op *bound, strata_error *error)
     return STRATA_OK;
 }
 
-strata_status st_cuda_prepare(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error)
-{
-    strata_status status = st_cuda_enter(device, error);
-    if (status == STRATA_OK && !source->host_step)
-        status = st_error_set(error, STRATA_USAGE, NULL, "a segment for %s: expected the host's copy of the step block",
-                              device->facts.name);
-    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) status = check_op(&source->ops[i], error);
-    if (status != STRATA_OK) return status;
-    size_t bytes = sizeof(st_segment) + source->count * sizeof(st_bound_op);
-    st_segment *segment = st_alloc_zero(1, bytes);
-    if (!segment) return st_error_memory(error, bytes, "a segment of the program");
-    segment->device = device;
-    segment->source = *source;
-    memcpy(segment->ops, source->ops, source->count * sizeof *segment->ops);
-    segment->source.ops = segment->ops;
-    *out = segment;
-    return STRATA_OK;
-}
-
-void st_cuda_segment_free(st_segment *segment)
-{
-    st_free(segment);
-}
-
 /* --- scratch ------------------------------------------------------------------------------------------------------ */
-
-static size_t aligned(size_t bytes)
-{
-    return (bytes + ST_CUDA_ALIGNMENT - 1) / ST_CUDA_ALIGNMENT * ST_CUDA_ALIGNMENT;
-}
-
-static size_t table_bytes(const st_op *op)
-{
-    return aligned(op->p.experts.experts * sizeof(void *));
-}
 
 /* EXPERTS: copies of the tables, then the hidden rows of every (row, expert) pair. */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
@@ -103,62 +70,143 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
     const st_op *op = shape->op;
     if (op->kind != ST_OP_EXPERTS) return (st_scratch){0};
     size_t hidden = (size_t)rows * op->p.experts.used * op->p.experts.width * sizeof(float);
-    return (st_scratch){.shared_bytes = ST_CUDA_TABLES * table_bytes(op) + hidden};
+    return (st_scratch){.shared_bytes = st_cuda_tables_bytes(op->p.experts.experts) + hidden};
+}
+
+/* --- preparing ---------------------------------------------------------------------------------------------------- */
+
+/* Writes the addresses of the experts to pinned memory; entries that did not change are not written. */
+static void refresh_tables(const st_segment *segment)
+{
+    for (uint32_t i = 0; i < segment->table_count; i++) {
+        const st_cuda_table *t = &segment->tables[i];
+        for (uint32_t k = 0; k < t->count; k++)
+            if (t->copy[k] != t->parts[k]) t->copy[k] = t->parts[k];
+    }
+}
+
+/* Lists the expert tables of all operations and gives each a copy in pinned memory. */
+static strata_status copy_tables(st_segment *segment, strata_error *error)
+{
+    st_device *device = segment->device;
+    size_t entries = 0;
+    for (uint32_t i = 0; i < segment->count; i++)
+        for (int k = 0; k < ST_CUDA_TABLES && segment->ops[i].op->kind == ST_OP_EXPERTS; k++)
+            if (segment->ops[i].weight[k].parts) {
+                st_cuda_table *t = &segment->tables[segment->table_count++];
+                t->parts = segment->ops[i].weight[k].parts;
+                t->count = segment->ops[i].op->p.experts.experts;
+                entries += t->count;
+            }
+    if (entries == 0) return STRATA_OK;
+    st_cuda_result result = device->api->host_alloc(&segment->copies, entries * sizeof(void *));
+    if (result != ST_CUDA_OK) return st_cuda_check(device, result, "pinning memory for the expert tables", error);
+    const void **next = segment->copies;
+    memset(next, 0, entries * sizeof *next);
+    for (uint32_t i = 0; i < segment->table_count; next += segment->tables[i++].count) segment->tables[i].copy = next;
+    return STRATA_OK;
+}
+
+static void fill_calls(st_segment *segment, const st_segment_source *source)
+{
+    const st_cuda_table *table = segment->tables;
+    for (uint32_t i = 0; i < segment->count; i++) {
+        st_cuda_call *call = &segment->calls[i];
+        *call = (st_cuda_call){.bound = &segment->ops[i], .step = source->step, .kind = source->rows, .scratch = source->scratch};
+        for (int k = 0; k < ST_CUDA_TABLES && segment->ops[i].op->kind == ST_OP_EXPERTS; k++)
+            if (segment->ops[i].weight[k].parts) call->tables[k] = (table++)->copy;
+    }
+}
+
+static st_segment *segment_alloc(st_device *device, const st_segment_source *source)
+{
+    uint32_t experts = 0;
+    for (uint32_t i = 0; i < source->count; i++) experts += source->ops[i].op->kind == ST_OP_EXPERTS;
+    st_segment *segment = st_alloc_zero(1, sizeof *segment);
+    if (!segment) return NULL;
+    segment->device = device;
+    segment->count = source->count;
+    segment->shared_bytes = source->shared_bytes;
+    segment->ops = st_alloc_array(source->count, sizeof *segment->ops);
+    segment->calls = st_alloc_array(source->count, sizeof *segment->calls);
+    segment->tables = st_alloc_zero(experts * ST_CUDA_TABLES + 1, sizeof *segment->tables);
+    if (segment->ops && segment->calls && segment->tables) {
+        memcpy(segment->ops, source->ops, source->count * sizeof *segment->ops);
+        return segment;
+    }
+    st_cuda_segment_free(segment);
+    return NULL;
+}
+
+strata_status st_cuda_prepare(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error)
+{
+    strata_status status = st_cuda_enter(device, error);
+    for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) status = check_op(&source->ops[i], error);
+    if (status != STRATA_OK) return status;
+    st_segment *segment = segment_alloc(device, source);
+    if (!segment) return st_error_memory(error, source->count * sizeof(st_bound_op), "a segment of the program");
+    status = copy_tables(segment, error);
+    fill_calls(segment, source);
+    if (status == STRATA_OK && !device->profile) status = st_cuda_graphs_new(segment, error);
+    if (status == STRATA_OK) *out = segment;
+    else st_cuda_segment_free(segment);
+    return status;
+}
+
+void st_cuda_segment_free(st_segment *segment)
+{
+    if (!segment) return;
+    st_cuda_graphs_free(segment);
+    if (segment->copies) {
+        segment->device->api->use(segment->device->index);
+        segment->device->api->host_free(segment->copies);
+    }
+    st_free(segment->ops);
+    st_free(segment->calls);
+    st_free(segment->tables);
+    st_free(segment);
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-/* The host may change the expert tables after the launch, so the launch enqueues a copy. The tables are in pageable
- * memory, which the driver reads before the call returns. */
-static strata_status send_tables(const st_segment *segment, st_cuda_call *call, strata_error *error)
+static strata_status check_scratch(const st_segment *segment, uint32_t rows, strata_error *error)
 {
-    st_device *device = segment->device;
-    const st_op *op = call->bound->op;
-    size_t table = table_bytes(op), needed = st_cuda_scratch(call->bound, call->rows).shared_bytes;
-    if (needed > segment->source.shared_bytes)
-        return st_error_set(error, STRATA_RUNTIME, NULL, "experts of layer %d: expected %zu bytes of scratch, found %zu",
-                            op->layer, needed, segment->source.shared_bytes);
-    strata_status status = STRATA_OK;
-    for (int i = 0; i < ST_CUDA_TABLES && status == STRATA_OK; i++) {
-        const void *const *parts = call->bound->weight[i].parts;
-        unsigned char *to = call->scratch;
-        call->scratch += table;
-        if (!parts) continue;
-        call->tables[i] = (const void *const *)(void *)to;
-        st_cuda_result sent =
-            device->api->copy(to, parts, op->p.experts.experts * sizeof *parts, ST_COPY_UP, call->stream);
-        status = st_cuda_check(device, sent, "a copy of the expert tables", error);
+    for (uint32_t i = 0; i < segment->count; i++) {
+        size_t needed = st_cuda_scratch(&segment->ops[i], rows).shared_bytes;
+        if (needed > segment->shared_bytes)
+            return st_error_set(error, STRATA_RUNTIME, NULL, "%s of layer %d, %u rows: expected %zu bytes of scratch, found %zu",
+                                name_of(segment->ops[i].op->kind), segment->ops[i].op->layer, rows, needed, segment->shared_bytes);
     }
-    return status;
-}
-
-static strata_status launch_op(const st_segment *segment, const st_cuda_call *like, const st_bound_op *bound,
-                               strata_error *error)
-{
-    st_device *device = segment->device;
-    st_cuda_call call = *like;
-    call.bound = bound;
-    strata_status status = bound->op->kind == ST_OP_EXPERTS ? send_tables(segment, &call, error) : STRATA_OK;
-    double start = device->profile ? st_clock_seconds() : 0;
-    st_cuda_result result = status == STRATA_OK ? device->api->run(&call) : ST_CUDA_OK;
-    if (result == ST_CUDA_OK && device->profile) result = device->api->stream_sync(call.stream);
-    if (status != STRATA_OK || result != ST_CUDA_OK)
-        return status != STRATA_OK ? status : st_cuda_check(device, result, name_of(bound->op->kind), error);
-    if (!device->profile) return STRATA_OK;
-    st_op_time *time = &device->times[bound->op->kind];
-    time->seconds += st_clock_seconds() - start;
-    time->calls++;
     return STRATA_OK;
 }
 
-strata_status st_cuda_launch(st_segment *segment, st_queue *queue, strata_error *error)
+static strata_status launch_op(st_device *device, const st_cuda_call *call, strata_error *error)
 {
-    const st_segment_source *source = &segment->source;
-    const st_step *step = source->host_step;
-    st_cuda_call call = {.step = source->step, .kind = source->rows, .scratch = source->scratch, .stream = queue->stream,
-                         .rows = source->rows == ST_ROWS_ALL ? step->count : step->out_count};
-    strata_status status = st_cuda_enter(segment->device, error);
-    for (uint32_t i = 0; i < source->count && call.rows && status == STRATA_OK; i++)
-        status = launch_op(segment, &call, &segment->ops[i], error);
+    st_op_kind kind = call->bound->op->kind;
+    double start = device->profile ? st_clock_seconds() : 0;
+    st_cuda_result result = device->api->run(call);
+    if (result == ST_CUDA_OK && device->profile) result = device->api->stream_sync(call->stream);
+    if (result != ST_CUDA_OK) return st_cuda_check(device, result, name_of(kind), error);
+    if (!device->profile) return STRATA_OK;
+    device->times[kind].seconds += st_clock_seconds() - start;
+    device->times[kind].calls++;
+    return STRATA_OK;
+}
+
+strata_status st_cuda_launch(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error)
+{
+    st_device *device = segment->device;
+    strata_status status = st_cuda_enter(device, error);
+    if (status == STRATA_OK) status = check_scratch(segment, rows, error);
+    if (status != STRATA_OK || rows == 0) return status;
+    refresh_tables(segment);
+    void *graph = st_cuda_graph_of(segment, rows);
+    if (graph) return st_cuda_check(device, device->api->graph_launch(graph, queue->stream), "launching a graph", error);
+    for (uint32_t i = 0; i < segment->count && status == STRATA_OK; i++) {
+        st_cuda_call call = segment->calls[i];
+        call.rows = rows;
+        call.stream = queue->stream;
+        status = launch_op(device, &call, error);
+    }
     return status;
 }

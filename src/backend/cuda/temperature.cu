@@ -8,7 +8,7 @@ struct temper {
     float factor;
     __device__ void operator()(const st_cuda_rows &rows, uint32_t row, uint32_t i) const
     {
-        float chunks = floorf(__fdiv_rn((float)(rows.position(row) + 1), (float)chunk));
+        float chunks = floorf(__fdiv_rn((float)(rows.at(row).position + 1), (float)chunk));
         value[(size_t)row * width + i] *= logf(chunks + 1) * factor + 1;
     }
 };
