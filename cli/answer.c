@@ -138,6 +138,7 @@ static bool print_and_keep(void *context, const char *text, size_t length)
 
 typedef struct timing {
     uint64_t prompt_tokens; /* tokens that were run, without the reused prefix */
+    size_t reused_tokens;
     double prompt_seconds;
     strata_answer answer;
 } timing;
@@ -149,7 +150,7 @@ static double rate(double count, double seconds)
 
 static void print_timing(const cli_talk *talk, const timing *t)
 {
-    char memory[128], peak[32], decode[96] = "";
+    char memory[128], peak[32], reused[48] = "", decode[96] = "";
     const cli_engine *engine = talk->engine;
     /* The prompt gives the first token: decoding begins with the second. */
     if (t->answer.tokens > 1) {
@@ -157,11 +158,12 @@ static void print_timing(const cli_talk *talk, const timing *t)
         double traffic = speed * json_number_value(json_object_get(engine->facts, "bytes_per_token"));
         snprintf(decode, sizeof decode, " at %.1f t/s (%.2f GB/s)", speed, traffic / 1e9);
     }
+    if (t->reused_tokens) snprintf(reused, sizeof reused, ", %zu reused", t->reused_tokens);
     cli_style style = cli_style_of(talk->arguments, stderr);
     if (style.color) fputs("\033[2m", stderr);
-    cli_note("prompt: %llu token%s at %.1f t/s, first token after %.2f s; answer: %zu token%s%s; %s, peak memory %s",
+    cli_note("prompt: %llu token%s at %.1f t/s%s, first token after %.2f s; answer: %zu token%s%s; %s, peak memory %s",
              (unsigned long long)t->prompt_tokens, t->prompt_tokens == 1 ? "" : "s",
-             rate((double)t->prompt_tokens, t->prompt_seconds), t->prompt_seconds + t->answer.first_seconds,
+             rate((double)t->prompt_tokens, t->prompt_seconds), reused, t->prompt_seconds + t->answer.first_seconds,
              t->answer.tokens, t->answer.tokens == 1 ? "" : "s", decode,
              cli_engine_memory(engine, memory, sizeof memory),
              cli_short_number(cli_peak_bytes(), "B", peak, sizeof peak));
@@ -170,13 +172,18 @@ static void print_timing(const cli_talk *talk, const timing *t)
 
 /* ---- the answer -------------------------------------------------------------------------------------------------- */
 
-static strata_status run_prompt(cli_talk *talk, const strata_token *ids, size_t count, timing *t, strata_error *error)
+static strata_status run_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, timing *t,
+                                strata_error *error)
 {
     cli_progress progress;
-    cli_progress_begin(&progress, talk->arguments, "prompt", "tokens", count);
+    cli_progress_begin(&progress, talk->arguments, "prompt", "tokens", prompt->count);
     double start = strata_engine_clock(talk->engine->engine);
+    strata_prompt_options options = {.marks = prompt->marks,
+                                     .mark_count = prompt->mark_count,
+                                     .progress = cli_progress_step,
+                                     .context = &progress};
     strata_status status =
-        strata_session_prompt(talk->engine->session, ids, count, cli_progress_step, &progress, error);
+        strata_session_prompt(session, prompt->ids, prompt->count, &options, &t->reused_tokens, error);
     t->prompt_seconds = strata_engine_clock(talk->engine->engine) - start;
     t->prompt_tokens = progress.done;
     cli_progress_end(&progress);
@@ -197,7 +204,7 @@ static void print_end(const cli_talk *talk, const cli_answer *answer, const timi
     print_timing(talk, t);
 }
 
-strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t count, cli_answer *out,
+strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, cli_answer *out,
                                 strata_error *error)
 {
     cli_answer made = {0};
@@ -207,10 +214,10 @@ strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t 
     strata_generation generation = talk->generation;
     generation.on_text = print_and_keep;
     generation.context = &l;
-    cli_interrupt_hold(talk->engine->session);
-    strata_status status = run_prompt(talk, ids, count, &t, error);
+    cli_interrupt_hold(session);
+    strata_status status = run_prompt(talk, session, prompt, &t, error);
     if (status == STRATA_OK && !talk->silent)
-        status = strata_session_generate(talk->engine->session, &generation, &t.answer, error);
+        status = strata_session_generate(session, &generation, &t.answer, error);
     made.interrupted = cli_interrupt_release();
     if (status == STRATA_INTERRUPTED) status = STRATA_OK; /* an interrupted prompt has an empty answer */
     if (status == STRATA_OK && l.status != STRATA_OK) {

@@ -249,7 +249,7 @@ strata_placement cli_placement_of(const cli_arguments *arguments);
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
                                          uint32_t context);
 
-/* ---- talking to a model (engine.c, answer.c, chat.c) ------------------------------------------------------------- */
+/* ---- talking to a model (engine.c, prompt.c, answer.c, chat.c) --------------------------------------------------- */
 
 /* A loaded model with its session and descriptions. */
 typedef struct cli_engine {
@@ -258,7 +258,7 @@ typedef struct cli_engine {
     json_t *card;  /* of strata_model_describe */
     json_t *facts; /* of strata_engine_describe */
     strata_engine *engine;
-    strata_session *session;
+    strata_session *session; /* NULL: a chat has taken it */
 } cli_engine;
 
 /* Loads the model of -m as the options ask. `context` is the default (0: the library's). The model may already be open;
@@ -300,15 +300,27 @@ typedef struct cli_answer {
     bool interrupted;
 } cli_answer;
 
-/* Runs the prompt, streams the answer to standard output, and prints the speed on standard error. */
-strata_status cli_answer_prompt(cli_talk *talk, const strata_token *ids, size_t count, cli_answer *out,
-                                strata_error *error);
-/* The conversation as token ids (strata_free), rendered with the model's template. */
-strata_status cli_chat_tokens(const cli_engine *engine, const strata_template *chat_template, json_t *messages,
-                              strata_token **ids, size_t *count, strata_error *error);
+/* A prompt: strata_free(ids). Marks are the positions where later prompts may branch off. */
+enum { CLI_MARKS_MAX = 3 };
+typedef struct cli_prompt {
+    strata_token *ids;
+    size_t count;
+    size_t marks[CLI_MARKS_MAX]; /* [mark_count], ascending */
+    size_t mark_count;
+} cli_prompt;
+
 /* A message of a conversation; NULL: the text is not UTF-8, or there is no memory. */
 json_t *cli_chat_message(const char *role, const char *text, size_t length);
-/* Runs a chat on a terminal until its end. */
+/* A conversation rendered with the chat template, without marks. `answer`: the model's answer comes next. */
+strata_status cli_chat_tokens(const strata_model *model, const strata_template *chat_template, json_t *messages,
+                              bool answer, cli_prompt *out, strata_error *error);
+/* The prompt for the model's answer, with marks at the first message, before the last message and behind it. */
+strata_status cli_chat_prompt(const strata_model *model, const strata_template *chat_template, json_t *messages,
+                              cli_prompt *out, strata_error *error);
+/* Runs the prompt, streams the answer to standard output, and prints the speed on standard error. */
+strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, cli_answer *out,
+                                strata_error *error);
+/* Runs a chat on a terminal until its end. Takes the engine's session: branches of the chat have one each. */
 strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, const char *system, FILE *stream,
                        strata_error *error);
 

@@ -83,10 +83,17 @@ static double fact(const bench *b, const char *name)
     return json_number_value(json_object_get(b->engine.facts, name));
 }
 
+/* Recurrent state of one conversation: the engine has a slot for each that runs. */
+static double state_bytes(const bench *b)
+{
+    double running = json_number_value(json_object_get(json_object_get(b->engine.facts, "plan"), "sequences"));
+    return fact(b, "state_bytes") / (running > 1.0 ? running : 1.0);
+}
+
 /* Bytes that decoding a token reads on average: weights, recurrent state (read and written), and its KV cache. */
 static double decode_bytes(const bench *b, uint32_t count)
 {
-    double bytes = fact(b, "bytes_per_token") + 2.0 * fact(b, "state_bytes");
+    double bytes = fact(b, "bytes_per_token") + 2.0 * state_bytes(b);
     double seen = b->depth + (count + 1) / 2.0;
     size_t i;
     json_t *row;

@@ -52,21 +52,29 @@ static void print_title(const cli_style *style, const char *title)
 
 /* ---- summary ----------------------------------------------------------------------------------------------------- */
 
+/* The longest conversation, and the memory that all conversations share. */
 static void print_context(const json_t *plan)
 {
-    uint64_t context = number_of(plan, "context");
+    uint64_t context = number_of(plan, "context"), restore = number_of(plan, "restore_bytes");
     uint64_t maximum = number_of(json_object_get(plan, "model"), "context_length");
-    uint64_t sequences = number_of(plan, "sequences");
+    unsigned long long sequences = number_of(plan, "sequences");
     print_label("context");
     print_grouped(context);
-    printf(" tokens");
-    if (context == maximum) printf(", the model's maximum");
-    else if (maximum) {
-        printf(" of ");
+    printf(" tokens per conversation, the model's maximum");
+    if (context != maximum) {
+        printf(" is ");
         print_grouped(maximum);
     }
-    if (sequences > 1) printf(", for each of %llu sequences", (unsigned long long)sequences);
     printf("; KV cache %s\n", text_of(plan, "kv_type"));
+    print_label("pool");
+    print_grouped(number_of(plan, "pool_tokens"));
+    if (sequences == 1) printf(" tokens for one running conversation\n");
+    else printf(" tokens shared by up to %llu running conversations\n", sequences);
+    if (restore) {
+        print_label("restore points");
+        print_grouped(restore);
+        printf(" bytes\n");
+    }
     print_label("batch");
     print_grouped(number_of(plan, "batch"));
     printf(" tokens\n");
@@ -130,7 +138,7 @@ typedef struct owner_row {
 static const owner_row owner_rows[] = {
     {"runtime", "▞", 'r', 35},       {"weights", "█", 'W', 36},     {"experts", "▓", 'E', 34},
     {"expert slots", "▒", 'S', 33},  {"kv", "▚", 'K', 32},          {"recurrent state", "▙", 'R', 32},
-    {"snapshots", "▟", 'N', 32},     {"scratch", "▄", 'x', 31},     {"staging", "▀", 't', 31},
+    {"restore points", "▟", 'P', 32}, {"scratch", "▄", 'x', 31},     {"staging", "▀", 't', 31},
     {"padding", "▖", 'p', 37},       {"granularity", "▘", 'g', 37}, {"margin", "░", '.', 37},
     {"free", " ", ' ', 37},
 };

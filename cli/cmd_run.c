@@ -13,8 +13,7 @@ typedef struct run {
     cli_engine engine;
     strata_template *chat_template; /* NULL: the model continues the prompt as text */
     char *text;                     /* the prompt read from a file; NULL: it was not */
-    strata_token *ids;
-    size_t count;
+    cli_prompt prompt;
 } run;
 
 static strata_status check_usage(const cli_arguments *arguments, strata_error *error)
@@ -87,7 +86,7 @@ static strata_status message_tokens(run *r, const char *text, size_t length, str
     if (status == STRATA_OK && json_array_append_new(messages, cli_chat_message("user", text, length)) != 0)
         status = cli_fail(error, STRATA_INPUT, NULL, "run: the prompt is not valid UTF-8");
     if (status == STRATA_OK)
-        status = cli_chat_tokens(&r->engine, r->chat_template, messages, &r->ids, &r->count, error);
+        status = cli_chat_tokens(r->engine.model, r->chat_template, messages, true, &r->prompt, error);
     json_decref(messages);
     return status;
 }
@@ -100,8 +99,7 @@ static strata_status make_tokens(run *r, strata_error *error)
     if (values[OPTION_IDS_FILE].set) {
         cli_ids list = {0};
         strata_status status = cli_read_ids(values[OPTION_IDS_FILE].text, &list, error);
-        r->ids = list.ids;
-        r->count = list.count;
+        r->prompt = (cli_prompt){.ids = list.ids, .count = list.count};
         return status;
     }
     strata_status status = read_prompt(r, &text, &length, error);
@@ -109,7 +107,7 @@ static strata_status make_tokens(run *r, strata_error *error)
     if (r->chat_template) return message_tokens(r, text, length, error);
     /* Without --raw, special tokens in the text are plain text. */
     unsigned flags = STRATA_TOKENIZE_PROMPT | (values[OPTION_RAW].set ? 0u : STRATA_TOKENIZE_PLAIN);
-    return strata_tokenize(r->engine.model, text, length, flags, &r->ids, &r->count, error);
+    return strata_tokenize(r->engine.model, text, length, flags, &r->prompt.ids, &r->prompt.count, error);
 }
 
 static strata_status answer_once(run *r, cli_talk *talk, strata_error *error)
@@ -117,7 +115,7 @@ static strata_status answer_once(run *r, cli_talk *talk, strata_error *error)
     cli_answer answer = {0};
     strata_status status = make_tokens(r, error);
     if (status == STRATA_OK) status = cli_engine_open(&r->engine, r->arguments, 0, false, error);
-    if (status == STRATA_OK) status = cli_answer_prompt(talk, r->ids, r->count, &answer, error);
+    if (status == STRATA_OK) status = cli_answer_prompt(talk, r->engine.session, &r->prompt, &answer, error);
     free(answer.text);
     if (status == STRATA_OK && answer.interrupted)
         status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the answer was interrupted");
@@ -167,7 +165,7 @@ strata_status cli_cmd_run(const cli_arguments *arguments, strata_error *error)
     if (status == STRATA_OK) status = stream ? chat(&r, &talk, stream, error) : answer_once(&r, &talk, error);
     if (status == STRATA_OK && arguments->values[OPTION_PROFILE].set) status = print_profile(&r, error);
     free(r.text);
-    strata_free(r.ids);
+    strata_free(r.prompt.ids);
     strata_template_free(r.chat_template);
     cli_talk_close(&talk);
     cli_engine_close(&r.engine);

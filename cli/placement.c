@@ -25,6 +25,14 @@ strata_placement cli_placement_of(const cli_arguments *arguments)
     return placement;
 }
 
+/* For the library 0 is the default; on the command line it means none. */
+static uint64_t restore_bytes_of(const cli_arguments *arguments)
+{
+    const cli_value *value = &arguments->values[OPTION_RESTORE_RAM];
+    if (!value->set) return 0;
+    return value->number > 0 ? (uint64_t)value->number : STRATA_RESTORE_OFF;
+}
+
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
                                          uint32_t context)
 {
@@ -36,6 +44,7 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .context = wanted,
         .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
         .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL, 0),
+        .restore_bytes = restore_bytes_of(arguments),
         .placement = placement,
         .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
         .cpu = values[OPTION_CPU].text,

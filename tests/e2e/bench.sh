@@ -61,9 +61,15 @@ run bench -m "$kit/llama.gguf" $few -d 40 -b 4 --profile --json
 check "the tokens before the depth are not timed" json '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
 check "one row of logits per prompt and per token" json '[[o["calls"] for o in r["profile"] if o["op"] == "gather"] for r in d["rows"]] == [[3], [4 * 3]]'
 run bench -m "$kit/qwen35.gguf" $few -d 40 --profile --json
-# a model with a state runs the last token of a prompt by itself
 check "restoring recurrent state is not timed" json \
-    '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[2 * 3], [4 * 3]]'
+    '[[o["calls"] for o in r["profile"] if o["op"] == "embed"] for r in d["rows"]] == [[3], [4 * 3]]'
+steps='[o["calls"] // 3 for o in d["rows"][0]["profile"] if o["op"] == "embed"]'
+run bench -m "$kit/llama.gguf" -p 200 -n 0 -r 3 --profile --json
+check "full attention runs a prompt in whole batches" json "$steps == [1]"
+run bench -m "$kit/qwen35.gguf" -p 200 -n 0 -r 3 --profile --json
+check "recurrent layers stop for a restore point near the end" json "$steps == [2]"
+run bench -m "$kit/qwen35.gguf" -p 200 -n 0 -r 3 --restore-ram 0 --profile --json
+check "but not without restore points" json "$steps == [1] and d['engine']['restore_bytes'] == 0"
 run bench -m "$kit/llama.gguf" $few -d 504 --json
 check "to the end of the model's context" json 'd["engine"]["context"] == 512'
 

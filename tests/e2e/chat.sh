@@ -120,6 +120,87 @@ check "control tokens are not shown in a chat" eval '! grep -q "im_start" "$work
 check "but with --special" grep -q "<|im_start|><|im_start|>" "$work/screen--special"
 check "and only then kept in the history" test "$(cat "$work/tokens--special")" -gt $(($(cat "$work/tokens") + 40))
 
+# --- branches: /undo, /retry, /fork, /branches, /switch, on layers that keep everything, windows and recurrent state
+# answer_to TEXT N: the answer to the N-th message that is TEXT.
+answer_to() { screen | awk -v text="> $1" -v n="$2" '/^strata: / || /^> / { on = 0 } $0 == text { on = ++seen == n; next } on'; }
+# branch N: its line of the last list of /branches, without the last message: the mark, number, messages and tokens.
+branch() { screen | awk '/^  branch  messages/ { n = 0; next } /^[* ] +[0-9]+ +[0-9]+ +[0-9]+  / { line[++n] = $0 } END { print line['"$1"'] }'; }
+branch_is() { branch "$1" | grep -qE "^$2 +$1 +$3 +[0-9]+  $4\$"; }
+tokens_of() { branch "$1" | sed -E 's/^[* ] +[0-9]+ +[0-9]+ +([0-9]+) .*/\1/'; }
+answers=0
+# say TEXT: a message, until its answer is complete.
+say() {
+    answers=$((answers + 1))
+    type_line "$1"
+    eventually shows_times $answers "answer: 6 tokens at" && eventually prompt_is_back
+}
+# give COMMAND TEXT: a command of the chat, which prints TEXT.
+give() {
+    type_line "$1"
+    eventually shows "$2" && eventually prompt_is_back
+}
+lists=0
+list_branches() {
+    lists=$((lists + 1))
+    type_line /branches
+    eventually shows_times $lists "  branch  messages    tokens  last message" && eventually prompt_is_back
+}
+for name in llama gemma4-dense qwen35; do
+    model=$kit/$name.gguf answers=0 lists=0
+    open_chat --temp 0 -n 6 --ignore-eos --cpu ref -sys "Be brief."
+    eventually prompt_is_back
+    check "$name: /undo without a message" give /undo "/undo: there is no message to remove"
+    check "$name: /retry without a message" give /retry "/retry: there is no message to answer"
+    check "$name: /switch without a number" give /switch "/switch: expected a branch from 1 to 1, found none"
+    check "$name: /switch to a branch that does not exist" give "/switch 2" "/switch: expected a branch from 1 to 1, found 2"
+    check "$name: an answer" say "first message"
+    list_branches
+    check "$name: /branches lists the one branch" branch_is 1 '\*' 2 "first message"
+    tokens=$(tokens_of 1)
+    check "$name: a second answer" say "second message"
+    check "$name: /undo names the message" give /undo "removed the last message and its answer: second message"
+    list_branches
+    check "$name: /undo removes the message and its answer" eval 'branch_is 1 "\*" 2 "first message" && [ "$(tokens_of 1)" = "$tokens" ]'
+    check "$name: the message again" say "second message"
+    check "$name: after /undo the same message has the same answer" test "$(answer_to "second message" 1)" = "$(answer_to "second message" 2)"
+    check "$name: /fork" give /fork "branch 2 begins as a copy of branch 1; /switch 1 goes back"
+    check "$name: a message in the new branch" say "only in branch two, and long enough that the list has to cut it"
+    check "$name: another" say "third message"
+    list_branches
+    check "$name: branch 1 stays as it was" branch_is 1 ' ' 4 "second message"
+    check "$name: branch 2 is the current one" branch_is 2 '\*' 8 "third message"
+    check "$name: /undo in branch 2" give /undo "removed the last message and its answer: third message"
+    list_branches
+    check "$name: a long message is shortened" branch_is 2 '\*' 6 "only in branch two, and long enough that the lis…"
+    check "$name: /switch 1" give "/switch 1  " "branch 1, last message: second message"
+    check "$name: branch 1 answers" say "third message"
+    check "$name: /switch 2" give "/switch 2" "branch 2, last message: only in"
+    give /undo "and its answer: only in branch two"
+    check "$name: branch 2 answers" say "third message"
+    reused=$(screen | sed -nE 's/.*prompt: [0-9]+ tokens? at [0-9.]+ t\/s, ([0-9]+) reused.*/\1/p' | tail -1)
+    check "$name: and reuses at least the first page after /undo" test "${reused:-0}" -ge 64
+    check "$name: branches with the same messages answer the same" test "$(answer_to "third message" 2)" = "$(answer_to "third message" 3)"
+    type_line "/quit"
+    check "$name: the chat ends well" eventually left_with 0
+done
+model=$kit/llama.gguf answers=0
+open_chat --seed 7 --temp 1.5 --top-k 0 -n 6 --ignore-eos
+eventually prompt_is_back
+say "first message"
+for turn in 1 2; do
+    answers=$((answers + 1))
+    type_line /retry
+    check "/retry answers again" eventually shows_times $answers "answer: 6 tokens at"
+    eventually prompt_is_back
+done
+check "/retry reuses the stored prompt" eval '[ "$(screen | grep -cE "prompt: 1 token at [0-9.]+ t/s, [0-9]+ reused, first token")" = 2 ]'
+retried() { screen | awk -v n="$1" '/^strata: / || /^> / { on = 0 } /^> \/retry/ { on = ++seen == n; next } on'; }
+check "/retry draws other random numbers" eval '[ "$(retried 1)" != "$(retried 2)" ] && [ "$(retried 1)" != "$(answer_to "first message" 1)" ]'
+type_line "/help"
+check "/help lists the commands" eventually shows "continue in branch N"
+type_line "/quit"
+check "the chat ends well" eventually left_with 0
+
 export XDG_STATE_HOME=$work/state
 # --- interrupts: long answers, of a model with a long context
 python3 - "$model" "$work/long.gguf" <<'PYTHON'

@@ -56,8 +56,26 @@ run plan "$kit/qwen3.gguf" --json -c 999999999
 check "-c above the model's maximum is reduced to it" json 'd["context"] == 512 and any("999,999,999" in line and "512" in line for line in d["why"])'
 run plan "$kit/qwen3.gguf" --json -c 100 -b 7 --kv-type q8_0 -t 3 --parallel 2
 check "-c, -b, --kv-type, --parallel" json 'd["context"] == 100 and d["batch"] == 7 and d["kv_type"] == "q8_0" and d["sequences"] == 2'
-check "two sequences have twice the KV" json 'sum(r["bytes"] for r in d["kv"]) ==
-    2 * sum(r["layers"] * r["positions"] * r["position_bytes"] for r in d["kv"])'
+check "the pool holds both contexts" json 'd["pool_tokens"] == 200 and all(r["positions"] >= 200 and
+    r["bytes"] == r["layers"] * r["positions"] * r["position_bytes"] for r in d["kv"])'
+check "and the reasons say so" json 'any(l == "pool: 200 tokens, a full context for each of 2 running conversations" for l in d["why"])'
+run plan "$kit/qwen3.gguf" --parallel 3 -c 100
+check "the pool in the text" out_has "pool            300 tokens shared by up to 3 running conversations"
+run plan "$kit/qwen3.gguf" --json --vram 2MiB --overhead 0 --margin 0 -g -1 -c 256 --parallel 64
+check "a pool that does not fit has as many contexts as fit" json '256 < d["pool_tokens"] < 64 * 256 and d["pool_tokens"] % 256 == 0 and
+    any("shared by up to 64 running conversations" in l for l in d["why"])'
+fails "no conversation" 2 "--parallel: expected a whole number from 1 to 64" plan "$kit/qwen3.gguf" --parallel 0
+fails "too many conversations" 2 "--parallel: expected a whole number from 1 to 64" run -m "$kit/qwen3.gguf" --parallel 65
+run plan "$kit/qwen35.gguf" --json
+check "recurrent layers have restore points" json 'd["restore_bytes"] == d["devices"][0]["owners"]["restore points"] > 0'
+run plan "$kit/qwen35.gguf" --restore-ram 1MiB
+check "--restore-ram" eval 'out_has "restore points  1,048,576 bytes" && out_has "restore points: 1.00 MiB of RAM (as asked)"'
+run plan "$kit/qwen35.gguf" --json --restore-ram 0
+check "--restore-ram 0: none" json 'd["restore_bytes"] == 0 and "restore points" not in d["devices"][0]["owners"] and
+    any(l.startswith("restore points: none, as asked") for l in d["why"])'
+run plan "$kit/qwen3.gguf" --json --restore-ram 1MiB
+check "full attention needs no restore points" json 'd["restore_bytes"] == 0 and any(l.startswith("restore points: none;") for l in d["why"])'
+fails "a restore size that does not fit" 4 "bytes are missing" plan "$kit/qwen35.gguf" --ram 8GiB --restore-ram 9GiB
 run plan "$kit/qwen3.gguf" --json -c 0
 check "-c 0 is the model's maximum" json 'd["context"] == 512'
 run plan "$kit/qwen3.gguf" --json --vram 1234567890 --ram 9876543210 --margin 1MiB --ram-margin 2MB --overhead 3KiB
