@@ -262,6 +262,51 @@ static void matmul_neighbours(void **state)
     }
 }
 
+static void run_rows(const level_case *c, st_bound_op *bound, float *x, uint32_t rows, float *out)
+{
+    st_step *step = step_rows(rows, 0);
+    bound->in[0].data = x;
+    bound->out.data = out;
+    run_op(c->cpu, bound, step);
+    st_free(step);
+}
+
+/* Every number of rows from 2 to 33, and more than a strip of part of the rows serves: the bits of a row are those that it
+ * has in the largest batch or, for one to three rows, alone. Rows are longer than what is unpacked at a time. */
+static void matmul_row_counts(void **state)
+{
+    enum { ROWS = ST_STRIP_TOKENS + 9 };
+    const level_case *c = *state;
+    check_level(c);
+    if (mirror_name()) skip(); /* another backend may choose its kernel by the number of rows */
+    const st_type_info *info = st_type_find(c->type);
+    random_state = 61 + c->type;
+    uint32_t columns = 70;
+    size_t width = info->block == 256 ? 256 * 5 : info->block * (ST_STRIP_WIDTH * 2 / info->block + 3);
+    st_op op = {.kind = ST_OP_MATMUL};
+    st_bound_op bound = {.op = &op, .in[0] = {.width = (uint32_t)width}, .out = {.width = columns}};
+    bound.weight[0] = make_weight(c->type, width, columns, 1);
+    float *x = random_floats(ROWS * width), *all = random_floats((size_t)ROWS * columns), *found = random_floats((size_t)ROWS * columns);
+    float *alone = random_floats((size_t)ROWS * columns);
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (size_t i = 0; i < 9; i++) x[r * width + random_bits() % width] *= 100;
+    for (uint32_t r = 0; r < ROWS; r++) run_rows(c, &bound, x + r * width, 1, alone + r * columns);
+    run_rows(c, &bound, x, ROWS, all);
+    bound.in[0].data = x;
+    st_step *step = step_rows(ROWS, 0);
+    compare(c->cpu, info->name, &bound, step, is_float_type(c->type) ? 1e-5 : 1e-2, 0);
+    st_free(step);
+    for (uint32_t rows = 2; rows < ROWS; rows += rows < 34 || rows >= ST_STRIP_TOKENS - 1 ? 1 : ST_STRIP_TOKENS - 1 - rows) {
+        uint32_t first = between(0, ROWS - rows);
+        run_rows(c, &bound, x + first * width, rows, found);
+        check_same(c, found, (rows < ST_FEW_ROWS ? alone : all) + (size_t)first * columns, (size_t)rows * columns, rows);
+    }
+    void *const pieces[] = {x, all, found, alone};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
+    free_weight(&bound.weight[0]);
+    conclude();
+}
+
 /* Batches of the same size; the other rows choose the experts of the row, or others. */
 static void experts_neighbours(void **state)
 {
@@ -395,7 +440,7 @@ static int close_kit(void **state)
     return 0;
 }
 
-enum { TESTS_MAX = 256 };
+enum { TESTS_MAX = 320 };
 
 /* Types that no model multiplies by. */
 static bool is_left_out(st_type type)
@@ -429,6 +474,7 @@ int main(int argc, char **argv)
             ADD(matmul, levels[l], type);
             ADD(experts, levels[l], type);
             ADD(matmul_neighbours, levels[l], type);
+            ADD(matmul_row_counts, levels[l], type);
             ADD(experts_neighbours, levels[l], type);
         }
         ADD(rows_alone, levels[l], ST_TYPE_F32);

@@ -58,52 +58,60 @@ INLINE void add_block(const st_strip *strip, size_t b, size_t row, const st_act_
         for (int t = 0; t < tokens; t++)
             total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[t]),
                                        _mm256_mul_ps(scale, _mm256_set1_ps(acts->scale[at + (size_t)t])), total[t]);
+        if (!has_offset) continue;
+        __m256 offset = _mm256_loadu_ps(strip->offset + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS + row);
+        for (int t = 0; t < tokens; t++)
+            total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(sum_of(acts, at + (size_t)t, group, g)), total[t]);
     }
-    if (!has_offset) return;
-    __m256 offset = _mm256_loadu_ps(strip->offset + b * ST_STRIP_ROWS + row);
-    for (int t = 0; t < tokens; t++)
-        total[t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(acts->sum[at + (size_t)t]), total[t]);
 }
 
-/* Computes tokens token … end − 1, at most four. The sums of absent tokens are undefined. */
-INLINE void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t count, size_t row, size_t token, size_t end,
-                        int32_t zero, int group, bool has_offset, __m256 total[HALF_TILE])
+/* Adds the products of blocks first … last − 1 with the residuals of one token. */
+INLINE void add_residuals(const st_strip *strip, size_t first, size_t last, size_t row, const st_act_tile *tile, size_t token,
+                          int32_t zero, int group, bool has_offset, __m256 total[])
 {
-    for (int t = 0; t < HALF_TILE; t++) total[t] = _mm256_setzero_ps();
-    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
-        add_block(strip, b, row, &tile->acts, b * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset, total);
-    const st_refined *refined = tile->refined;
-    for (size_t t = 0; refined && t < HALF_TILE && token + t < end; t++)
-        for (size_t i = 0; i < refined[token + t].count; i++)
-            add_block(strip, refined[token + t].blocks[i], row, &tile->rest, (token + t) * ST_REFINED + i, 1, zero, group,
-                      has_offset, total + t);
+    const st_refined *refined = &tile->refined[token];
+    for (size_t i = 0; i < refined->count; i++)
+        if (in_range(strip, refined, i, first, last))
+            add_block(strip, refined->blocks[i] - strip->first, row, &tile->rest, token * ST_REFINED + i, 1, zero, group,
+                      has_offset, total);
 }
 
-/* Not inlined: the code that follows it would take registers from the accumulators. */
-__attribute__((noinline)) static void multiply_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile,
-                                                    size_t count, size_t tokens, size_t lanes, float *out, size_t out_stride)
+/* Adds the products of eight rows of the strip with tokens token … end − 1, at most four. The sums of absent tokens are
+ * undefined. */
+INLINE void half_kernel(const st_strip *strip, const st_act_tile *tile, size_t row, size_t token, size_t end, int32_t zero,
+                        int group, bool has_offset, __m256 total[HALF_TILE])
+{
+    for (size_t first = 0, last; first < strip->blocks; first = last) {
+        last = range_end(strip, first);
+        for (size_t b = first; b < last; b++)
+            add_block(strip, b, row, &tile->acts, (strip->first + b) * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset,
+                      total);
+        for (size_t t = 0; tile->refined && t < HALF_TILE && token + t < end; t++)
+            add_residuals(strip, first, last, row, tile, token + t, zero, group, has_offset, total + t);
+    }
+}
+
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t tokens,
+                             const st_tile_sums *sums)
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE)
-        for (size_t row = 0; row < lanes; row += HALF_ROWS) {
+        for (size_t row = 0; row < sums->lanes; row += HALF_ROWS) {
+            const float *from = sums->from ? sums->from + token * ST_STRIP_ROWS + row : NULL;
             __m256 total[HALF_TILE];
-            if (type->group == 16) half_kernel(strip, tile, count, row, token, tokens, type->zero, 16, false, total);
-            else if (type->has_offset) half_kernel(strip, tile, count, row, token, tokens, 0, 32, true, total);
-            else if (type->zero == 128) half_kernel(strip, tile, count, row, token, tokens, 128, 32, false, total);
-            else half_kernel(strip, tile, count, row, token, tokens, type->zero, 32, false, total);
+            for (int t = 0; t < HALF_TILE; t++)
+                total[t] = from ? _mm256_loadu_ps(from + t * ST_STRIP_ROWS) : _mm256_setzero_ps();
+            if (type->group == 16 && type->has_offset) half_kernel(strip, tile, row, token, tokens, 0, 16, true, total);
+            else if (type->group == 16) half_kernel(strip, tile, row, token, tokens, type->zero, 16, false, total);
+            else if (type->has_offset) half_kernel(strip, tile, row, token, tokens, 0, 32, true, total);
+            else if (type->zero == 128) half_kernel(strip, tile, row, token, tokens, 128, 32, false, total);
+            else half_kernel(strip, tile, row, token, tokens, type->zero, 32, false, total);
             for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++) {
                 float values[HALF_ROWS];
                 _mm256_storeu_ps(values, total[t]);
-                size_t width = lanes - row < HALF_ROWS ? lanes - row : HALF_ROWS;
-                memcpy(out + (token + t) * out_stride + row, values, width * sizeof *values);
+                size_t width = sums->lanes - row < HALF_ROWS ? sums->lanes - row : HALF_ROWS;
+                memcpy(sums->to + (token + t) * sums->stride + row, values, width * sizeof *values);
             }
         }
-}
-
-static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
-                             size_t tokens, size_t lanes, float *out, size_t out_stride)
-{
-    multiply_tile(type, strip, tile, count, tokens, lanes, out, out_stride);
-    if (type->group == 16 && type->has_offset) add_offsets_of_16(strip, tile, count, tokens, lanes, out, out_stride);
 }
 
 enum { WORK_SUMS = 8 };

@@ -58,52 +58,60 @@ INLINE void add_block(const st_strip *strip, size_t b, const st_act_row *acts, s
                 total[t][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t][v]),
                                               _mm512_mul_ps(scale, _mm512_set1_ps(acts->scale[at + (size_t)t])), total[t][v]);
         }
-    }
-    if (!has_offset) return;
-    for (int v = 0; v < VECTORS; v++) {
-        __m512 offset = _mm512_loadu_ps(strip->offset + b * ST_STRIP_ROWS + 16 * v);
-        for (int t = 0; t < tokens; t++)
-            total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(acts->sum[at + (size_t)t]), total[t][v]);
+        const float *offsets = strip->offset + (b * (32 / group) + (size_t)g) * ST_STRIP_ROWS;
+        for (int v = 0; has_offset && v < VECTORS; v++) {
+            __m512 offset = _mm512_loadu_ps(offsets + 16 * v);
+            for (int t = 0; t < tokens; t++)
+                total[t][v] = _mm512_fmadd_ps(offset, _mm512_set1_ps(sum_of(acts, at + (size_t)t, group, g)), total[t][v]);
+        }
     }
 }
 
-/* Computes tokens token … end − 1, at most four. The sums of absent tokens are undefined. */
-INLINE void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t count, size_t token, size_t end, int32_t zero,
-                        int group, bool has_offset, __m512 total[HALF_TILE][VECTORS])
+/* Adds the products of blocks first … last − 1 with the residuals of one token. */
+INLINE void add_residuals(const st_strip *strip, size_t first, size_t last, const st_act_tile *tile, size_t token,
+                          int32_t zero, int group, bool has_offset, __m512 total[][VECTORS])
 {
-    for (int t = 0; t < HALF_TILE; t++)
-        for (int v = 0; v < VECTORS; v++) total[t][v] = _mm512_setzero_ps();
-    for (size_t b = 0; b < count / ST_ACT_BLOCK; b++)
-        add_block(strip, b, &tile->acts, b * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset, total);
-    const st_refined *refined = tile->refined;
-    for (size_t t = 0; refined && t < HALF_TILE && token + t < end; t++)
-        for (size_t i = 0; i < refined[token + t].count; i++)
-            add_block(strip, refined[token + t].blocks[i], &tile->rest, (token + t) * ST_REFINED + i, 1, zero, group,
-                      has_offset, total + t);
+    const st_refined *refined = &tile->refined[token];
+    for (size_t i = 0; i < refined->count; i++)
+        if (in_range(strip, refined, i, first, last))
+            add_block(strip, refined->blocks[i] - strip->first, &tile->rest, token * ST_REFINED + i, 1, zero, group,
+                      has_offset, total);
 }
 
-/* Not inlined: the code that follows it would take registers from the accumulators. */
-__attribute__((noinline)) static void multiply_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile,
-                                                    size_t count, size_t tokens, size_t lanes, float *out, size_t out_stride)
+/* Adds the products of tokens token … end − 1, at most four. The sums of absent tokens are undefined. */
+INLINE void tile_kernel(const st_strip *strip, const st_act_tile *tile, size_t token, size_t end, int32_t zero, int group,
+                        bool has_offset, __m512 total[HALF_TILE][VECTORS])
+{
+    for (size_t first = 0, last; first < strip->blocks; first = last) {
+        last = range_end(strip, first);
+        for (size_t b = first; b < last; b++)
+            add_block(strip, b, &tile->acts, (strip->first + b) * ST_ACT_TILE + token, HALF_TILE, zero, group, has_offset,
+                      total);
+        for (size_t t = 0; tile->refined && t < HALF_TILE && token + t < end; t++)
+            add_residuals(strip, first, last, tile, token + t, zero, group, has_offset, total + t);
+    }
+}
+
+static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t tokens,
+                             const st_tile_sums *sums)
 {
     for (size_t token = 0; token < tokens; token += HALF_TILE) {
+        const float *from = sums->from ? sums->from + token * ST_STRIP_ROWS : NULL;
         __m512 total[HALF_TILE][VECTORS];
-        if (type->group == 16) tile_kernel(strip, tile, count, token, tokens, type->zero, 16, false, total);
-        else if (type->has_offset) tile_kernel(strip, tile, count, token, tokens, 0, 32, true, total);
-        else tile_kernel(strip, tile, count, token, tokens, type->zero, 32, false, total);
+        for (int t = 0; t < HALF_TILE; t++)
+            for (int v = 0; v < VECTORS; v++)
+                total[t][v] = from ? _mm512_loadu_ps(from + t * ST_STRIP_ROWS + 16 * v) : _mm512_setzero_ps();
+        if (type->group == 16 && type->has_offset) tile_kernel(strip, tile, token, tokens, 0, 16, true, total);
+        else if (type->group == 16) tile_kernel(strip, tile, token, tokens, type->zero, 16, false, total);
+        else if (type->has_offset) tile_kernel(strip, tile, token, tokens, 0, 32, true, total);
+        else tile_kernel(strip, tile, token, tokens, type->zero, 32, false, total);
         for (size_t t = 0; t < HALF_TILE && token + t < tokens; t++)
-            for (size_t v = 0; v < VECTORS && 16 * v < lanes; v++) {
-                uint32_t last = lanes - 16 * v >= 16 ? 0xFFFFu : (1u << (lanes - 16 * v)) - 1;
-                _mm512_mask_storeu_ps(out + (token + t) * out_stride + 16 * v, (__mmask16)last, total[t][v]);
+            for (size_t v = 0; v < VECTORS && 16 * v < sums->lanes; v++) {
+                size_t left = sums->lanes - 16 * v;
+                _mm512_mask_storeu_ps(sums->to + (token + t) * sums->stride + 16 * v,
+                                      (__mmask16)(left >= 16 ? 0xFFFFu : (1u << left) - 1), total[t][v]);
             }
     }
-}
-
-static void strip_times_tile(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
-                             size_t tokens, size_t lanes, float *out, size_t out_stride)
-{
-    multiply_tile(type, strip, tile, count, tokens, lanes, out, out_stride);
-    if (type->group == 16 && type->has_offset) add_offsets_of_16(strip, tile, count, tokens, lanes, out, out_stride);
 }
 
 enum { WORK_SUMS = 12 };

@@ -30,15 +30,22 @@ typedef struct st_acts {
 } st_acts;
 
 size_t st_acts_bytes(size_t width, size_t rows);
-size_t st_strip_bytes(size_t width); /* scratch of a worker for a strip, or for two rows of floats */
 st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved);
 st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* interleaved */
 
-/* Places a strip in a worker's scratch. */
-st_strip st_strip_in(float *scratch, size_t width);
+/* Tokens whose activations are interleaved, from a tile on. */
+typedef struct st_batch {
+    st_acts acts;
+    st_acts rest;            /* residuals of the refined blocks, not interleaved */
+    const st_refined *lists; /* [tokens]: the refined blocks; NULL: none */
+    size_t tile, tokens;
+} st_batch;
 
-/* Unpacks rows first … first + lanes − 1 of a matrix into a strip. */
-void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t row_bytes, size_t width, size_t first,
-                   size_t lanes, const st_strip *strip);
+size_t st_strip_bytes(size_t width, size_t tokens); /* scratch of a worker for st_strip_multiply */
+
+/* out[t × stride + i] = token t of the batch · row first + i of a matrix, for `lanes` rows, at most ST_STRIP_ROWS. `data` is
+ * where the matrix is. */
+void st_strip_multiply(const st_isa *isa, const st_bound_weight *matrix, const void *data, size_t first, size_t lanes,
+                       const st_batch *batch, float *scratch, float *out, size_t stride);
 
 #endif

@@ -47,11 +47,18 @@ static size_t reserve(size_t *end, size_t bytes)
     return start;
 }
 
-/* Strips are faster from ST_FEW_ROWS tokens per expert on. The average over all experts decides, not each expert's
+/* Strips are faster from ST_FEW_PAIRS tokens per expert on. The average over all experts decides, not each expert's
  * token count: a token's result must not depend on the experts that other tokens choose. */
 static bool is_batch(const st_op *op, size_t rows)
 {
-    return rows * op->p.experts.used >= (size_t)ST_FEW_ROWS * op->p.experts.experts;
+    return rows * op->p.experts.used >= (size_t)ST_FEW_PAIRS * op->p.experts.experts;
+}
+
+/* Columns of a part. For a few rows the weights of a part are read in one stretch: the fewer rows, the longer. */
+static size_t columns_of_part(const st_op *op, size_t rows)
+{
+    if (is_batch(op, rows)) return ST_STRIP_ROWS;
+    return rows < ST_FEW_ROWS ? ST_FEW_COLUMNS : ST_SOME_COLUMNS;
 }
 
 static layout lay_out(const st_op *op, size_t embedding, size_t rows)
@@ -71,14 +78,18 @@ static layout lay_out(const st_op *op, size_t embedding, size_t rows)
     return at;
 }
 
-/* Each worker's scratch holds the results of some columns, and a strip. */
+/* Each worker's scratch holds the results of some columns, and a strip or a row of floats. */
 st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
 {
     size_t hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
-    size_t columns = (size_t)rows * ST_STRIP_ROWS, few = (ST_FEW_ROWS - 1) * ST_FEW_COLUMNS;
+    size_t columns = (size_t)rows * ST_STRIP_ROWS;
+    for (size_t few = 1; few <= rows && !is_batch(shape->op, few); few++) {
+        size_t of_few = few * columns_of_part(shape->op, few);
+        if (of_few > columns) columns = of_few;
+    }
+    size_t width = hidden > embedding ? hidden : embedding, strip = st_strip_bytes(width, rows), floats = width * sizeof(float);
     return (st_scratch){.shared_bytes = lay_out(shape->op, embedding, rows).bytes,
-                        .worker_bytes = (columns > few ? columns : few) * sizeof(float) +
-                                        st_strip_bytes(hidden > embedding ? hidden : embedding)};
+                        .worker_bytes = columns * sizeof(float) + (floats > strip ? floats : strip)};
 }
 
 /* --- pairs -------------------------------------------------------------------------------------------------------- */
@@ -190,13 +201,8 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
         }
         return;
     }
-    st_strip strip = st_strip_in(scratch, matrix->ne[0]);
-    st_strip_fill(type, rows, matrix->row_bytes, matrix->ne[0], first, columns, &strip);
-    for (uint32_t t = 0; t < count; t += ST_ACT_TILE) {
-        st_act_tile tile = {.acts = st_acts_tile(acts, (place + t) / ST_ACT_TILE)};
-        size_t tokens = count - t < ST_ACT_TILE ? count - t : ST_ACT_TILE;
-        isa->strip_times_tile(type, &strip, &tile, matrix->ne[0], tokens, columns, out + t * stride, stride);
-    }
+    st_batch batch = {.acts = *acts, .tile = place / ST_ACT_TILE, .tokens = count};
+    st_strip_multiply(isa, matrix, rows, first, columns, &batch, scratch, out, stride);
 }
 
 /* The same in float, for weights without an int8 kernel. */
@@ -289,7 +295,7 @@ static void set_up(experts_job *job, const st_cpu_call *call)
                          .down = &bound->weight[2], .up_first = fused ? call->op->p.experts.width : 0,
                          .width = call->op->p.experts.width, .embedding = bound->in[0].width,
                          .batch = is_batch(call->op, call->rows)};
-    job->columns = call->rows < ST_FEW_ROWS ? ST_FEW_COLUMNS : ST_STRIP_ROWS;
+    job->columns = columns_of_part(call->op, call->rows);
     job->int8_in = is_int8(call->isa, job->gate) && is_int8(call->isa, job->up);
     job->int8_out = is_int8(call->isa, job->down);
     layout at = lay_out(call->op, job->embedding, call->rows);

@@ -61,36 +61,120 @@ st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved)
     return tile;
 }
 
-st_strip st_strip_in(float *scratch, size_t width)
+/* --- strips --------------------------------------------------------------------------------------------------------- */
+
+/* Elements of the rows that a strip holds. */
+static size_t strip_width(size_t width, size_t tokens)
 {
-    unsigned char *base = (unsigned char *)scratch;
-    size_t bytes = align_up(ST_STRIP_ROWS * width), groups = (width + 15) / 16;
-    float *scale = (float *)(void *)(base + bytes);
-    return (st_strip){.bytes = base, .scale = scale, .offset = scale + groups * ST_STRIP_ROWS};
+    return tokens > ST_STRIP_TOKENS && width > ST_STRIP_WIDTH ? width : ST_STRIP_WIDTH;
 }
 
-void st_strip_fill(const st_isa_type *type, const unsigned char *matrix, size_t row_bytes, size_t width, size_t first,
-                   size_t lanes, const st_strip *strip)
+/* Bytes of weights, scales and offsets. */
+static st_strip strip_in(float *scratch, size_t width)
 {
+    float *scale = scratch + align_up(ST_STRIP_ROWS * width) / sizeof *scratch;
+    return (st_strip){.bytes = (uint8_t *)scratch, .scale = scale, .offset = scale + (width + 15) / 16 * ST_STRIP_ROWS};
+}
+
+static size_t strip_floats(size_t width)
+{
+    return align_up(ST_STRIP_ROWS * width) / sizeof(float) + (width + 15) / 16 * 2 * ST_STRIP_ROWS;
+}
+
+/* A strip, and the sums of tokens with a part of the rows. */
+size_t st_strip_bytes(size_t width, size_t tokens)
+{
+    size_t parts = tokens < ST_STRIP_TOKENS ? tokens + ST_ACT_TILE - 1 : ST_STRIP_TOKENS;
+    return (strip_floats(strip_width(width, tokens)) + parts / ST_ACT_TILE * ST_ACT_TILE * ST_STRIP_ROWS) * sizeof(float);
+}
+
+/* Some rows of a matrix. */
+typedef struct row_range {
+    const st_bound_weight *matrix;
+    const unsigned char *rows;
+    size_t lanes;
+    bool last; /* no rows follow */
+} row_range;
+
+static size_t bytes_of(const row_range *r, size_t count)
+{
+    return count / r->matrix->info->block * r->matrix->info->bytes;
+}
+
+static void prefetch(const unsigned char *from, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
+/* Unpacks elements at … at + count − 1 of the rows and prefetches the next, of these rows or those that follow. */
+static void unpack_rows(const st_isa_type *type, const row_range *r, size_t at, size_t count, const st_strip *strip)
+{
+    size_t bytes = bytes_of(r, count), row_bytes = r->matrix->row_bytes;
+    const unsigned char *from = r->rows + bytes_of(r, at), *next = from + bytes;
+    if (at + count == r->matrix->ne[0]) next = r->last ? from : r->rows + r->lanes * row_bytes;
     for (size_t lane = 0; lane < ST_STRIP_ROWS; lane += 4) {
-        const unsigned char *rows[4];
-        for (size_t i = 0; i < 4; i++) /* a short strip repeats its last row; the copies are not used */
-            rows[i] = matrix + (first + (lane + i < lanes ? lane + i : lanes - 1)) * row_bytes;
-        type->unpack(rows, width, strip, lane);
+        const unsigned char *four[4];
+        for (size_t i = 0; i < 4; i++) { /* a short strip repeats its last row; the copies are not used */
+            size_t row = lane + i < r->lanes ? lane + i : r->lanes - 1;
+            four[i] = from + row * row_bytes;
+            prefetch(next + row * row_bytes, bytes);
+        }
+        type->unpack(four, count, strip, lane);
     }
 }
 
-size_t st_strip_bytes(size_t width)
+/* Fills a strip with elements at … at + count − 1, ST_STRIP_WIDTH at a time. */
+static void fill(const st_isa_type *type, const row_range *r, size_t at, size_t count, st_strip *strip)
 {
-    size_t strip = ST_STRIP_ROWS * (width + (width + 15) / 16 * 2 * sizeof(float)), rows = 2 * width * sizeof(float);
-    return (strip > rows ? strip : rows) + 3 * ALIGN;
+    strip->first = at / ST_ACT_BLOCK;
+    strip->blocks = count / ST_ACT_BLOCK;
+    for (size_t done = 0; done < count; done += ST_STRIP_WIDTH) {
+        size_t scales = done / type->group * ST_STRIP_ROWS;
+        st_strip part = {.bytes = strip->bytes + done * ST_STRIP_ROWS, .scale = strip->scale + scales, .offset = strip->offset + scales};
+        unpack_rows(type, r, at + done, count - done < ST_STRIP_WIDTH ? count - done : ST_STRIP_WIDTH, &part);
+    }
 }
 
-/* Shared: int8 activations and residuals. For each worker: a strip, or a tile of a float matrix. */
+static st_act_tile tile_of(const st_batch *batch, size_t i)
+{
+    st_act_tile tile = {.acts = st_acts_tile(&batch->acts, batch->tile + i)};
+    if (!batch->lists) return tile;
+    tile.rest = st_acts_tile(&batch->rest, batch->tile + i);
+    tile.refined = batch->lists + i * ST_ACT_TILE;
+    return tile;
+}
+
+/* A strip is filled and multiplied with all tokens. For a few tokens it holds a part of the rows, which stays in the L1
+ * cache, and the other parts follow; the order of a token's sums is the same. */
+void st_strip_multiply(const st_isa *isa, const st_bound_weight *matrix, const void *data, size_t first, size_t lanes,
+                       const st_batch *batch, float *scratch, float *out, size_t stride)
+{
+    const st_isa_type *type = &isa->types[matrix->type];
+    size_t width = matrix->ne[0], step = strip_width(width, batch->tokens);
+    row_range r = {matrix, (const unsigned char *)data + first * matrix->row_bytes, lanes, first + lanes >= matrix->ne[1]};
+    st_strip strip = strip_in(scratch, step);
+    float *sums = scratch + strip_floats(step);
+    for (size_t at = 0; at < width; at += step) {
+        size_t count = width - at < step ? width - at : step;
+        fill(type, &r, at, count, &strip);
+        for (size_t token = 0; token < batch->tokens; token += ST_ACT_TILE) {
+            size_t left = batch->tokens - token;
+            st_act_tile tile = tile_of(batch, token / ST_ACT_TILE);
+            float *so_far = sums + token * ST_STRIP_ROWS;
+            st_tile_sums of_tile = {at == 0 ? NULL : so_far, so_far, ST_STRIP_ROWS, ST_STRIP_ROWS};
+            if (at + count == width) of_tile = (st_tile_sums){of_tile.from, out + token * stride, stride, lanes};
+            isa->strip_times_tile(type, &strip, &tile, left < ST_ACT_TILE ? left : ST_ACT_TILE, &of_tile);
+        }
+    }
+}
+
+/* Shared: int8 activations and residuals. For each worker: a strip and its sums, a row of floats, or a tile of a float
+ * matrix. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
-    size_t width = shape->weight[0].ne[0], strip = st_strip_bytes(width);
+    size_t width = shape->weight[0].ne[0], strip = st_strip_bytes(width, rows), floats = width * sizeof(float);
+    if (floats > strip) strip = floats;
     return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, rows) +
                                         rows * sizeof(st_refined),
                         .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
@@ -185,22 +269,15 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
     add_bias(bound, first, count, job->call->rows);
 }
 
-/* `count` is at most ST_STRIP_ROWS. */
 static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count, float *scratch)
 {
-    size_t width = job->acts.width, rows = job->call->rows;
-    const st_bound_weight *matrix = &bound->weight[0];
-    const st_isa_type *type = &job->call->isa->types[matrix->type];
-    st_strip strip = st_strip_in(scratch, width);
-    st_strip_fill(type, matrix->data, matrix->row_bytes, width, first, count, &strip);
-    for (size_t row = 0; row < rows; row += ST_ACT_TILE) {
-        size_t index = row / ST_ACT_TILE, tokens = rows - row < ST_ACT_TILE ? rows - row : ST_ACT_TILE;
-        st_act_tile tile = {.acts = st_acts_tile(&job->acts, index), .rest = st_acts_tile(&job->rest, index),
-                            .refined = job->lists + row};
-        job->call->isa->strip_times_tile(type, &strip, &tile, width, tokens, count, st_cpu_row(bound->out, row) + first,
-                                         bound->out.width);
+    st_batch batch = {.acts = job->acts, .rest = job->rest, .lists = job->lists, .tokens = job->call->rows};
+    for (size_t i = first; i < first + count; i += ST_STRIP_ROWS) {
+        size_t lanes = first + count - i < ST_STRIP_ROWS ? first + count - i : ST_STRIP_ROWS;
+        st_strip_multiply(job->call->isa, &bound->weight[0], bound->weight[0].data, i, lanes, &batch, scratch,
+                          st_cpu_row(bound->out, 0) + i, bound->out.width);
     }
-    add_bias(bound, first, count, rows);
+    add_bias(bound, first, count, job->call->rows);
 }
 
 /* A part is a range of columns. The columns of all matrices of the group are numbered consecutively. */
@@ -218,14 +295,16 @@ static void columns_part(void *context, uint32_t worker, size_t part)
     }
 }
 
-/* Columns of a part: a strip in a batch, otherwise about PIECE_BYTES of weights, with at least one part per thread. */
+/* Columns of a part. A few tokens: about PIECE_BYTES of weights, with at least one part per thread, and whole strips in a
+ * batch. More tokens: a strip. */
 static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t columns)
 {
-    if (batch) return ST_STRIP_ROWS;
+    if (call->rows > ST_STRIP_TOKENS) return ST_STRIP_ROWS;
     size_t bytes = 0, threads = st_pool_threads(call->pool);
     for (uint32_t i = 0; i < call->group; i++) bytes += call->bound[i].weight[0].row_bytes * call->bound[i].out.width;
     size_t parts = (bytes / PIECE_BYTES + threads) / threads * threads;
-    return (columns + parts - 1) / parts;
+    size_t count = (columns + parts - 1) / parts;
+    return batch ? (count + ST_STRIP_ROWS - 1) / ST_STRIP_ROWS * ST_STRIP_ROWS : count;
 }
 
 /* Places the residuals and the lists behind the activations in the shared scratch. */

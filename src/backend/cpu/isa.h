@@ -35,13 +35,21 @@ typedef struct st_act_tile {
     const st_refined *refined; /* [tokens]; NULL: none */
 } st_act_tile;
 
-/* Rows of weights, unpacked for a batch: weight = scale × (byte − zero) + offset. Groups of 16 or 32 elements share a
- * scale and an offset. The rows are interleaved by four elements: bytes[count / 4][ST_STRIP_ROWS][4]. */
+/* A part of some rows of weights, unpacked for a batch: weight = scale × (byte − zero) + offset. Groups of 16 or 32
+ * elements share a scale and an offset. The rows are interleaved by four elements: bytes[count / 4][ST_STRIP_ROWS][4]. */
 typedef struct st_strip {
-    uint8_t *bytes; /* [count × ST_STRIP_ROWS] */
-    float *scale;   /* [count / group × ST_STRIP_ROWS] */
-    float *offset;  /* the same shape, if the type has offsets */
+    uint8_t *bytes;       /* [count × ST_STRIP_ROWS] */
+    float *scale;         /* [count / group × ST_STRIP_ROWS] */
+    float *offset;        /* the same shape, if the type has offsets */
+    size_t first, blocks; /* which of the activations' blocks of 32 elements it covers */
 } st_strip;
+
+/* The sums of a tile's tokens with the rows of a strip: those so far, and where the new ones are stored. */
+typedef struct st_tile_sums {
+    const float *from;    /* [ST_ACT_TILE][ST_STRIP_ROWS]; NULL: zeros */
+    float *to;            /* [tokens][stride]: the first `lanes` of each token */
+    size_t stride, lanes;
+} st_tile_sums;
 
 typedef struct st_isa_type {
     /* out[i] = row i · act, for `rows` rows at a stride of row_bytes. NULL: no kernel for the type. */
@@ -88,9 +96,9 @@ typedef struct st_isa {
     /* out[32] = x − the dequantised `block` of act */
     void (*residual)(const float *x, const st_act_row *act, size_t block, float out[ST_ACT_BLOCK]);
     st_isa_type types[ST_ISA_TYPES];
-    /* Writes out[t × out_stride + lane] for the first `tokens` of a tile and the first `lanes` of a strip. */
-    void (*strip_times_tile)(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t count,
-                             size_t tokens, size_t lanes, float *out, size_t out_stride);
+    /* Adds the products of a strip with the first `tokens` of a tile to the tile's sums. */
+    void (*strip_times_tile)(const st_isa_type *type, const st_strip *strip, const st_act_tile *tile, size_t tokens,
+                             const st_tile_sums *sums);
     /* Int8 arithmetic in registers only: the upper bound for strip_times_tile. The result has no meaning. */
     uint64_t (*int8_work)(uint64_t rounds);
     uint32_t int8_ops_per_round; /* multiplications and additions */

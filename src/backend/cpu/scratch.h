@@ -8,6 +8,8 @@ enum {
     ST_ACT_TILE = 8,        /* tokens whose activations are interleaved in a batch */
     ST_REFINED = 16,        /* a block with more than 1/16 of its row's squared error is refined, so at most 16 are */
     ST_STRIP_ROWS = 32,     /* rows of weights that are interleaved in a strip */
+    ST_STRIP_WIDTH = 512,   /* elements of a row that are unpacked at a time: they stay in the L1 cache */
+    ST_STRIP_TOKENS = 64,   /* for more tokens a strip holds whole rows, and their sums stay in registers */
     ST_FLOAT_COLUMNS = 32,  /* float GEMM of a batch: columns of a tile */
     ST_FLOAT_STRETCH = 256, /* float GEMM of a batch: elements summed per tile */
     ST_FLOAT_ROWS = 128,    /* float GEMM of a batch: tokens of a tile */
@@ -18,7 +20,9 @@ enum {
     ST_SPLIT_TILE = 16,     /* rows and columns of a tile of split floats (two bfloat16 each) */
     ST_SPLIT_CHUNK = 32,    /* elements of split floats summed at a time */
     ST_FEW_ROWS = 4,        /* fewer rows than this run as single rows, not as a batch; in attention, of a conversation */
+    ST_FEW_PAIRS = 2,       /* fewer tokens per expert than this run as single rows, not as a batch */
     ST_FEW_COLUMNS = 256,   /* columns of an expert computed at a time for a few rows */
+    ST_SOME_COLUMNS = 64,   /* … for more rows that are not a batch for the experts */
     ST_STRETCHES = 32,      /* a row's KV positions are split into at most this many stretches */
     ST_FEW_STRETCHES = 256, /* attention of a few rows: stretches, of all rows, that are computed at a time */
     ST_CONV_CHANNELS = 256, /* channels of a convolution computed at a time */
