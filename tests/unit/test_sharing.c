@@ -65,7 +65,7 @@ static void a_fork_goes_on_as_its_parent(void **state)
     (void)state;
     static const size_t lengths[] = {10, PAGE, 2 * PAGE + 30};
     for (int m = 0; m < MODELS; m++)
-        for (int l = 0; l < 3; l++)
+        for (int l = kit_is_slow() ? 2 : 0; l < 3; l++)
             for (uint32_t sessions = 1; sessions <= 2; sessions++) {
                 session_rig r;
                 open_model(&r, m, sessions);
@@ -141,8 +141,8 @@ static void a_fork_with_a_slot_has_its_parents_logits(void **state)
 static void forks_hold_a_prefix_once(void **state)
 {
     (void)state;
-    enum { FORKS = 8, PAGES = 4, LENGTH = PAGES * PAGE + 10 };
-    for (int m = 0; m < MODELS; m++) {
+    enum { FORKS = 8, PAGES = 2, LENGTH = PAGES * PAGE + 10 };
+    for (int m = 0; m < MODELS; m += kit_is_slow() ? 3 : 1) {
         session_rig r;
         open_model(&r, m, FORKS + 1);
         strata_session *forks[FORKS];
@@ -296,7 +296,7 @@ static void any_number_of_sessions_may_be_open(void **state)
 {
     (void)state;
     enum { SESSIONS = 10, LENGTH = PAGE + 20, ROUNDS = 3 };
-    for (int m = 0; m < MODELS; m++) {
+    for (int m = 0; m < MODELS; m += kit_is_slow() ? 3 : 1) {
         session_rig r;
         open_model(&r, m, 1);
         strata_session *all[SESSIONS];
