@@ -184,8 +184,8 @@ static strata_status locked_step(running *r, strata_error *error)
     return status;
 }
 
-/* A failure in another session's step may have sent this one back to where it cannot continue: it then looks for a place
- * where it can. */
+/* A failure in another session's step may have sent this one back to where it cannot continue: it then looks for a
+ * place where it can. */
 static strata_status run_step(running *r, strata_error *error)
 {
     strata_session *session = r->session;

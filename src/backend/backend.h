@@ -72,8 +72,8 @@ typedef struct st_step_row {
     uint32_t conversation; /* index in the step */
 } st_step_row;
 
-/* The pages of a conversation in one pool: entry i of the table, from `table` on in the step's tables, is the page of the
- * positions (first_page + i) × page tokens and so on. */
+/* The pages of a conversation in one pool: entry i of the table, from `table` on in the step's tables, is the page of
+ * the positions (first_page + i) × page tokens and so on. */
 typedef struct st_step_pages {
     uint32_t first_page, table;
 } st_step_pages;
@@ -108,7 +108,8 @@ static inline size_t st_step_bytes(const st_step_limits *most)
 }
 
 /* Sets the counts and where each array begins. The arrays are filled by the caller. */
-static inline void st_step_lay_out(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows, uint32_t tables)
+static inline void st_step_lay_out(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows,
+                                   uint32_t tables)
 {
     step->count = rows;
     step->out_count = 0;
@@ -158,8 +159,8 @@ typedef struct st_bound_weight {
     size_t row_bytes;
 } st_bound_weight;
 
-/* A layer's keys and values, in the pages of a pool. The row of position p is in the page that the conversation's table of
- * the pool names, p % page tokens rows from its start. */
+/* A layer's keys and values, in the pages of a pool. The row of position p is in the page that the conversation's table
+ * of the pool names, p % page tokens rows from its start. */
 typedef struct st_kv_view {
     unsigned char *keys, *values;        /* of page 0. Values may be a part of the keys */
     size_t key_row_bytes, value_row_bytes;
@@ -171,7 +172,8 @@ typedef struct st_kv_view {
 } st_kv_view;
 
 /* The page of a position; `tables` are the step's. */
-static inline uint32_t st_kv_page(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables, uint32_t position)
+static inline uint32_t st_kv_page(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables,
+                                  uint32_t position)
 {
     const st_step_pages *pages = &c->pages[kv->pool];
     return tables[pages->table + (position >> kv->page_shift) - pages->first_page];
@@ -182,7 +184,8 @@ static inline size_t st_kv_page_row(const st_kv_view *kv, uint32_t position)
     return position & ((1u << kv->page_shift) - 1);
 }
 
-static inline unsigned char *st_kv_key(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables, uint32_t position)
+static inline unsigned char *st_kv_key(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables,
+                                       uint32_t position)
 {
     return kv->keys + st_kv_page(kv, c, tables, position) * kv->key_page_bytes + st_kv_page_row(kv, position) * kv->key_row_bytes;
 }

@@ -48,8 +48,8 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 
 /* The work at the device's full rates: bytes over the type's share, operations of experts over theirs. */
 st_work st_profile_demand(const st_profile *profile, const st_work *work);
-/* The time of the work alone on the device: the longer of memory and arithmetic, and op_seconds. An unknown rate takes no
- * time. */
+/* The time of the work alone on the device: the longer of memory and arithmetic, and op_seconds. An unknown rate takes
+ * no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
 /* Whether the device can run an operation, with weights or without. The planner calls this for every operation on every

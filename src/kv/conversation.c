@@ -93,7 +93,8 @@ static bool tails_reach(const st_conversation *c, uint32_t position)
     return true;
 }
 
-/* The last page of `pages`, at most `count`, whose prefix has a restore point; *point is it. Returns the pages up to it. */
+/* The last page of `pages`, at most `count`, whose prefix has a restore point; *point is it. Returns the pages up to
+ * it. */
 static uint32_t last_point(const st_kv *kv, const st_prefix *names, uint32_t count, uint32_t *point)
 {
     while (count > 0 && (*point = st_restore_find(kv->restore, names[count - 1])) == ST_NO_POINT) count--;
@@ -159,8 +160,8 @@ static void cut_to(st_conversation *c, uint32_t position)
     if (position == 0) c->passing = 0;
 }
 
-/* A copy is enqueued that writes what the conversation has from `position` on. If the device fails, the copy may not have
- * taken place: the next confirmed step confirms it. */
+/* A copy is enqueued that writes what the conversation has from `position` on. If the device fails, the copy may not
+ * have taken place: the next confirmed step confirms it. */
 static void doubt(st_conversation *c, uint32_t position)
 {
     if (c->confirmed > position) c->confirmed = position;
@@ -366,8 +367,8 @@ uint32_t st_conversation_write(const st_conversation *c, uint32_t position, uint
     return written;
 }
 
-/* The pages whose prefixes are still found. A name that belongs to another conversation's page is lost when that page is
- * evicted; the conversation's own page is then published in its place. */
+/* The pages whose prefixes are still found. A name that belongs to another conversation's page is lost when that page
+ * is evicted; the conversation's own page is then published in its place. */
 static uint32_t live_names(const st_conversation *c)
 {
     uint32_t i = 0;

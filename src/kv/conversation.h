@@ -1,7 +1,7 @@
 /* A conversation: its tokens, the pages of their keys and values, and a slot of recurrent state while it runs. Cheap:
  * thousands may exist. Pages of full attention are shared with other conversations and copied on write; a prefix cache
- * finds them again after a conversation has dropped them. A conversation that does not run may lose its slot and its pages
- * to others; its tokens stay. Knows where tokens are stored; runs nothing. The caller's lock guards it. */
+ * finds them again after a conversation has dropped them. A conversation that does not run may lose its slot and its
+ * pages to others; its tokens stay. Knows where tokens are stored; runs nothing. The caller's lock guards it. */
 #ifndef ST_KV_CONVERSATION_H
 #define ST_KV_CONVERSATION_H
 
@@ -28,27 +28,28 @@ typedef struct st_seek {
                           there pays. 0: none */
 } st_seek;
 
-/* Sets the tokens to `tokens` and the position to the longest prefix of fewer than `count` tokens (0 if count is 0) that is
- * stored: in the conversation itself or, with `shared`, in the prefix cache. Without `shared`, pages that fill from now on
- * are not published either. */
+/* Sets the tokens to `tokens` and the position to the longest prefix of fewer than `count` tokens (0 if count is 0)
+ * that is stored: in the conversation itself or, with `shared`, in the prefix cache. Without `shared`, pages that fill
+ * from now on are not published either. */
 strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared, st_seek *out,
                                    strata_error *error);
 
-/* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free it can go on at the same position;
- * otherwise st_conversation_seek finds where. */
+/* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free it can go on at the same
+ * position; otherwise st_conversation_seek finds where. */
 strata_status st_conversation_fork(st_conversation *c, st_conversation *child, strata_error *error);
 
 /* The stored rows are broken: drops them, and removes their pages from the prefix cache and their restore points. */
 void st_conversation_forget(st_conversation *c);
 
-/* --- a step -------------------------------------------------------------------------------------------------------- */
+/* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* Takes a slot and pages for `count` tokens behind the position. STRATA_LIMIT: every page is in use; nothing changes. */
+/* Takes a slot and pages for `count` tokens behind the position. STRATA_LIMIT: every page is in use; nothing
+ * changes. */
 strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata_error *error);
 /* Gives the pages of a step that does not take place back. */
 void st_conversation_cancel(st_conversation *c);
-/* Writes its entry of the step block, whose first row is at `position`, and appends its page tables to `tables`. Returns
- * the entries appended. */
+/* Writes its entry of the step block, whose first row is at `position`, and appends its page tables to `tables`.
+ * Returns the entries appended. */
 uint32_t st_conversation_write(const st_conversation *c, uint32_t position, uint32_t table, st_step_conversation *out,
                                uint32_t *tables);
 /* The step is enqueued on every device: its tokens are stored when it ends. Pages behind every window are dropped. */
@@ -58,8 +59,8 @@ void st_conversation_confirm(st_conversation *c);
 /* A step has failed or was interrupted: the conversation goes back to what was confirmed; recurrent state is lost. */
 void st_conversation_fail(st_conversation *c);
 
-/* Keeps a restore point at the position, if the model needs any and the position is confirmed, the end of a published page
- * and not just behind a cut. A failed copy only means that the point does not exist. */
+/* Keeps a restore point at the position, if the model needs any and the position is confirmed, the end of a published
+ * page and not just behind a cut. A failed copy only means that the point does not exist. */
 void st_conversation_keep(st_conversation *c, st_restore_kind kind);
 
 #endif

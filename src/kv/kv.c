@@ -137,7 +137,8 @@ unsigned char *st_kv_carry(const st_kv *kv, uint32_t share, uint32_t slot)
 
 /* --- copies ------------------------------------------------------------------------------------------------------- */
 
-typedef strata_status (*piece_fn)(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes, strata_error *error);
+typedef strata_status (*piece_fn)(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes,
+                                  strata_error *error);
 
 /* Calls `piece` for each contiguous part of a page: the offset of the part in page 0, and from a page to the next. */
 static strata_status each_piece(const st_kv_share *s, uint32_t pool, piece_fn piece, void *context, strata_error *error)
@@ -160,7 +161,8 @@ typedef struct page_copy {
     uint32_t to, from;
 } page_copy;
 
-static strata_status copy_piece(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes, strata_error *error)
+static strata_status copy_piece(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes,
+                                strata_error *error)
 {
     const page_copy *c = context;
     return s->backend->copy(s->queue, ST_COPY_WITHIN, s->memory + offset + c->to * stride, s->memory + offset + c->from * stride,
@@ -207,7 +209,8 @@ typedef struct point_copy {
     uint32_t page;
 } point_copy;
 
-static strata_status copy_part(point_copy *p, const st_kv_share *s, unsigned char *memory, size_t bytes, strata_error *error)
+static strata_status copy_part(point_copy *p, const st_kv_share *s, unsigned char *memory, size_t bytes,
+                               strata_error *error)
 {
     bool near = s == &p->c->kv->source.shares[0];
     st_copy_kind kind = near ? ST_COPY_WITHIN : p->saves ? ST_COPY_DOWN : ST_COPY_UP;
@@ -325,7 +328,7 @@ strata_status st_kv_bring(st_kv *kv, const st_conversation *c, uint32_t point, s
     return transfer(kv, c, point, false, error);
 }
 
-/* --- what is stored for certain ------------------------------------------------------------------------------------- */
+/* --- what is stored for certain ----------------------------------------------------------------------------------- */
 
 void st_kv_confirm(st_kv *kv)
 {
@@ -372,7 +375,8 @@ void st_kv_release(st_conversation *c)
     c->passing = 0;
 }
 
-/* The conversation that ran longest ago, of those that do not run and hold what is needed, and not `but`; NULL: none. */
+/* The conversation that ran longest ago, of those that do not run and hold what is needed, and not `but`; NULL:
+ * none. */
 static st_conversation *idle(const st_kv *kv, const st_conversation *but, bool with_slot)
 {
     st_conversation *oldest = NULL;

@@ -55,7 +55,7 @@ static bool takes_part(const st_kv_options *options, uint32_t layer)
     return !options->layer_device || options->layer_device[layer] == options->device;
 }
 
-/* --- pools ---------------------------------------------------------------------------------------------------------- */
+/* --- pools -------------------------------------------------------------------------------------------------------- */
 
 /* The positions that a layer's keys and values are kept for; 0: all. */
 static uint32_t span_of(const st_kv_options *options, const st_attention_desc *a)
@@ -69,8 +69,8 @@ static bool stores(const st_desc *desc, uint32_t layer)
     return desc->layers[layer].kind == ST_LAYER_ATTENTION && desc->layers[layer].attention.kv_layer == layer;
 }
 
-/* A conversation holds the pages of its span and of its rows in the step, and one page behind them, so that it can be cut by
- * a few tokens. */
+/* A conversation holds the pages of its span and of its rows in the step, and one page behind them, so that it can be
+ * cut by a few tokens. */
 static bool size_pool(const st_kv_layout *layout, st_kv_pool *pool)
 {
     const st_kv_options *o = &layout->options;
@@ -108,7 +108,7 @@ static bool lay_out_pools(const st_desc *desc, st_kv_layout *layout)
     return sized;
 }
 
-/* --- keys and values -------------------------------------------------------------------------------------------------- */
+/* --- keys and values ---------------------------------------------------------------------------------------------- */
 
 /* The layer to fill, or a temporary one where the caller wants only sizes (layers is NULL). */
 static st_kv_layer *layer_at(st_kv_layer *layers, uint32_t index, st_kv_layer *temporary)
@@ -172,7 +172,7 @@ static bool lay_out_caches(const st_desc *desc, st_kv_layer *layers, st_kv_layou
     return st_align_size(end, ST_RANGE_ALIGN, &layout->state_offset);
 }
 
-/* --- recurrent state ------------------------------------------------------------------------------------------------- */
+/* --- recurrent state ---------------------------------------------------------------------------------------------- */
 
 static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *out)
 {

@@ -39,8 +39,8 @@ const st_kv_type *st_kv_type_find(const char *name); /* the same */
 st_type st_kv_default_type(const st_desc *desc);
 
 /* The pages of the layers that see equally many positions. A page number means the same positions of the same
- * conversation in every layer of the pool, on every device. Pool 0 is full attention's, also where no layer has it: its pages
- * name the prefixes of conversations. */
+ * conversation in every layer of the pool, on every device. Pool 0 is full attention's, also where no layer has it: its
+ * pages name the prefixes of conversations. */
 typedef struct st_kv_pool {
     uint32_t span;      /* positions that a token attends to; 0: all before it */
     uint32_t pages;
@@ -92,7 +92,8 @@ strata_status st_kv_layout_check(const st_desc *desc, const st_kv_options *optio
 strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *options, st_arena *arena,
                                  const st_kv_layout **out, strata_error *error);
 
-/* The same sizes without the layers (out->layers is NULL). False: a size overflows. The caller has checked the options. */
+/* The same sizes without the layers (out->layers is NULL). False: a size overflows. The caller has checked the
+ * options. */
 bool st_kv_layout_price(const st_desc *desc, const st_kv_options *options, st_kv_layout *out);
 
 #endif

@@ -170,7 +170,8 @@ static void fill_in(st_planner *p)
 
 /* --- the plan itself ---------------------------------------------------------------------------------------------- */
 
-static strata_status lay_out_device(st_planner *p, const st_draft *draft, uint8_t device, st_plan *plan, strata_error *error)
+static strata_status lay_out_device(st_planner *p, const st_draft *draft, uint8_t device, st_plan *plan,
+                                    strata_error *error)
 {
     size_t *offsets = st_arena_alloc(p->arena, p->source->binding->count, sizeof *offsets);
     if (!offsets) return st_error_memory(error, p->source->binding->count * sizeof *offsets, "the plan");

@@ -67,7 +67,8 @@ static st_kv_options kv_options_of(const st_planner *p, const st_draft *draft, u
                            .device = device};
 }
 
-strata_status st_draft_kv(const st_planner *p, const st_draft *draft, uint8_t device, const st_kv_layout **out, strata_error *error)
+strata_status st_draft_kv(const st_planner *p, const st_draft *draft, uint8_t device, const st_kv_layout **out,
+                          strata_error *error)
 {
     st_kv_options options = kv_options_of(p, draft, device);
     return st_kv_layout_build(p->source->desc, &options, p->arena, out, error);

@@ -1,4 +1,5 @@
-/* The table of types, and its reference dequantisers: slow and obvious. Private to src/quant; backend/cuda reads the table. */
+/* The table of types, and its reference dequantisers: slow and obvious. Private to src/quant; backend/cuda reads the
+ * table. */
 #ifndef ST_QUANT_DEQUANT_H
 #define ST_QUANT_DEQUANT_H
 

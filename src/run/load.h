@@ -1,6 +1,6 @@
-/* The loader: allocates one block per device as planned, loads weights at their offsets, prepares the executor and records
- * all bytes in the ledger.
- * Owns the blocks through the ledger; decides nothing. Knows the plan's offsets; knows no family, runs no operation. */
+/* The loader: allocates one block per device as planned, loads weights at their offsets, prepares the executor and
+ * records all bytes in the ledger. Owns the blocks through the ledger; decides nothing. Knows the plan's offsets; knows
+ * no family, runs no operation. */
 #ifndef ST_RUN_LOAD_H
 #define ST_RUN_LOAD_H
 

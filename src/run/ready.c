@@ -6,7 +6,8 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan, int32_t value)
+unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan,
+                              int32_t value)
 {
     const st_value *v = &program->values[value];
     uint32_t rows = v->rows == ST_ROWS_ALL ? plan->batch : plan->out_rows;
@@ -36,7 +37,8 @@ static const void *const *shared_table(const st_ready *ready, expert_source expe
 }
 
 /* The address of each expert: a slice of one tensor or, on the host, a tensor of its own. */
-static const void *const *expert_table(const st_ready *ready, uint8_t device, const st_weight *w, const unsigned char *data)
+static const void *const *expert_table(const st_ready *ready, uint8_t device, const st_weight *w,
+                                       const unsigned char *data)
 {
     const void **table = st_arena_alloc(ready->arena, w->ne[2], sizeof *table);
     if (!table) return NULL;
@@ -129,7 +131,8 @@ static st_bound_value sum_at(const st_ready *ready, int which, uint32_t width)
 }
 
 /* output on the GPU += the host's sum, or a wave's. */
-static strata_status bind_add(const st_ready *ready, const st_op *experts, int which, st_bound_op *out, strata_error *error)
+static strata_status bind_add(const st_ready *ready, const st_op *experts, int which, st_bound_op *out,
+                              strata_error *error)
 {
     st_op *add = st_arena_alloc(ready->arena, 1, sizeof *add);
     if (!add) return st_error_memory(error, sizeof *add, "the program's stages");
@@ -166,7 +169,8 @@ static const st_op *router_of(const st_program *program, uint32_t layer)
 
 /* For prefetching: runs the next layer's router matrix on the host, from the mapped file, even if the router is on
  * the GPU. */
-static strata_status prepare_ask(const st_ready *ready, int part, const st_op *experts, st_segment **out, strata_error *error)
+static strata_status prepare_ask(const st_ready *ready, int part, const st_op *experts, st_segment **out,
+                                 strata_error *error)
 {
     const st_stream *stream = ready->source->stream;
     uint32_t next = st_stream_asks(stream, (uint32_t)experts->layer);
@@ -181,7 +185,8 @@ static strata_status prepare_ask(const st_ready *ready, int part, const st_op *e
     return prepare_bound(ready, part, ST_HOST, &bound, 1, ST_ROWS_ALL, out, error);
 }
 
-static strata_status prepare_split(const st_ready *ready, int part, const st_op *op, st_ready_split *out, strata_error *error)
+static strata_status prepare_split(const st_ready *ready, int part, const st_op *op, st_ready_split *out,
+                                   strata_error *error)
 {
     st_bound_op bound;
     const st_stream *stream = ready->source->stream;
@@ -198,7 +203,8 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
     return status == STRATA_OK ? prepare_ask(ready, part, op, &out->ask, error) : status;
 }
 
-static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows, st_ready_stage *out, strata_error *error)
+static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows, st_ready_stage *out,
+                                   strata_error *error)
 {
     const st_run_device *card = &ready->source->devices[ST_CARD];
     const st_stage *stage = out->stage;

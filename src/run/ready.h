@@ -45,7 +45,8 @@ typedef struct st_ready {
 } st_ready;
 
 /* The address of a value on a device. */
-unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan, int32_t value);
+unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan,
+                              int32_t value);
 
 /* Binds and prepares the stages of a part's body or head. */
 strata_status st_ready_range_new(const st_ready *ready, int part, const st_stages *stages, st_rows rows,

@@ -240,7 +240,8 @@ static strata_status run_waves(st_run *run, const st_ready_split *split, const s
     return status;
 }
 
-static strata_status run_host_share(st_run *run, const st_ready_split *split, int32_t out, uint32_t rows, strata_error *error)
+static strata_status run_host_share(st_run *run, const st_ready_split *split, int32_t out, uint32_t rows,
+                                    strata_error *error)
 {
     const st_run_device *devices = run->source.devices;
     st_queue *queue = run->devices[ST_CARD].queue;
@@ -289,7 +290,8 @@ static strata_status check_interrupt(const st_run *run, strata_error *error)
 }
 
 /* `step` is the block as the host wrote it. */
-static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, uint32_t rows, strata_error *error)
+static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, uint32_t rows,
+                               strata_error *error)
 {
     const st_stage *stage = ready->stage;
     uint8_t device = stage->device;
@@ -301,7 +303,8 @@ static strata_status run_stage(st_run *run, const st_ready_stage *ready, const s
     return stage->kind == ST_STAGE_SPLIT ? run_split(run, ready, &routing, error) : STRATA_OK;
 }
 
-static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, uint32_t rows, strata_error *error)
+static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, uint32_t rows,
+                               strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
@@ -325,8 +328,8 @@ static strata_status drain(st_run *run, strata_error *error)
     return status == STRATA_OK ? wait_for(run, run->crossed, error) : status;
 }
 
-/* After a failure: what was enqueued must end before its memory is used again. An interrupt leaves what had been enqueued
- * before this step intact; after other failures nothing is certain that was not confirmed. */
+/* After a failure: what was enqueued must end before its memory is used again. An interrupt leaves what had been
+ * enqueued before this step intact; after other failures nothing is certain that was not confirmed. */
 static strata_status give_up(st_run *run, strata_status status)
 {
     if (drain(run, NULL) == STRATA_OK && status == STRATA_INTERRUPTED) st_kv_confirm(run->kv);
@@ -376,7 +379,8 @@ static strata_status may_write_step(st_run *run, strata_error *error)
 }
 
 /* One row of each piece's tokens from `skipped` on, at positions from `position` on. */
-static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped, uint32_t index, uint32_t *row, st_step *step)
+static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped, uint32_t index, uint32_t *row,
+                       st_step *step)
 {
     st_step_conversation *c = &st_step_conversations(step)[index];
     const strata_token *tokens = st_conversation_tokens(piece->conversation) + st_conversation_position(piece->conversation);
@@ -390,8 +394,8 @@ static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped,
     }
 }
 
-/* Writes the step block of a part. The NextN block pairs each token with the hidden state of the token before it: the first
- * token of a conversation has none. */
+/* Writes the step block of a part. The NextN block pairs each token with the hidden state of the token before it: the
+ * first token of a conversation has none. */
 static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32_t count)
 {
     st_step *step = run->parts[part].master;
@@ -413,9 +417,10 @@ static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32
     st_step_lay_out(step, run->source.plan->step.out_rows, conversations, rows, tables);
 }
 
-/* The input of the NextN block: for each conversation the hidden row of its state, then all hidden rows of this step but the
- * last, which becomes the state's. `row` counts the step's rows, `to_row` the block's. */
-static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_t row, uint32_t *to_row, strata_error *error)
+/* The input of the NextN block: for each conversation the hidden row of its state, then all hidden rows of this step
+ * but the last, which becomes the state's. `row` counts the step's rows, `to_row` the block's. */
+static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_t row, uint32_t *to_row,
+                                 strata_error *error)
 {
     const st_program *program = run->source.program;
     size_t row_bytes = run->source.desc->embedding * sizeof(float);
@@ -513,7 +518,8 @@ strata_status st_run_wait(st_run *run, strata_error *error)
     return status;
 }
 
-static strata_status check_out_rows(const st_run *run, const uint32_t *rows, uint32_t count, uint32_t row_limit, strata_error *error)
+static strata_status check_out_rows(const st_run *run, const uint32_t *rows, uint32_t count, uint32_t row_limit,
+                                    strata_error *error)
 {
     uint32_t out_rows = run->source.plan->out_rows;
     if (count == 0 || count > out_rows)

@@ -47,8 +47,8 @@ typedef struct st_run_piece {
     bool prompt; /* the tokens belong to a prompt: for statistics, and for what is fetched ahead */
 } st_run_piece;
 
-/* Runs one step: at most the plan's batch of rows, of at most as many conversations as it plans for, each once. The rows of
- * the pieces follow one another. After a failure each conversation is where st_conversation_fail leaves it. */
+/* Runs one step: at most the plan's batch of rows, of at most as many conversations as it plans for, each once. The
+ * rows of the pieces follow one another. After a failure each conversation is where st_conversation_fail leaves it. */
 strata_status st_run_step(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error);
 
 /* Waits until the last step has ended on every device: its pages may then be shared, and a restore point taken. */
@@ -61,8 +61,8 @@ strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, c
 /* The row of logits that belongs to a slot: valid until another conversation gets the slot. */
 float *st_run_answer(st_run *run, uint32_t slot);
 
-/* The NextN block pairs each token with the hidden state of the token before it. In a step it has one row per token, and one
- * less for a conversation that starts; pieces follow one another as in the step. */
+/* The NextN block pairs each token with the hidden state of the token before it. In a step it has one row per token,
+ * and one less for a conversation that starts; pieces follow one another as in the step. */
 uint32_t st_run_nextn_rows(const st_run *run);
 strata_status st_run_nextn_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out,
                                   strata_error *error);
