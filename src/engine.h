@@ -22,7 +22,8 @@ struct strata_engine {
     st_trace *warm;         /* a recorded routing that fills the expert slots */
     st_load *load;
     st_run *run;            /* the executor; the load owns it */
-    uint32_t step_multiple; /* prompts are cut at multiples of it, so that their steps do not depend on what is stored; 0: anywhere */
+    uint32_t step_multiple; /* steps of a prompt end at its multiples, so that they do not depend on what is stored;
+                               0: anywhere */
     pthread_mutex_t lock;   /* guards the executor, conversations, devices and all counters; held for one step */
     pthread_cond_t turn;    /* a session's call has ended */
     uint64_t arrived, admitted; /* calls that have asked to run; calls that were let in, in order */

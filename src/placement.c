@@ -196,7 +196,8 @@ strata_status st_placement_of(const strata_engine_options *options, st_placement
     o->batch = options->batch;
     o->out_rows = ST_SESSION_OUT_ROWS;
     o->conversations = options->sessions;
-    if (options->restore_bytes) o->restore_bytes = options->restore_bytes == STRATA_RESTORE_OFF ? 0 : options->restore_bytes;
+    if (options->restore_bytes == STRATA_RESTORE_OFF) o->restore_bytes = 0;
+    else if (options->restore_bytes) o->restore_bytes = options->restore_bytes;
     o->workers[ST_HOST] = threads;
     o->workers[ST_CARD] = 1;
     o->nextn = options->nextn;

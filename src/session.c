@@ -58,7 +58,8 @@ static uint32_t stored(const strata_session *session)
 /* Whether the engine has the logits after the last token. The lock is held, or the session runs. */
 static bool is_answered(const strata_session *session)
 {
-    return session->answered && st_conversation_slot(session->conversation) != ST_NO_SLOT && stored(session) == session->count;
+    bool has_slot = st_conversation_slot(session->conversation) != ST_NO_SLOT;
+    return session->answered && has_slot && stored(session) == session->count;
 }
 
 static float *answer_of(const strata_session *session)

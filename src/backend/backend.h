@@ -36,7 +36,7 @@ typedef struct st_device_info {
     bool exact;              /* free_bytes changes only by allocations through this table, to the byte */
     size_t alignment;        /* of values, weights and rows of state */
     uint32_t workers;        /* each has worker_bytes of scratch */
-    uint32_t pinned_per_byte; /* pinned bytes of the host for each byte of the device's page tables; 0: no such tables */
+    uint32_t pinned_per_byte; /* pinned host bytes for each byte of the device's page tables; 0: no such tables */
     bool reads_host_memory;  /* weights and values may be in ordinary host memory */
 } st_device_info;
 
@@ -151,8 +151,9 @@ typedef struct st_bound_value {
 
 typedef struct st_bound_weight {
     const void *data;         /* device memory; NULL: the operation has no such weight */
-    const void *const *parts; /* experts: where each is, in device memory [ne[2]]; NULL: on another device, and left out of
-                                 the sum. The host changes an entry only when no launched segment reads it */
+    const void *const *parts; /* experts: the address of each, in device memory [ne[2]]; NULL: on another device, and
+                                 left out of the sum. The host changes an entry only when no launched segment reads
+                                 it */
     const st_type_info *info;
     uint32_t type;
     uint64_t ne[3];
@@ -187,7 +188,8 @@ static inline size_t st_kv_page_row(const st_kv_view *kv, uint32_t position)
 static inline unsigned char *st_kv_key(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables,
                                        uint32_t position)
 {
-    return kv->keys + st_kv_page(kv, c, tables, position) * kv->key_page_bytes + st_kv_page_row(kv, position) * kv->key_row_bytes;
+    return kv->keys + st_kv_page(kv, c, tables, position) * kv->key_page_bytes +
+           st_kv_page_row(kv, position) * kv->key_row_bytes;
 }
 
 static inline unsigned char *st_kv_value(const st_kv_view *kv, const st_step_conversation *c, const uint32_t *tables,
@@ -231,7 +233,7 @@ typedef struct st_segment_source {
     st_rows rows;           /* which count of the step is the number of rows: count or out_count */
     st_step *step;          /* device memory */
     size_t step_bytes;      /* the room it has */
-    void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes for each worker */
+    void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes per worker */
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
 
@@ -253,11 +255,11 @@ typedef struct st_backend {
     void (*close)(st_device *device);
     void (*info)(const st_device *device, st_device_info *out);
     st_scratch_statement scratch;
-    const uint64_t *types; /* [ST_OP_COUNT]: what it can run, as st_profile.types; NULL: every operation with every type */
+    const uint64_t *types; /* [ST_OP_COUNT]: what it can run, as st_profile.types; NULL: every operation and type */
     strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about a second */
-    void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* zero unless the device was opened with `profile` */
+    void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* zero without st_device_options.profile */
 
-    /* Memory. Host memory is pinned where the device supports it; otherwise it is ordinary memory and *pinned is false. */
+    /* Memory. Host memory is pinned where the device supports it; otherwise *pinned is false. */
     strata_status (*alloc)(st_device *device, size_t bytes, void **out, strata_error *error);
     void (*free)(st_device *device, void *memory);
     strata_status (*host_alloc)(st_device *device, size_t bytes, void **out, bool *pinned, strata_error *error);

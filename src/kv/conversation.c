@@ -119,7 +119,8 @@ static uint32_t find_prefix(st_kv *kv, const strata_token *tokens, uint32_t coun
     uint32_t pages = 0;
     st_prefix parent = 0;
     for (; (uint64_t)(pages + 1) << kv->shift <= count; pages++) {
-        kv->found[pages] = st_pages_find(kv->pages[0], parent, tokens + ((size_t)pages << kv->shift), &kv->found_names[pages]);
+        const strata_token *ids = tokens + ((size_t)pages << kv->shift);
+        kv->found[pages] = st_pages_find(kv->pages[0], parent, ids, &kv->found_names[pages]);
         if (kv->found[pages] == ST_NO_PAGE) break;
         parent = kv->found_names[pages];
     }
@@ -167,6 +168,12 @@ static void doubt(st_conversation *c, uint32_t position)
     if (c->confirmed > position) c->confirmed = position;
 }
 
+/* The page before `index` in the conversation's table; ST_NO_PAGE: the table begins there. */
+static uint32_t page_before(const st_conversation *c, uint32_t pool, uint32_t index)
+{
+    return index > c->tables[pool].first ? *st_kv_entry(c, pool, index - 1) : ST_NO_PAGE;
+}
+
 /* Takes the pages that a restore point's tails are copied to. */
 static strata_status take_tails(st_conversation *c, uint32_t position, strata_error *error)
 {
@@ -177,8 +184,9 @@ static strata_status take_tails(st_conversation *c, uint32_t position, strata_er
         st_page_table *table = &c->tables[pool];
         st_kv_cut(c, pool, 0);
         for (table->first = table->end = end > tail ? end - tail : 0; table->end < end; table->end++) {
-            uint32_t page = st_kv_take_page(c, pool, table->end > table->first ? *st_kv_entry(c, pool, table->end - 1) : ST_NO_PAGE);
-            if (page == ST_NO_PAGE) return st_error_set(error, STRATA_LIMIT, NULL, "every page of window attention is in use");
+            uint32_t page = st_kv_take_page(c, pool, page_before(c, pool, table->end));
+            if (page == ST_NO_PAGE)
+                return st_error_set(error, STRATA_LIMIT, NULL, "every page of window attention is in use");
             *st_kv_entry(c, pool, table->end) = page;
         }
     }
@@ -205,8 +213,8 @@ static uint32_t common_prefix(const strata_token *a, const strata_token *b, uint
     return i;
 }
 
-strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared, st_seek *out,
-                                   strata_error *error)
+strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared,
+                                   st_seek *out, strata_error *error)
 {
     st_kv *kv = c->kv;
     st_kv_settle(kv);
@@ -228,7 +236,8 @@ strata_status st_conversation_seek(st_conversation *c, const strata_token *token
     c->shared = shared;
     memmove(c->tokens, tokens, count * sizeof *tokens);
     uint64_t cached = (uint64_t)pages << kv->shift;
-    *out = (st_seek){.kept = kept, .diverged = kv->needs_points && cached > kept && cached < count ? (uint32_t)cached : 0};
+    bool diverged = kv->needs_points && cached > kept && cached < count;
+    *out = (st_seek){.kept = kept, .diverged = diverged ? (uint32_t)cached : 0};
     if (kv->needs_points && (adopts || point != ST_NO_POINT || kept == 0)) c->valid = false;
     strata_status status = point != ST_NO_POINT ? bring_back(c, kept, point, error) : STRATA_OK;
     if (status != STRATA_OK) {
@@ -289,13 +298,14 @@ void st_conversation_forget(st_conversation *c)
 static strata_status own_page(st_conversation *c, uint32_t pool, strata_error *error)
 {
     st_kv *kv = c->kv;
-    uint32_t index = c->position >> kv->shift, page;
+    uint32_t index = c->position >> kv->shift;
     if (index >= c->tables[pool].end) return STRATA_OK;
     uint32_t *entry = st_kv_entry(c, pool, index);
-    if (st_pages_holders(kv->pages[pool], *entry) == 1 && !st_pages_published(kv->pages[pool], *entry)) return STRATA_OK;
-    page = st_kv_take_page(c, pool, index > c->tables[pool].first ? *st_kv_entry(c, pool, index - 1) : ST_NO_PAGE);
+    bool alone = st_pages_holders(kv->pages[pool], *entry) == 1;
+    if (alone && !st_pages_published(kv->pages[pool], *entry)) return STRATA_OK;
+    uint32_t page = st_kv_take_page(c, pool, page_before(c, pool, index));
     if (page == ST_NO_PAGE && st_pages_holders(kv->pages[pool], *entry) == 1) {
-        st_pages_unpublish(kv->pages[pool], *entry); /* no room for a copy: nobody else will find it */
+        st_pages_unpublish(kv->pages[pool], *entry); /* no room for a copy: the prefix cache gives the page up */
         return STRATA_OK;
     }
     if (page == ST_NO_PAGE)
@@ -314,8 +324,7 @@ static strata_status take_pages(st_conversation *c, uint32_t pool, uint32_t end,
     st_kv *kv = c->kv;
     st_page_table *table = &c->tables[pool];
     while (table->end < end) {
-        uint32_t after = table->end > table->first ? *st_kv_entry(c, pool, table->end - 1) : ST_NO_PAGE;
-        uint32_t page = st_kv_take_page(c, pool, after);
+        uint32_t page = st_kv_take_page(c, pool, page_before(c, pool, table->end));
         if (page == ST_NO_PAGE)
             return st_error_set(error, STRATA_LIMIT, "end other conversations, or use a smaller options.context",
                                 "the KV cache has room for %u tokens, and the conversations that run need more",
@@ -330,7 +339,8 @@ strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata
     st_kv *kv = c->kv;
     uint64_t last = (uint64_t)c->position + count;
     if (last > kv->layout->options.context || !st_conversation_ready(c))
-        return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u of %u", count, c->position, kv->layout->options.context);
+        return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u of %u", count, c->position,
+                            kv->layout->options.context);
     strata_status status = st_kv_take_slot(kv, c, error);
     if (status == STRATA_OK && c->position == 0 && kv->has_state) status = st_kv_clear_slot(kv, c->slot, error);
     for (uint32_t pool = 0; pool < kv->layout->pool_count && status == STRATA_OK; pool++) {
@@ -397,7 +407,8 @@ static void publish(st_conversation *c)
     for (c->named = live_names(c); c->named < full; c->named++) {
         uint32_t i = c->named;
         st_prefix parent = i ? c->names[i - 1] : 0;
-        c->names[i] = st_pages_publish(kv->pages[0], c->tables[0].pages[i], parent, c->tokens + ((size_t)i << kv->shift));
+        const strata_token *ids = c->tokens + ((size_t)i << kv->shift);
+        c->names[i] = st_pages_publish(kv->pages[0], c->tables[0].pages[i], parent, ids);
         if (c->names[i] == 0) return;
         share_page(c, i, parent);
     }
@@ -409,7 +420,8 @@ static void slide(st_conversation *c)
     st_kv *kv = c->kv;
     for (uint32_t pool = 1; pool < kv->layout->pool_count; pool++) {
         st_page_table *table = &c->tables[pool];
-        uint32_t span = kv->layout->pools[pool].span, oldest = c->position + 1 > span ? (c->position + 1 - span) >> kv->shift : 0;
+        uint32_t span = kv->layout->pools[pool].span;
+        uint32_t oldest = c->position + 1 > span ? (c->position + 1 - span) >> kv->shift : 0;
         for (; table->first + 1 < oldest && table->first < table->end; table->first++)
             st_pages_drop(kv->pages[pool], *st_kv_entry(c, pool, table->first));
     }

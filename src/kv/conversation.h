@@ -24,15 +24,15 @@ bool st_conversation_ready(const st_conversation *c);
 
 typedef struct st_seek {
     uint32_t kept;     /* the new position */
-    uint32_t diverged; /* end of the cached prefix, if the conversation cannot continue there but earlier: a restore point
-                          there pays. 0: none */
+    uint32_t diverged; /* end of the cached prefix, if the conversation can only continue before it: a position worth a
+                          restore point. 0: none */
 } st_seek;
 
 /* Sets the tokens to `tokens` and the position to the longest prefix of fewer than `count` tokens (0 if count is 0)
  * that is stored: in the conversation itself or, with `shared`, in the prefix cache. Without `shared`, pages that fill
  * from now on are not published either. */
-strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared, st_seek *out,
-                                   strata_error *error);
+strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared,
+                                   st_seek *out, strata_error *error);
 
 /* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free it can go on at the same
  * position; otherwise st_conversation_seek finds where. */

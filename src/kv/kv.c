@@ -17,7 +17,9 @@ static strata_status open_bookkeeping(st_kv *kv, strata_error *error)
     kv->slots = st_alloc_zero(slots, sizeof *kv->slots);
     kv->found = st_alloc_zero(table, sizeof *kv->found);
     kv->found_names = st_alloc_zero(table, sizeof *kv->found_names);
-    if (!kv->slots || !kv->found || !kv->found_names) return st_error_memory(error, slots * sizeof *kv->slots, "the KV cache");
+    if (!kv->slots || !kv->found || !kv->found_names)
+        return st_error_memory(error, slots * sizeof *kv->slots + table * (sizeof *kv->found + sizeof *kv->found_names),
+                               "the KV cache");
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < layout->pool_count && status == STRATA_OK; i++)
         status = st_pages_new(layout->pools[i].pages, kv->page, i == 0, &kv->pages[i], error);
@@ -78,7 +80,8 @@ void st_kv_free(st_kv *kv)
 
 st_kv_use st_kv_count(const st_kv *kv)
 {
-    st_kv_use use = {.pool_count = kv->layout->pool_count, .page_tokens = kv->page, .slots = kv->layout->options.conversations,
+    st_kv_use use = {.pool_count = kv->layout->pool_count, .page_tokens = kv->page,
+                     .slots = kv->layout->options.conversations,
                      .points = st_restore_count(kv->restore), .restore_bytes = st_restore_used_bytes(kv->restore)};
     for (uint32_t i = 0; i < use.pool_count; i++) use.pools[i] = st_pages_count(kv->pages[i]);
     for (uint32_t i = 0; i < use.slots; i++) use.slots_taken += kv->slots[i] != NULL;
@@ -152,7 +155,8 @@ static strata_status each_piece(const st_kv_share *s, uint32_t pool, piece_fn pi
         const st_kv_layer *l = &layout->layers[i];
         if (l->pool != pool || l->key_row_bytes + l->value_row_bytes == 0) continue;
         status = piece(context, s, l->keys_offset, l->key_page_bytes, l->key_page_bytes, error);
-        if (status == STRATA_OK) status = piece(context, s, l->values_offset, l->value_page_bytes, l->value_page_bytes, error);
+        if (status == STRATA_OK)
+            status = piece(context, s, l->values_offset, l->value_page_bytes, l->value_page_bytes, error);
     }
     return status;
 }
@@ -165,8 +169,8 @@ static strata_status copy_piece(void *context, const st_kv_share *s, size_t offs
                                 strata_error *error)
 {
     const page_copy *c = context;
-    return s->backend->copy(s->queue, ST_COPY_WITHIN, s->memory + offset + c->to * stride, s->memory + offset + c->from * stride,
-                            bytes, error);
+    unsigned char *part = s->memory + offset;
+    return s->backend->copy(s->queue, ST_COPY_WITHIN, part + c->to * stride, part + c->from * stride, bytes, error);
 }
 
 strata_status st_kv_copy_page(st_kv *kv, uint32_t pool, uint32_t to, uint32_t from, strata_error *error)
@@ -193,8 +197,8 @@ strata_status st_kv_copy_slot(st_kv *kv, uint32_t to, uint32_t from, strata_erro
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < kv->source.share_count && status == STRATA_OK; i++) {
         const st_kv_share *s = &kv->source.shares[i];
-        if (s->layout->slot_bytes)
-            status = s->backend->copy(s->queue, ST_COPY_WITHIN, slot_of(s, to), slot_of(s, from), s->layout->slot_bytes, error);
+        size_t bytes = s->layout->slot_bytes;
+        if (bytes) status = s->backend->copy(s->queue, ST_COPY_WITHIN, slot_of(s, to), slot_of(s, from), bytes, error);
     }
     return status;
 }
@@ -352,7 +356,8 @@ uint32_t *st_kv_entry(const st_conversation *c, uint32_t pool, uint32_t index)
 void st_kv_cut(st_conversation *c, uint32_t pool, uint32_t index)
 {
     st_page_table *table = &c->tables[pool];
-    while (table->end > index && table->end > table->first) st_pages_drop(c->kv->pages[pool], *st_kv_entry(c, pool, --table->end));
+    while (table->end > index && table->end > table->first)
+        st_pages_drop(c->kv->pages[pool], *st_kv_entry(c, pool, --table->end));
     if (table->end <= table->first) table->first = table->end = index;
 }
 
@@ -406,7 +411,9 @@ strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error
     while (i < slots && kv->slots[i]) i++;
     if (i == slots) {
         st_conversation *other = idle(kv, c, true);
-        if (!other) return st_error_set(error, STRATA_LIMIT, NULL, "%u conversations are running: expected at most %u", slots + 1, slots);
+        if (!other)
+            return st_error_set(error, STRATA_LIMIT, NULL, "%u conversations run: expected at most %u", slots + 1,
+                                slots);
         i = other->slot;
         drop_slot(other);
     }

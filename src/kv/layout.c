@@ -74,7 +74,8 @@ static bool stores(const st_desc *desc, uint32_t layer)
 static bool size_pool(const st_kv_layout *layout, st_kv_pool *pool)
 {
     const st_kv_options *o = &layout->options;
-    uint64_t page = o->page_tokens, all = (o->context + page - 1) / page, pages = (o->pool_tokens + page - 1) / page + 1;
+    uint64_t page = o->page_tokens, all = (o->context + page - 1) / page;
+    uint64_t pages = (o->pool_tokens + page - 1) / page + 1;
     pool->table_max = (uint32_t)all;
     if (pool->span > 0) {
         uint64_t tail = (pool->span - 1 + page - 1) / page + 1, held = tail + 2, of_rows = (o->batch + page - 1) / page;
@@ -180,7 +181,8 @@ static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *o
     out->conv_bytes = channels * (d->conv_width - 1) * sizeof(float);
     if (!st_mul_size((size_t)d->value_heads * sizeof(float), (size_t)d->state_size * d->state_size, &out->delta_bytes))
         return false;
-    return st_range_append(end, 1, out->conv_bytes, &out->conv_offset) && st_range_append(end, 1, out->delta_bytes, &out->delta_offset);
+    return st_range_append(end, 1, out->conv_bytes, &out->conv_offset) &&
+           st_range_append(end, 1, out->delta_bytes, &out->delta_offset);
 }
 
 /* A slot is one range, so that one copy saves it. */
@@ -207,7 +209,8 @@ static bool lay_out_slots(const st_desc *desc, st_kv_layer *layers, st_kv_layout
 /* The sizes are parts of total_bytes, which did not overflow. */
 static bool lay_out(const st_desc *desc, st_kv_layer *layers, st_kv_layout *layout)
 {
-    if (!lay_out_pools(desc, layout) || !lay_out_caches(desc, layers, layout) || !lay_out_slots(desc, layers, layout)) return false;
+    if (!lay_out_pools(desc, layout) || !lay_out_caches(desc, layers, layout) || !lay_out_slots(desc, layers, layout))
+        return false;
     layout->exact.padding = layout->total_bytes - layout->exact.kv - layout->exact.state;
     layout->needs_points = desc->recurrent || layout->options.carry > 0 || layout->pool_count > 1;
     layout->point_bytes = layout->slot_bytes;
@@ -228,7 +231,8 @@ static uint32_t count_spans(const st_desc *desc, const st_kv_options *options)
     uint32_t count = 1;
     for (uint32_t i = 0; i < desc->layer_count + desc->nextn_count; i++) {
         uint32_t span = stores(desc, i) ? span_of(options, &desc->layers[i].attention) : 0, before = 0;
-        while (before < i && (!stores(desc, before) || span_of(options, &desc->layers[before].attention) != span)) before++;
+        while (before < i && (!stores(desc, before) || span_of(options, &desc->layers[before].attention) != span))
+            before++;
         count += span > 0 && before == i;
     }
     return count;
@@ -243,16 +247,18 @@ strata_status st_kv_layout_check(const st_desc *desc, const st_kv_options *optio
                             "context %" PRIu32 ", batch %" PRIu32 ", conversations %" PRIu32 ": expected at least 1",
                             options->context, options->batch, options->conversations);
     if (!st_is_power_of_two(options->page_tokens) || options->page_tokens > UINT32_C(1) << 16)
-        return st_error_set(error, STRATA_USAGE, NULL, "tokens of a page: expected a power of two up to 65536, found %" PRIu32,
+        return st_error_set(error, STRATA_USAGE, NULL,
+                            "tokens of a page: expected a power of two up to 65536, found %" PRIu32,
                             options->page_tokens);
     if (options->pool_tokens < options->context)
-        return st_error_set(error, STRATA_USAGE, NULL, "a pool of %" PRIu32 " tokens: expected at least the context, %" PRIu32,
+        return st_error_set(error, STRATA_USAGE, NULL,
+                            "a pool of %" PRIu32 " tokens: expected at least the context, %" PRIu32,
                             options->pool_tokens, options->context);
     uint32_t spans = count_spans(desc, options);
     if (spans > ST_KV_POOLS_MAX)
         return st_error_set(error, STRATA_UNSUPPORTED, NULL,
-                            "the model's layers attend to %" PRIu32 " different numbers of positions: expected at most %d", spans,
-                            ST_KV_POOLS_MAX);
+                            "the model's layers have %" PRIu32 " different attention spans: expected at most %d",
+                            spans, ST_KV_POOLS_MAX);
     return STRATA_OK;
 }
 
@@ -268,7 +274,8 @@ strata_status st_kv_layout_build(const st_desc *desc, const st_kv_options *optio
     *layout = (st_kv_layout){.options = *options, .layer_count = count, .layers = layers};
     if (!lay_out(desc, layers, layout))
         return st_error_set(error, STRATA_MEMORY, "use a smaller options.context",
-                            "the KV cache of %" PRIu32 " positions is larger than the address space", options->pool_tokens);
+                            "the KV cache of %" PRIu32 " positions is larger than the address space",
+                            options->pool_tokens);
     *out = layout;
     return STRATA_OK;
 }

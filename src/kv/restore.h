@@ -34,7 +34,8 @@ void st_restore_free(st_restore *restore);
  * the caller rounds `bytes` to the alignment that its copies need. */
 uint32_t st_restore_take(st_restore *restore, st_prefix prefix, size_t bytes, st_restore_kind kind, st_prefix older);
 void st_restore_done(st_restore *restore, uint32_t point);    /* its copy has ended */
-void st_restore_discard(st_restore *restore, uint32_t point); /* its copy has failed, or the point is broken; not in use */
+/* Frees a point whose copy has failed or whose bytes are broken. It must not be in use. */
+void st_restore_discard(st_restore *restore, uint32_t point);
 
 uint32_t st_restore_find(const st_restore *restore, st_prefix prefix); /* a point that is done; ST_NO_POINT: none */
 

@@ -5,7 +5,8 @@
 #include "base/check.h"
 #include "plan/draft.h"
 
-enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2, RESTORE_POINTS = 4, RESTORE_SHARE = 32 };
+enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
+enum { RESTORE_POINTS = 4, RESTORE_SHARE = 32 }; /* points per running conversation; at most 1/32 of the RAM */
 
 /* --- the executor ------------------------------------------------------------------------------------------------ */
 
@@ -25,28 +26,32 @@ static void ask_scratch(st_planner *p, uint32_t batch)
     if (p->scratch_batch == batch) return;
     for (uint32_t i = 0; i < source->program->op_count; i++) {
         st_bound_op shape = st_bound_shape(source->program, source->binding, &source->program->ops[i]);
-        for (uint32_t d = 0; d < source->device_count; d++) p->scratch[d][i] = source->devices[d].scratch(&shape, batch);
+        for (uint32_t d = 0; d < source->device_count; d++)
+            p->scratch[d][i] = source->devices[d].scratch(&shape, batch);
     }
     p->scratch_batch = batch;
 }
 
-/* Staging on the host beside a GPU: step blocks to upload, logits to download. */
+/* Staging on the host: the logits of each running conversation and, beside a GPU, step blocks to upload and logits to
+ * download. */
 static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_memory *s)
 {
     bool card = draft->trunk > 0;
     size_t end = 0, row = (size_t)p->source->desc->vocab * sizeof(float), step = card ? st_step_bytes(&draft->step) : 0;
-    bool sized = st_range_append(&end, 1, step, &s->staging_steps[0]) && st_range_append(&end, 1, step, &s->staging_steps[1]) &&
+    bool sized = st_range_append(&end, 1, step, &s->staging_steps[0]) &&
+                 st_range_append(&end, 1, step, &s->staging_steps[1]) &&
                  st_range_append(&end, card && draft->output ? draft->out_rows : 0, row, &s->staging_logits) &&
                  st_range_append(&end, p->options.conversations, row, &s->staging_answers);
     s->staging_bytes = end;
     return sized;
 }
 
-/* A few points for each conversation, in a part of the RAM: they are a cache. */
+/* The default: a few points per running conversation, within a share of the RAM. */
 static uint64_t restore_bytes_of(const st_planner *p, const st_draft *draft, const st_kv_layout kv[ST_DEVICES_MAX])
 {
     uint64_t point = kv[ST_HOST].point_bytes + (draft->trunk > 0 ? kv[ST_CARD].point_bytes : 0);
-    uint64_t chosen = RESTORE_POINTS * (uint64_t)p->options.conversations * point, most = p->capacity_bytes[ST_HOST] / RESTORE_SHARE;
+    uint64_t chosen = RESTORE_POINTS * (uint64_t)p->options.conversations * point;
+    uint64_t most = p->capacity_bytes[ST_HOST] / RESTORE_SHARE;
     if (!kv[ST_HOST].needs_points) return 0;
     if (p->options.restore_bytes != ST_BYTES_AUTO) return p->options.restore_bytes;
     return chosen < most ? chosen : most;
@@ -74,17 +79,19 @@ strata_status st_draft_kv(const st_planner *p, const st_draft *draft, uint8_t de
     return st_kv_layout_build(p->source->desc, &options, p->arena, out, error);
 }
 
-/* The KV cache of every device, and what follows from it. */
+/* Sizes the pool and the KV cache of every device, then the step block and the restore points, which depend on them. */
 static bool size_kv(const st_planner *p, st_draft *draft, uint32_t devices, st_kv_layout kv[ST_DEVICES_MAX])
 {
-    uint64_t pool = (uint64_t)draft->context * p->pool;
-    if (p->options.pool_tokens) pool = p->options.pool_tokens > draft->context ? p->options.pool_tokens : draft->context;
+    uint64_t pool = p->options.pool_tokens ? p->options.pool_tokens : (uint64_t)draft->context * p->pool;
+    if (pool < draft->context) pool = draft->context;
     draft->pool_tokens = pool < UINT32_MAX ? (uint32_t)pool : UINT32_MAX;
     for (uint32_t d = 0; d < devices; d++) {
         st_kv_options options = kv_options_of(p, draft, (uint8_t)d);
         if (!st_kv_layout_price(p->source->desc, &options, &kv[d])) return false;
     }
-    draft->step = (st_step_limits){.rows = draft->batch, .out_rows = draft->out_rows, .conversations = p->options.conversations,
+    draft->step = (st_step_limits){.rows = draft->batch,
+                                   .out_rows = draft->out_rows,
+                                   .conversations = p->options.conversations,
                                    .tables = st_kv_tables_max(&kv[ST_HOST])};
     draft->restore_bytes = restore_bytes_of(p, draft, kv);
     return true;
@@ -106,7 +113,8 @@ static bool size_memory(const st_planner *p, st_draft *draft, uint8_t device, co
     if (device == ST_HOST && !size_staging(p, draft, s)) return false;
     return st_range_append(&end, 1, device == ST_HOST ? draft->restore_bytes : 0, &s->restore_offset) &&
            st_range_append(&end, 1, s->working.bytes, &s->working_offset) &&
-           st_range_append(&end, 1, s->staging_bytes, &s->staging_offset) && st_align_size(end, ST_RANGE_ALIGN, &s->bytes);
+           st_range_append(&end, 1, s->staging_bytes, &s->staging_offset) &&
+           st_align_size(end, ST_RANGE_ALIGN, &s->bytes);
 }
 
 /* --- a device ----------------------------------------------------------------------------------------------------- */

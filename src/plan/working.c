@@ -26,9 +26,10 @@ static bool lay_out(const st_desc *desc, const st_program *program, const st_wor
     size_t row = (size_t)desc->embedding * sizeof(float);
     return st_range_append(&end, program->row_bytes[ST_ROWS_ALL], options->step.rows, &set->values[ST_ROWS_ALL]) &&
            st_range_append(&end, program->row_bytes[ST_ROWS_OUT], options->step.out_rows, &set->values[ST_ROWS_OUT]) &&
-           st_range_append(&end, 1, step_bytes, &set->steps[0]) && st_range_append(&end, 1, step_bytes, &set->steps[1]) &&
+           st_range_append(&end, 1, step_bytes, &set->steps[0]) &&
+           st_range_append(&end, 1, step_bytes, &set->steps[1]) &&
            st_range_append(&end, 1, set->shared_bytes, &set->scratch) &&
-           st_range_append(&end, options->workers, set->worker_bytes, &of_workers) && /* directly after it: both are aligned */
+           st_range_append(&end, options->workers, set->worker_bytes, &of_workers) && /* adjacent: both are aligned */
            st_range_append(&end, sums, row, &set->sums[0]) && st_range_append(&end, sums, row, &set->sums[1]) &&
            st_align_size(end, ST_RANGE_ALIGN, &set->bytes);
 }

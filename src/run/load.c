@@ -33,7 +33,8 @@ struct st_load {
 static strata_status open_ledger(st_load *load, strata_error *error)
 {
     const st_plan *plan = load->plan;
-    strata_status status = st_ledger_new(plan->device_count, load->options.trace, load->options.context, &load->ledger, error);
+    strata_status status = st_ledger_new(plan->device_count, load->options.trace, load->options.context, &load->ledger,
+                                         error);
     if (status != STRATA_OK) return status;
     for (uint32_t d = 0; d < plan->device_count; d++) {
         const st_plan_device *device = &plan->devices[d];
@@ -149,7 +150,8 @@ static bool is_uploaded(const st_load *load, uint32_t index, int32_t layer)
 {
     const st_weight *w = &load->source->binding->weights[index];
     bool cached = has_cache(load) && st_role_is_expert(w->role);
-    return (layer == EVERY_LAYER || w->layer == layer) && (load->plan->weight_devices[index] & (1u << ST_CARD) || cached);
+    bool resident = load->plan->weight_devices[index] & (1u << ST_CARD);
+    return (layer == EVERY_LAYER || w->layer == layer) && (resident || cached);
 }
 
 /* The range of a file that holds its uploaded weights; 0 bytes: it has none. */
@@ -177,7 +179,8 @@ static strata_status count_files(st_load *load, strata_error *error)
             if (file >= load->file_count) load->file_count = file + 1;
         }
     load->pinned = st_alloc_zero(load->file_count, sizeof *load->pinned);
-    return load->pinned ? STRATA_OK : st_error_memory(error, load->file_count * sizeof *load->pinned, "pinning the file");
+    if (!load->pinned) return st_error_memory(error, load->file_count * sizeof *load->pinned, "pinning the file");
+    return STRATA_OK;
 }
 
 /* If pinning fails, copies are slower; one note tells the user. A plan with weights on disk pins nothing. */
@@ -194,7 +197,8 @@ static strata_status pin_files(st_load *load, int32_t layer, strata_error *error
         if (bytes == 0 || (layer != EVERY_LAYER && bytes > LAYER_BYTES_MAX)) continue;
         status = card->backend->host_pin(card->device, first, bytes, &pinned, error);
         if (status == STRATA_OK && !pinned && !load->refused)
-            st_log(ST_LOG_NOTE, "%s: %zu bytes of the model's file cannot be pinned: weights are copied through buffers",
+            st_log(ST_LOG_NOTE,
+                   "%s: %zu bytes of the model's file cannot be pinned: weights are copied through buffers",
                    load->plan->devices[ST_CARD].profile->name, bytes);
         load->refused = load->refused || !pinned;
         load->pinned[file] = pinned ? first : NULL;
@@ -204,8 +208,9 @@ static strata_status pin_files(st_load *load, int32_t layer, strata_error *error
 
 static void unpin_files(st_load *load)
 {
+    const st_load_device *card = &load->devices[ST_CARD];
     for (uint32_t file = 0; load->pinned && file < load->file_count; file++) {
-        if (load->pinned[file]) load->devices[ST_CARD].backend->host_unpin(load->devices[ST_CARD].device, load->pinned[file]);
+        if (load->pinned[file]) card->backend->host_unpin(card->device, load->pinned[file]);
         load->pinned[file] = NULL;
     }
 }
@@ -298,8 +303,9 @@ static void place_executor(st_load *load)
 static strata_status open_stream(st_load *load, strata_error *error)
 {
     if (load->plan->experts.mode != ST_MOE_CACHE) return STRATA_OK;
-    st_stream_source source = {.plan_source = load->source, .plan = load->plan, .backend = load->devices[ST_CARD].backend,
-                               .device = load->devices[ST_CARD].device, .block = st_ledger_block(load->ledger, ST_CARD),
+    const st_load_device *card = &load->devices[ST_CARD];
+    st_stream_source source = {.plan_source = load->source, .plan = load->plan, .backend = card->backend,
+                               .device = card->device, .block = st_ledger_block(load->ledger, ST_CARD),
                                .host_weights = load->weights[ST_HOST],
                                .stats = load->options.watch ? load->options.watch->stats : NULL};
     return st_stream_new(&source, &load->options.experts, &load->stream, error);
@@ -341,8 +347,9 @@ static void compare(const st_load *load)
 static strata_status load_all(st_load *load, strata_error *error)
 {
     for (uint32_t d = 0; d < load->plan->device_count; d++) {
-        load->weights[d] = st_alloc_zero(load->source->binding->count, sizeof *load->weights[d]);
-        if (!load->weights[d]) return st_error_memory(error, load->source->binding->count * sizeof(void *), "the weights' places");
+        uint32_t count = load->source->binding->count;
+        load->weights[d] = st_alloc_zero(count, sizeof *load->weights[d]);
+        if (!load->weights[d]) return st_error_memory(error, count * sizeof *load->weights[d], "weight addresses");
     }
     strata_status status = open_ledger(load, error);
     if (status == STRATA_OK) status = allocate_blocks(load, error);

@@ -90,7 +90,8 @@ static strata_status time_ops(op_timer *l, const st_bound_op *ops, uint32_t coun
     st_scratch scratch = l->backend->scratch(ops, l->step->count);
     scratch.shared_bytes = align_up(scratch.shared_bytes);
     scratch.worker_bytes = align_up(scratch.worker_bytes);
-    st_segment_source source = {.ops = ops, .count = count, .rows = ST_ROWS_ALL, .step = l->step, .step_bytes = l->step->bytes,
+    st_segment_source source = {.ops = ops, .count = count, .rows = ST_ROWS_ALL,
+                                .step = l->step, .step_bytes = l->step->bytes,
                                 .scratch = reserve(l, scratch.shared_bytes + scratch.worker_bytes * l->workers),
                                 .shared_bytes = scratch.shared_bytes, .worker_bytes = scratch.worker_bytes};
     st_segment *segment = NULL;
@@ -155,7 +156,8 @@ static strata_status time_experts(op_timer *l, uint32_t type, uint32_t rows)
     bound.weight[2].ne[0] = EXPERT_WIDTH;
     st_type_row_bytes(bound.weight[2].info, EXPERT_WIDTH, &bound.weight[2].row_bytes);
     double touched = rows * USED < EXPERTS ? rows * USED : EXPERTS;
-    double expert_bytes = (double)bound.weight[0].row_bytes * 2 * EXPERT_WIDTH + (double)bound.weight[2].row_bytes * WIDTH;
+    double gate_up_bytes = (double)bound.weight[0].row_bytes * 2 * EXPERT_WIDTH;
+    double expert_bytes = gate_up_bytes + (double)bound.weight[2].row_bytes * WIDTH;
     st_op_measure row = {op.kind, st_type_find(type)->name, rows, 0, touched * expert_bytes,
                          6.0 * WIDTH * EXPERT_WIDTH * USED * rows};
     return time_op(l, &bound, &row);
@@ -186,7 +188,8 @@ static strata_status time_deltanet(op_timer *l, uint32_t rows)
     op.p.deltanet.value_heads = VALUE_HEADS;
     op.p.deltanet.size = HEAD;
     uint32_t channels = (2 * HEADS + VALUE_HEADS) * HEAD;
-    st_bound_op bound = {.op = &op, .in = {value(l, channels, rows), value(l, VALUE_HEADS, rows), value(l, VALUE_HEADS, rows)},
+    st_bound_op bound = {.op = &op,
+                         .in = {value(l, channels, rows), value(l, VALUE_HEADS, rows), value(l, VALUE_HEADS, rows)},
                          .out = value(l, VALUE_HEADS * HEAD, rows)};
     bound.weight[0] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
     bound.weight[1] = matrix(l, ST_TYPE_F32, VALUE_HEADS, 1, 1);
@@ -212,7 +215,8 @@ static strata_status time_rows(op_timer *l, st_op_kind kind, uint32_t rows)
     st_bound_op bound = {.op = &op, .in = {value(l, WIDTH, rows), value(l, WIDTH, rows)}};
     bound.out = kind == ST_OP_ROPE ? bound.in[0] : value(l, WIDTH, rows);
     bound.weight[0] = kind == ST_OP_CONV ? matrix(l, ST_TYPE_F32, TAPS, WIDTH, 1) : matrix(l, ST_TYPE_F32, WIDTH, 1, 1);
-    bound.state = (st_state_view){.conv = reserve(l, WIDTH * TAPS * sizeof(float)), .slot_floats = WIDTH * TAPS, .slots = 1};
+    size_t state = (size_t)WIDTH * TAPS;
+    bound.state = (st_state_view){.conv = reserve(l, state * sizeof(float)), .slot_floats = state, .slots = 1};
     st_op_measure row = {kind, "-", rows, 0, 3.0 * WIDTH * rows * sizeof(float), 4.0 * WIDTH * rows};
     return time_op(l, &bound, &row);
 }

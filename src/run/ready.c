@@ -47,12 +47,13 @@ static const void *const *expert_table(const st_ready *ready, uint8_t device, co
     return table;
 }
 
-static strata_status bind_weight(const st_ready *ready, uint8_t device, const st_op *op, int slot, expert_source experts,
-                                 st_bound_weight *out, strata_error *error)
+static strata_status bind_weight(const st_ready *ready, uint8_t device, const st_op *op, int slot,
+                                 expert_source experts, st_bound_weight *out, strata_error *error)
 {
     int32_t index = op->weight[slot];
     if (index == ST_NO_WEIGHT) return STRATA_OK;
-    bool routed = op->kind == ST_OP_EXPERTS && slot < ST_EXPERT_MATRICES, shared = routed && experts.share != ALL_EXPERTS;
+    bool routed = op->kind == ST_OP_EXPERTS && slot < ST_EXPERT_MATRICES;
+    bool shared = routed && experts.share != ALL_EXPERTS;
     const st_weight *w = &ready->source->binding->weights[index];
     const unsigned char *data = ready->source->devices[device].weights[index];
     if (shared) data = ready->devices[device].working; /* not read: the tables hold the addresses */
@@ -71,8 +72,8 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, const st
     return STRATA_OK;
 }
 
-static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, expert_source experts, st_bound_op *out,
-                             strata_error *error)
+static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, expert_source experts,
+                             st_bound_op *out, strata_error *error)
 {
     *out = st_bound_shape(ready->source->program, ready->source->binding, op);
     bind_value(ready, device, op->out, &out->out);
@@ -84,12 +85,13 @@ static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op 
     }
     if (op->kind == ST_OP_KV_STORE) out->kv = st_kv_view_of(ready->kv, op->p.kv.kv_layer);
     if (op->kind == ST_OP_ATTENTION) out->kv = st_kv_view_of(ready->kv, op->p.attention.kv_layer);
-    if (op->kind == ST_OP_CONV || op->kind == ST_OP_DELTANET) out->state = st_kv_state_of(ready->kv, (uint32_t)op->layer);
+    if (op->kind == ST_OP_CONV || op->kind == ST_OP_DELTANET)
+        out->state = st_kv_state_of(ready->kv, (uint32_t)op->layer);
     return STRATA_OK;
 }
 
-static strata_status prepare_bound(const st_ready *ready, int part, uint8_t device, const st_bound_op *ops, uint32_t count,
-                                   st_rows rows, st_segment **out, strata_error *error)
+static strata_status prepare_bound(const st_ready *ready, int part, uint8_t device, const st_bound_op *ops,
+                                   uint32_t count, st_rows rows, st_segment **out, strata_error *error)
 {
     const st_ready_device *d = &ready->devices[device];
     st_segment_source segment = {.ops = ops, .count = count, .rows = rows, .step = d->step[part],
@@ -107,8 +109,8 @@ static expert_source experts_of(const st_ready *ready, uint8_t device, const st_
     return (expert_source){.share = slots ? CARD_EXPERTS : ALL_EXPERTS};
 }
 
-static strata_status prepare_segment(const st_ready *ready, int part, const st_stage *stage, st_rows rows, st_segment **out,
-                                     strata_error *error)
+static strata_status prepare_segment(const st_ready *ready, int part, const st_stage *stage, st_rows rows,
+                                     st_segment **out, strata_error *error)
 {
     st_bound_op *ops = st_alloc_zero(stage->ops.count, sizeof *ops);
     if (!ops) return st_error_memory(error, stage->ops.count * sizeof *ops, "the bound program");
@@ -117,7 +119,8 @@ static strata_status prepare_segment(const st_ready *ready, int part, const st_s
         const st_op *op = &ready->source->program->ops[stage->ops.first + i];
         status = bind_op(ready, stage->device, op, experts_of(ready, stage->device, op), &ops[i], error);
     }
-    if (status == STRATA_OK) status = prepare_bound(ready, part, stage->device, ops, stage->ops.count, rows, out, error);
+    if (status == STRATA_OK)
+        status = prepare_bound(ready, part, stage->device, ops, stage->ops.count, rows, out, error);
     st_free(ops);
     return status;
 }
@@ -160,9 +163,10 @@ static strata_status prepare_wave(const st_ready *ready, int part, const st_op *
 static const st_op *router_of(const st_program *program, uint32_t layer)
 {
     for (uint32_t i = 0; i < program->op_count; i++) {
-        if (program->ops[i].kind != ST_OP_ROUTE || program->ops[i].layer != (int32_t)layer) continue;
-        for (uint32_t k = i; k-- > 0;)
-            if (program->ops[k].out == program->ops[i].in[0]) return program->ops[k].kind == ST_OP_MATMUL ? &program->ops[k] : NULL;
+        const st_op *route = &program->ops[i];
+        if (route->kind != ST_OP_ROUTE || route->layer != (int32_t)layer) continue;
+        for (const st_op *op = route; op-- > program->ops;)
+            if (op->out == route->in[0]) return op->kind == ST_OP_MATMUL ? op : NULL;
     }
     return NULL;
 }
@@ -197,7 +201,8 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
     strata_status status = bind_op(ready, ST_HOST, op, (expert_source){.share = HOST_EXPERTS}, &bound, error);
     if (status == STRATA_OK) status = prepare_bound(ready, part, ST_HOST, &bound, 1, ST_ROWS_ALL, &out->host, error);
     if (status == STRATA_OK) status = bind_add(ready, op, 0, &bound, error);
-    if (status == STRATA_OK) status = prepare_bound(ready, part, ST_CARD, &bound, 1, ST_ROWS_ALL, &out->add_host, error);
+    if (status == STRATA_OK)
+        status = prepare_bound(ready, part, ST_CARD, &bound, 1, ST_ROWS_ALL, &out->add_host, error);
     for (uint32_t i = 0; i < waves && status == STRATA_OK; i++)
         status = prepare_wave(ready, part, op, i, &out->waves[i], error);
     return status == STRATA_OK ? prepare_ask(ready, part, op, &out->ask, error) : status;

@@ -88,9 +88,9 @@ static strata_status open_kv(st_run *run, strata_error *error)
                            .restore_bytes = plan->restore_bytes};
     for (uint32_t d = 0; d < plan->device_count; d++) {
         const st_ready_device *device = &run->devices[d];
-        source.shares[source.share_count++] =
-            (st_kv_share){.layout = plan->memory[d].kv, .backend = device->source.backend, .device = device->source.device,
-                          .queue = device->queue, .memory = device->source.memory + plan->memory[d].kv_offset};
+        source.shares[source.share_count++] = (st_kv_share){
+            .layout = plan->memory[d].kv, .backend = device->source.backend, .device = device->source.device,
+            .queue = device->queue, .memory = device->source.memory + plan->memory[d].kv_offset};
     }
     return st_kv_new(&source, &run->kv, error);
 }
@@ -211,7 +211,8 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
 {
     const st_stage *stage = ready->stage;
     const st_value *value = &run->source.program->values[stage->value];
-    size_t rows = value->rows == ST_ROWS_ALL ? step->count : step->out_count, bytes = rows * value->width * sizeof(float);
+    size_t rows = value->rows == ST_ROWS_ALL ? step->count : step->out_count;
+    size_t bytes = rows * value->width * sizeof(float);
     strata_status status = copy(run, stage->device, value_at(run, stage->device, stage->value), stage->from,
                                 value_at(run, stage->from, stage->value), bytes, error);
     return status == STRATA_OK && ready->end ? mark(run, ready->end, error) : status;
@@ -219,8 +220,8 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
 
 /* --- misses of the expert cache: the GPU fetches some, the host computes the others, and the GPU adds the sums --- */
 
-static strata_status run_waves(st_run *run, const st_ready_split *split, const st_routing *routing, st_stream_work *work,
-                               strata_error *error)
+static strata_status run_waves(st_run *run, const st_ready_split *split, const st_routing *routing,
+                               st_stream_work *work, strata_error *error)
 {
     const st_backend *card = run->source.devices[ST_CARD].backend;
     st_queue *queue = run->devices[ST_CARD].queue;
@@ -278,8 +279,8 @@ static strata_status run_split(st_run *run, const st_ready_stage *ready, const s
     if (status == STRATA_OK) status = ended;
     uint32_t next = routing->decoding ? st_stream_asks(stream, layer) : UINT32_MAX;
     if (status != STRATA_OK || next == UINT32_MAX) return status;
-    /* The first row stands for the step. */
-    if (split->ask) status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, 1, error);
+    if (split->ask) /* the prediction reads the first row only */
+        status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, 1, error);
     return status == STRATA_OK ? st_stream_hint(stream, next, error) : status;
 }
 
@@ -361,7 +362,8 @@ static strata_status step_may_change(st_run *run, strata_error *error)
 {
     if (!run->step_sending) return STRATA_OK;
     run->step_sending = false;
-    return run->source.devices[ST_CARD].backend->event_done(run->step_sent) ? STRATA_OK : wait_for(run, run->step_sent, error);
+    if (run->source.devices[ST_CARD].backend->event_done(run->step_sent)) return STRATA_OK;
+    return wait_for(run, run->step_sent, error);
 }
 
 /* Runs the body of a part for the step block that the caller has written. */
@@ -378,19 +380,20 @@ static strata_status may_write_step(st_run *run, strata_error *error)
     return status == STRATA_OK ? settle(run, error) : status;
 }
 
-/* One row of each piece's tokens from `skipped` on, at positions from `position` on. */
+/* Writes the rows of conversation `index` of the step: the piece's tokens from `skipped` on. `*row` is the next row. */
 static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped, uint32_t index, uint32_t *row,
                        st_step *step)
 {
     st_step_conversation *c = &st_step_conversations(step)[index];
-    const strata_token *tokens = st_conversation_tokens(piece->conversation) + st_conversation_position(piece->conversation);
+    const strata_token *tokens = st_conversation_tokens(piece->conversation);
+    uint32_t number = st_conversation_number(piece->conversation);
     c->first_row = *row;
     c->rows = piece->count - skipped;
     for (uint32_t i = 0; i < c->rows; i++, (*row)++) {
-        st_step_rows(step)[*row] = (st_step_row){.id = tokens[skipped + i], .position = c->position + i, .conversation = index};
+        uint32_t position = c->position + i;
+        st_step_rows(step)[*row] = (st_step_row){.id = tokens[position], .position = position, .conversation = index};
         if (run->origins)
-            run->origins[*row] = (st_watch_row){.turn = st_conversation_number(piece->conversation), .position = c->position + i,
-                                                .prompt = piece->prompt};
+            run->origins[*row] = (st_watch_row){.turn = number, .position = position, .prompt = piece->prompt};
     }
 }
 
@@ -430,10 +433,11 @@ static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_
     unsigned char *input = value_at(run, to, program->nextn.input) + *to_row * row_bytes;
     unsigned char *carry = st_kv_carry(run->kv, to, st_conversation_slot(piece->conversation));
     const unsigned char *hidden = value_at(run, from, program->main.hidden) + row * row_bytes;
+    size_t last = (piece->count - 1) * row_bytes; /* the offset of the last hidden row */
     uint32_t carried = st_conversation_position(piece->conversation) > 0;
     strata_status status = carried ? copy(run, to, input, to, carry, row_bytes, error) : STRATA_OK;
-    if (status == STRATA_OK) status = copy(run, to, input + carried * row_bytes, from, hidden, (piece->count - 1) * row_bytes, error);
-    if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + (piece->count - 1) * row_bytes, row_bytes, error);
+    if (status == STRATA_OK) status = copy(run, to, input + carried * row_bytes, from, hidden, last, error);
+    if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + last, row_bytes, error);
     if (to != from) run->pending = run->crossed; /* these copies may still access host rows: the body waits for them */
     *to_row += piece->count - 1 + carried;
     return status;
@@ -483,7 +487,8 @@ static strata_status check_pieces(const st_run *run, const st_run_piece *pieces,
         empty = empty || pieces[i].count == 0;
     }
     if (!empty && rows <= most->rows && count <= most->conversations) return STRATA_OK;
-    return st_error_set(error, STRATA_LIMIT, NULL, "a step of %llu rows of %u conversations: expected 1 to %u rows of at most %u",
+    return st_error_set(error, STRATA_LIMIT, NULL,
+                        "a step of %llu rows of %u conversations: expected 1 to %u rows of at most %u conversations",
                         (unsigned long long)rows, count, most->rows, most->conversations);
 }
 
@@ -526,7 +531,8 @@ static strata_status check_out_rows(const st_run *run, const uint32_t *rows, uin
         return st_error_set(error, STRATA_LIMIT, NULL, "rows of logits: expected 1 to %u, found %u", out_rows, count);
     for (uint32_t i = 0; i < count; i++)
         if (rows[i] >= row_limit)
-            return st_error_set(error, STRATA_LIMIT, NULL, "logits of row %u: the last step has %u", rows[i], row_limit);
+            return st_error_set(error, STRATA_LIMIT, NULL, "logits of row %u: the last step has %u rows", rows[i],
+                                row_limit);
     return STRATA_OK;
 }
 
@@ -539,8 +545,8 @@ static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, 
     return send_step(run, part, 0, sizeof *step + count * sizeof *rows, error);
 }
 
-static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t row_limit, const uint32_t *rows, uint32_t count,
-                              const float **out, strata_error *error)
+static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t row_limit, const uint32_t *rows,
+                              uint32_t count, const float **out, strata_error *error)
 {
     strata_status status = check_out_rows(run, rows, count, row_limit, error);
     if (status != STRATA_OK) return status;
@@ -576,5 +582,6 @@ uint32_t st_run_nextn_rows(const st_run *run)
 strata_status st_run_nextn_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out,
                                   strata_error *error)
 {
-    return run_head(run, ST_PART_NEXTN, run->source.program->nextn.logits, run->last_nextn_rows, rows, count, out, error);
+    int32_t logits = run->source.program->nextn.logits;
+    return run_head(run, ST_PART_NEXTN, logits, run->last_nextn_rows, rows, count, out, error);
 }

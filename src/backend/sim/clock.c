@@ -62,9 +62,9 @@ static bool is_ready(st_clock *clock, st_clock_lane *q)
         q->patience = command->patience;
     } else if (q->patience <= 0) {
         strata_error error;
-        strata_status status =
-            st_error_set(&error, STRATA_DEVICE, NULL, "a queue waited %.0f µs for a counter that did not reach its value",
-                         command->patience * 1e6);
+        strata_status status = st_error_set(&error, STRATA_DEVICE, NULL,
+                                            "a queue waited %.0f µs for a counter that did not reach its value",
+                                            command->patience * 1e6);
         stop(clock, q, status, &error);
     }
     return false;
