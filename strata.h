@@ -250,16 +250,16 @@ typedef struct strata_prompt_options {
     void *context;            /* of progress, which must not use other sessions of the engine */
 } strata_prompt_options;
 
-/* Sets the session's sequence to these tokens (at least one) and runs those that neither this session nor the prefix
- * cache has stored; `*reused` (may be NULL) is the number of stored ones. A sequence longer than the context is
+/* Sets the session's tokens to these (at least one) and runs those that neither this session nor the prefix
+ * cache has stored; `*reused` (may be NULL) is the number of stored ones. A prompt longer than the context is
  * STRATA_LIMIT with both numbers. `options` may be NULL. */
 strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
                                     const strata_prompt_options *options, size_t *reused, strata_error *error);
 
-/* The logits after the last token of the sequence: [vocab], valid until the session's next call. */
+/* The logits after the session's last token: [vocab], valid until the session's next call. */
 strata_status strata_session_logits(strata_session *session, const float **logits, size_t *count, strata_error *error);
 
-/* Runs the tokens as a new sequence, without the prefix cache, and passes the logits after each token to `on_row`, in
+/* Runs the tokens from position 0, without the prefix cache, and passes the logits after each token to `on_row`, in
  * order; `on_row` returning false stops with STRATA_INTERRUPTED. With `nextn`, the rows are the NextN block's: one
  * fewer than tokens. */
 typedef bool (*strata_on_row)(void *context, size_t row, const float *logits, size_t vocab);
@@ -312,7 +312,7 @@ typedef struct strata_answer {
     double seconds;       /* total */
 } strata_answer;
 
-/* Generates tokens and appends them to the sequence. */
+/* Generates tokens and appends them to the session's. */
 strata_status strata_session_generate(strata_session *session, const strata_generation *generation,
                                       strata_answer *answer, strata_error *error);
 

@@ -34,7 +34,7 @@ typedef struct bench {
 
 /* ---- running tokens ---------------------------------------------------------------------------------------------- */
 
-/* New ids from `first` on. The first id of a sequence differs from the last run's, so that no prefix is reused. */
+/* New ids from `first` on. The first id of a prompt differs from the last run's, so that no prefix is reused. */
 static void draw_ids(bench *b, size_t first, size_t count)
 {
     strata_token last = b->ids[0];
@@ -45,7 +45,7 @@ static void draw_ids(bench *b, size_t first, size_t count)
     if (first == 0 && b->ids[0] == last) b->ids[0] = (strata_token)(((uint32_t)last + 1) % b->vocab);
 }
 
-/* Runs the first `count` ids as the sequence. */
+/* Runs the first `count` ids as the prompt. */
 static strata_status run_ids(bench *b, size_t count, strata_error *error)
 {
     const float *logits;
@@ -56,7 +56,7 @@ static strata_status run_ids(bench *b, size_t count, strata_error *error)
     return status;
 }
 
-/* Runs a sequence of `base` tokens and prepares ids for `count` more. The ids of the depth are always the same, so that
+/* Runs a prompt of `base` tokens and prepares ids for `count` more. The ids of the depth are always the same, so that
  * their KV cache is reused. Reading the logits waits for the GPU. */
 static strata_status begin_sequence(bench *b, size_t base, uint32_t count, strata_error *error)
 {

@@ -155,7 +155,7 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
     if (!engine) return st_error_memory(error, sizeof *engine, "the engine");
     engine->model = model;
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->turn, NULL);
+    pthread_cond_init(&engine->call_ended, NULL);
     strata_status status = load(engine, options ? options : &defaults, error);
     if (status != STRATA_OK) {
         strata_engine_free(engine);
@@ -176,7 +176,7 @@ void strata_engine_free(strata_engine *engine)
     st_trace_free(engine->warm);
     st_backends_close(&engine->backends);
     st_placement_close(&engine->placement);
-    pthread_cond_destroy(&engine->turn);
+    pthread_cond_destroy(&engine->call_ended);
     pthread_mutex_destroy(&engine->lock);
     st_arena_free(&engine->arena);
     st_free(engine);
@@ -202,10 +202,10 @@ void st_engine_enter(strata_engine *engine, uint32_t places)
     st_engine_lock(engine);
     uint64_t ticket = engine->arrived++;
     while (ticket != engine->admitted || engine->running + places > engine->plan->conversations)
-        pthread_cond_wait(&engine->turn, &engine->lock);
+        pthread_cond_wait(&engine->call_ended, &engine->lock);
     engine->admitted++;
     engine->running += places;
-    pthread_cond_broadcast(&engine->turn);
+    pthread_cond_broadcast(&engine->call_ended);
     st_engine_unlock(engine);
 }
 
@@ -213,7 +213,7 @@ void st_engine_leave(strata_engine *engine, uint32_t places)
 {
     st_engine_lock(engine);
     engine->running -= places;
-    pthread_cond_broadcast(&engine->turn);
+    pthread_cond_broadcast(&engine->call_ended);
     st_engine_unlock(engine);
 }
 

@@ -25,8 +25,8 @@ struct strata_engine {
     uint32_t step_multiple; /* steps of a prompt end at its multiples, so that they do not depend on what is stored;
                                0: anywhere */
     pthread_mutex_t lock;   /* guards the executor, conversations, devices and all counters; held for one step */
-    pthread_cond_t turn;    /* a session's call has ended */
-    uint64_t arrived, admitted; /* calls that have asked to run; calls that were let in, in order */
+    pthread_cond_t call_ended; /* a session's call has ended, or was admitted */
+    uint64_t arrived, admitted; /* calls so far; calls are admitted in the order of arrival */
     uint32_t running;       /* places of calls under way, at most plan->conversations */
 };
 
@@ -34,7 +34,7 @@ struct strata_engine {
 void st_engine_lock(const strata_engine *engine);
 void st_engine_unlock(const strata_engine *engine);
 
-/* Lets a call of a session in, in the order of arrival, when `places` of plan->conversations are free. */
+/* Waits until the calls that arrived before are admitted and `places` of plan->conversations are free. */
 void st_engine_enter(strata_engine *engine, uint32_t places);
 void st_engine_leave(strata_engine *engine, uint32_t places);
 

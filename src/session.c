@@ -12,11 +12,11 @@ enum { TEXT_RESERVE = 4096 };
 struct strata_session {
     strata_engine *engine;
     st_conversation *conversation;
-    strata_token *tokens; /* [context]: the sequence; those that are stored come first */
-    uint32_t count;       /* of the sequence */
-    bool answered;        /* the engine has the logits after the last token, as long as the session keeps its slot */
+    strata_token *tokens; /* [context]: of the conversation; the stored ones come first */
+    uint32_t count;       /* of the tokens */
+    bool computed;        /* the slot has the logits after the last token, as long as the session keeps it */
     float *logits;        /* [vocab]: the copy that strata_session_logits returns; NULL before the first */
-    atomic_bool interrupt; /* prompts and answers stop while it is true */
+    atomic_bool interrupt; /* calls stop while it is true */
     st_random random;     /* the stream that generations draw from */
     bool has_random;
 };
@@ -55,16 +55,16 @@ static uint32_t stored(const strata_session *session)
     return st_conversation_position(session->conversation);
 }
 
-/* Whether the engine has the logits after the last token. The lock is held, or the session runs. */
-static bool is_answered(const strata_session *session)
+/* Whether the slot has the logits after the last token. The lock is held, or the session runs. */
+static bool has_logits(const strata_session *session)
 {
     bool has_slot = st_conversation_slot(session->conversation) != ST_NO_SLOT;
-    return session->answered && has_slot && stored(session) == session->count;
+    return session->computed && has_slot && stored(session) == session->count;
 }
 
-static float *answer_of(const strata_session *session)
+static float *slot_logits(const strata_session *session)
 {
-    return st_run_answer(session->engine->run, st_conversation_slot(session->conversation));
+    return st_run_slot_logits(session->engine->run, st_conversation_slot(session->conversation));
 }
 
 strata_status strata_session_fork(strata_session *session, strata_session **out, strata_error *error)
@@ -74,9 +74,9 @@ strata_status strata_session_fork(strata_session *session, strata_session **out,
     if (status != STRATA_OK) return status;
     st_engine_lock(session->engine);
     status = st_conversation_fork(session->conversation, child->conversation, error);
-    if (status == STRATA_OK && is_answered(session) && st_conversation_slot(child->conversation) != ST_NO_SLOT) {
-        memcpy(answer_of(child), answer_of(session), session->engine->desc->vocab * sizeof(float));
-        child->answered = true;
+    if (status == STRATA_OK && has_logits(session) && st_conversation_slot(child->conversation) != ST_NO_SLOT) {
+        memcpy(slot_logits(child), slot_logits(session), session->engine->desc->vocab * sizeof(float));
+        child->computed = true;
     }
     st_engine_unlock(session->engine);
     if (status != STRATA_OK) {
@@ -151,15 +151,15 @@ static uint32_t step_size(const running *r, uint32_t position, uint32_t stop)
     return end - position < most ? end - position : most;
 }
 
-/* Keeps the logits of the step's last row where the session finds them as long as it has its slot. */
+/* Copies the logits of the step's last row to the slot's. */
 static strata_status keep_logits(strata_session *session, uint32_t row, strata_error *error)
 {
     strata_engine *engine = session->engine;
     const float *logits;
     strata_status status = st_run_logits(engine->run, &row, 1, &logits, error);
     if (status != STRATA_OK) return status;
-    memcpy(answer_of(session), logits, engine->desc->vocab * sizeof *logits);
-    session->answered = true;
+    memcpy(slot_logits(session), logits, engine->desc->vocab * sizeof *logits);
+    session->computed = true;
     return STRATA_OK;
 }
 
@@ -173,7 +173,7 @@ static strata_status locked_step(running *r, strata_error *error)
     uint32_t position = stored(session), stop = points ? st_stops_next(&r->stops, position, &kind) : ST_NO_STOP;
     uint32_t count = step_size(r, position, stop), end = position + count;
     st_run_piece piece = {.conversation = session->conversation, .count = count, .prompt = r->prompt};
-    session->answered = false;
+    session->computed = false;
     st_run_watch(engine->run, &session->interrupt);
     strata_status status = st_run_step(engine->run, &piece, 1, error);
     bool last = end == session->count && !r->scores;
@@ -185,8 +185,8 @@ static strata_status locked_step(running *r, strata_error *error)
     return status;
 }
 
-/* A failure in another session's step may have sent this one back to where it cannot continue: it then looks for a
- * place where it can. */
+/* After a failure in another session's step the conversation may be unable to continue at its position: it then seeks
+ * an earlier one. */
 static strata_status run_step(running *r, strata_error *error)
 {
     strata_session *session = r->session;
@@ -201,7 +201,7 @@ static strata_status run_step(running *r, strata_error *error)
     return status;
 }
 
-/* Runs the sequence up to stops.end. */
+/* Runs the tokens up to stops.end. */
 static strata_status run_until(running *r, strata_error *error)
 {
     uint32_t count = r->session->count;
@@ -223,7 +223,7 @@ static running running_of(strata_session *session, uint32_t first, bool prompt)
                                .page_tokens = session->engine->plan->memory[ST_HOST].kv->options.page_tokens}};
 }
 
-/* Marks as the policy takes them; those that do not fit are left out. */
+/* Marks past the prompt are dropped, and marks after the first MARKS_MAX. */
 enum { MARKS_MAX = 64 };
 
 static uint32_t take_marks(const strata_prompt_options *options, uint32_t count, uint32_t marks[MARKS_MAX])
@@ -267,14 +267,14 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
     return status;
 }
 
-/* Runs what is not stored of the sequence, and at least its last token if its logits are gone: others have taken the
- * session's slot or its pages, or a step has failed. */
+/* Runs the tokens that are not stored, and at least the last one if its logits are lost: other sessions have taken the
+ * slot or pages, or a step has failed. */
 static strata_status run_missing(strata_session *session, strata_error *error)
 {
     st_conversation *c = session->conversation;
     strata_status status = STRATA_OK;
     st_engine_lock(session->engine);
-    bool known = is_answered(session);
+    bool known = has_logits(session);
     if (!known && (stored(session) == 0 || stored(session) >= session->count || !st_conversation_ready(c))) {
         st_seek seek;
         status = st_conversation_seek(c, session->tokens, session->count, true, &seek, error);
@@ -288,10 +288,11 @@ static strata_status run_missing(strata_session *session, strata_error *error)
 /* The logits after the last token, while the session runs. */
 static strata_status logits_of(strata_session *session, const float **logits, strata_error *error)
 {
-    if (session->count == 0) return st_error_set(error, STRATA_INPUT, NULL, "the sequence is empty: it has no logits");
+    if (session->count == 0)
+        return st_error_set(error, STRATA_INPUT, NULL, "the session has no tokens, so it has no logits");
     strata_status status = run_missing(session, error);
     if (status != STRATA_OK) return status;
-    *logits = answer_of(session);
+    *logits = slot_logits(session);
     return STRATA_OK;
 }
 
@@ -333,7 +334,7 @@ static strata_status score_step(scoring *s, running *r, strata_error *error)
         uint32_t count = step_rows - first < ST_SESSION_OUT_ROWS ? step_rows - first : ST_SESSION_OUT_ROWS;
         for (uint32_t i = 0; i < count; i++) rows[i] = first + i;
         const float *logits;
-        st_engine_lock(engine); /* no other session runs, but they may be made, forked and freed */
+        st_engine_lock(engine); /* no other session runs; sessions may be made, forked and freed */
         status = s->nextn ? st_run_nextn_logits(engine->run, rows, count, &logits, error)
                           : st_run_logits(engine->run, rows, count, &logits, error);
         st_engine_unlock(engine);
@@ -489,7 +490,7 @@ static strata_status pick_next(generator *g, strata_token *token, strata_error *
     status = st_sampler_pick(g->sampler, logits, token, error);
     if (status == STRATA_OK) return STRATA_OK;
     st_engine_lock(g->session->engine);
-    st_conversation_forget(g->session->conversation); /* unusable logits mean that what is stored is broken */
+    st_conversation_forget(g->session->conversation); /* NaN logits: the stored rows are broken */
     st_engine_unlock(g->session->engine);
     return status;
 }

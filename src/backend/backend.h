@@ -62,9 +62,9 @@ typedef struct st_op_time {
 typedef enum st_queue_kind { ST_QUEUE_COMPUTE, ST_QUEUE_UP, ST_QUEUE_DOWN } st_queue_kind;
 
 /* --- the step block: the inputs of a launch, in device memory, so that a captured graph replays unchanged -----------
- * A step runs rows of one or more conversations. The rows of a conversation are neighbours, in the order of their
- * positions. The block is packed: the header with the output rows, then conversations, rows and page tables as many as
- * the step has, so that one copy brings it to a device. */
+ * A step runs rows of one or more conversations. The rows of a conversation are adjacent, in the order of their
+ * positions. The block is packed: the header with the output rows, then as many conversations, rows and page
+ * table entries as the step has, so that one copy moves it to a device. */
 
 typedef struct st_step_row {
     int32_t id;
@@ -72,8 +72,8 @@ typedef struct st_step_row {
     uint32_t conversation; /* index in the step */
 } st_step_row;
 
-/* The pages of a conversation in one pool: entry i of the table, from `table` on in the step's tables, is the page of
- * the positions (first_page + i) × page tokens and so on. */
+/* The pages of a conversation in one pool: entry i of the table, from `table` on in the step's tables, is the page
+ * of the positions from (first_page + i) × page tokens on. */
 typedef struct st_step_pages {
     uint32_t first_page, table;
 } st_step_pages;
@@ -96,7 +96,7 @@ typedef struct st_step {
     uint32_t values[];           /* out_rows[out_max], conversations, rows, tables */
 } st_step;
 
-/* The most that a block holds. */
+/* The largest step: its block has st_step_bytes. */
 typedef struct st_step_limits {
     uint32_t rows, out_rows, conversations, tables;
 } st_step_limits;
@@ -107,7 +107,7 @@ static inline size_t st_step_bytes(const st_step_limits *most)
            most->rows * sizeof(st_step_row) + most->tables * sizeof(uint32_t);
 }
 
-/* Sets the counts and where each array begins. The arrays are filled by the caller. */
+/* Sets the counts and the start of each array. The caller fills the arrays. */
 static inline void st_step_lay_out(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows,
                                    uint32_t tables)
 {

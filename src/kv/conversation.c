@@ -80,7 +80,7 @@ bool st_conversation_ready(const st_conversation *c)
     return c->position == 0 || !c->kv->needs_points || (c->slot != ST_NO_SLOT && c->valid);
 }
 
-/* --- where it can continue ---------------------------------------------------------------------------------------- */
+/* --- prefixes and restore points ---------------------------------------------------------------------------------- */
 
 /* Whether the tails of all windows reach back far enough for the token at `position`. */
 static bool tails_reach(const st_conversation *c, uint32_t position)
@@ -93,15 +93,16 @@ static bool tails_reach(const st_conversation *c, uint32_t position)
     return true;
 }
 
-/* The last page of `pages`, at most `count`, whose prefix has a restore point; *point is it. Returns the pages up to
- * it. */
+/* The pages of the longest prefix that has a restore point, among the first `count` of `names`; *point is that
+ * point. */
 static uint32_t last_point(const st_kv *kv, const st_prefix *names, uint32_t count, uint32_t *point)
 {
     while (count > 0 && (*point = st_restore_find(kv->restore, names[count - 1])) == ST_NO_POINT) count--;
     return count;
 }
 
-/* How far the conversation reaches by itself, at most to `limit`; *point brings it there, unless it is ST_NO_POINT. */
+/* The last position, at most `limit`, at which the conversation can continue from its own pages. *point is the restore
+ * point that it needs for that; ST_NO_POINT: none. */
 static uint32_t own_reach(const st_conversation *c, uint32_t limit, uint32_t *point)
 {
     const st_kv *kv = c->kv;
@@ -127,7 +128,7 @@ static uint32_t find_prefix(st_kv *kv, const strata_token *tokens, uint32_t coun
     return pages;
 }
 
-/* How far the prefix that was found reaches, at most to `limit`. */
+/* The same for the prefix that find_prefix found in the cache. */
 static uint32_t found_reach(const st_kv *kv, uint32_t pages, uint32_t limit, uint32_t *point)
 {
     uint64_t reach = (uint64_t)pages << kv->shift;
@@ -136,7 +137,7 @@ static uint32_t found_reach(const st_kv *kv, uint32_t pages, uint32_t limit, uin
     return last_point(kv, kv->found_names, pages < limit >> kv->shift ? pages : limit >> kv->shift, point) << kv->shift;
 }
 
-/* The pages that were found become the conversation's own. */
+/* Replaces the conversation's pages of full attention by those of the prefix that was found. */
 static void adopt(st_conversation *c, uint32_t position)
 {
     st_kv *kv = c->kv;
@@ -161,9 +162,9 @@ static void cut_to(st_conversation *c, uint32_t position)
     if (position == 0) c->passing = 0;
 }
 
-/* A copy is enqueued that writes what the conversation has from `position` on. If the device fails, the copy may not
- * have taken place: the next confirmed step confirms it. */
-static void doubt(st_conversation *c, uint32_t position)
+/* An enqueued copy writes the conversation's rows from `position` on, and is lost if the device fails. The next
+ * confirmed step confirms it. */
+static void unconfirm(st_conversation *c, uint32_t position)
 {
     if (c->confirmed > position) c->confirmed = position;
 }
@@ -193,16 +194,16 @@ static strata_status take_tails(st_conversation *c, uint32_t position, strata_er
     return STRATA_OK;
 }
 
-static strata_status bring_back(st_conversation *c, uint32_t position, uint32_t point, strata_error *error)
+static strata_status restore(st_conversation *c, uint32_t position, uint32_t point, strata_error *error)
 {
     st_kv *kv = c->kv;
     st_restore_use(kv->restore, point); /* taking a slot and pages must not evict it */
     strata_status status = st_kv_take_slot(kv, c, error);
     if (status == STRATA_OK) status = take_tails(c, position, error);
-    if (status == STRATA_OK) status = st_kv_bring(kv, c, point, error);
+    if (status == STRATA_OK) status = st_kv_restore(kv, c, point, error);
     st_restore_unuse(kv->restore, point);
     c->valid = status == STRATA_OK;
-    doubt(c, 0);
+    unconfirm(c, 0);
     return status;
 }
 
@@ -239,7 +240,7 @@ strata_status st_conversation_seek(st_conversation *c, const strata_token *token
     bool diverged = kv->needs_points && cached > kept && cached < count;
     *out = (st_seek){.kept = kept, .diverged = diverged ? (uint32_t)cached : 0};
     if (kv->needs_points && (adopts || point != ST_NO_POINT || kept == 0)) c->valid = false;
-    strata_status status = point != ST_NO_POINT ? bring_back(c, kept, point, error) : STRATA_OK;
+    strata_status status = point != ST_NO_POINT ? restore(c, kept, point, error) : STRATA_OK;
     if (status != STRATA_OK) {
         st_kv_release(c);
         out->kept = 0;
@@ -275,8 +276,8 @@ strata_status st_conversation_fork(st_conversation *c, st_conversation *child, s
     child->shared = c->shared;
     memcpy(child->names, c->names, c->named * sizeof *c->names);
     memcpy(child->tokens, c->tokens, c->position * sizeof *c->tokens);
-    if (live && kv->has_state) doubt(child, 0);
-    if (!live) cut_to(child, child->confirmed); /* its slot would confirm the rest */
+    if (live && kv->has_state) unconfirm(child, 0);
+    if (!live) cut_to(child, child->confirmed); /* steps are confirmed by slot, and the child has none */
     return STRATA_OK;
 }
 
@@ -294,7 +295,7 @@ void st_conversation_forget(st_conversation *c)
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* Gives the conversation a page of its own where it will write. */
+/* Copy on write: replaces the page of the next token if it is shared or published. */
 static strata_status own_page(st_conversation *c, uint32_t pool, strata_error *error)
 {
     st_kv *kv = c->kv;
@@ -314,7 +315,7 @@ static strata_status own_page(st_conversation *c, uint32_t pool, strata_error *e
     st_pages_drop(kv->pages[pool], status == STRATA_OK ? *entry : page);
     if (status == STRATA_OK) {
         *entry = page;
-        doubt(c, index << kv->shift);
+        unconfirm(c, index << kv->shift);
     }
     return status;
 }
@@ -414,7 +415,7 @@ static void publish(st_conversation *c)
     }
 }
 
-/* Drops the pages behind every window, but for one: the conversation may be cut by a few tokens. */
+/* Drops the pages that slid out of the window, except the last of them: the conversation may be cut by a few tokens. */
 static void slide(st_conversation *c)
 {
     st_kv *kv = c->kv;

@@ -34,7 +34,7 @@ typedef struct st_seek {
 strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared,
                                    st_seek *out, strata_error *error);
 
-/* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free it can go on at the same
+/* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free, it can continue at the same
  * position; otherwise st_conversation_seek finds where. */
 strata_status st_conversation_fork(st_conversation *c, st_conversation *child, strata_error *error);
 
@@ -43,10 +43,9 @@ void st_conversation_forget(st_conversation *c);
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* Takes a slot and pages for `count` tokens behind the position. STRATA_LIMIT: every page is in use; nothing
- * changes. */
+/* Takes a slot, and pages for the next `count` tokens. STRATA_LIMIT: every page is in use, and nothing changes. */
 strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata_error *error);
-/* Gives the pages of a step that does not take place back. */
+/* Drops the pages that st_conversation_prepare took for a step that does not run. */
 void st_conversation_cancel(st_conversation *c);
 /* Writes its entry of the step block, whose first row is at `position`, and appends its page tables to `tables`.
  * Returns the entries appended. */
@@ -56,7 +55,8 @@ uint32_t st_conversation_write(const st_conversation *c, uint32_t position, uint
 void st_conversation_commit(st_conversation *c);
 /* All its steps have ended: full pages are published. */
 void st_conversation_confirm(st_conversation *c);
-/* A step has failed or was interrupted: the conversation goes back to what was confirmed; recurrent state is lost. */
+/* A step has failed or was interrupted: the conversation goes back to its confirmed tokens and loses recurrent
+ * state. */
 void st_conversation_fail(st_conversation *c);
 
 /* Keeps a restore point at the position, if the model needs any and the position is confirmed, the end of a published

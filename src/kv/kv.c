@@ -1,5 +1,5 @@
-/* Memory of conversations: views for the backends, copies of pages, slots and restore points, and what is taken from
- * conversations that do not run. */
+/* Memory of conversations: views for the backends, copies of pages, slots and restore points, and the assignment of
+ * pages and slots, which idle conversations lose first. */
 #include "kv/kv.h"
 
 #include "base/alloc.h"
@@ -27,7 +27,7 @@ static strata_status open_bookkeeping(st_kv *kv, strata_error *error)
     return st_restore_new(kv->source.restore_bytes, POINTS_MAX, kv->pages[0], &kv->restore, error);
 }
 
-/* A device that the host does not share memory with copies restore points behind its work. */
+/* The share of a device with its own memory: it copies restore points asynchronously, behind its work; NULL: none. */
 static const st_kv_share *far_share(const st_kv *kv)
 {
     return kv->source.share_count > 1 ? &kv->source.shares[1] : NULL;
@@ -327,12 +327,12 @@ strata_status st_kv_save(st_kv *kv, const st_conversation *c, uint32_t point, st
     return transfer(kv, c, point, true, error);
 }
 
-strata_status st_kv_bring(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error)
+strata_status st_kv_restore(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error)
 {
     return transfer(kv, c, point, false, error);
 }
 
-/* --- what is stored for certain ----------------------------------------------------------------------------------- */
+/* --- confirmed tokens --------------------------------------------------------------------------------------------- */
 
 void st_kv_confirm(st_kv *kv)
 {
@@ -346,7 +346,7 @@ void st_kv_fail(st_kv *kv)
         if (kv->slots[i]) st_conversation_fail(kv->slots[i]);
 }
 
-/* --- pages and slots of conversations that do not run ------------------------------------------------------------- */
+/* --- assignment of pages and slots -------------------------------------------------------------------------------- */
 
 uint32_t *st_kv_entry(const st_conversation *c, uint32_t pool, uint32_t index)
 {
@@ -380,9 +380,9 @@ void st_kv_release(st_conversation *c)
     c->passing = 0;
 }
 
-/* The conversation that ran longest ago, of those that do not run and hold what is needed, and not `but`; NULL:
- * none. */
-static st_conversation *idle(const st_kv *kv, const st_conversation *but, bool with_slot)
+/* The least recently used idle conversation, other than `but`, that holds a slot or, without `with_slot`, pages of full
+ * attention; NULL: none. */
+static st_conversation *find_idle(const st_kv *kv, const st_conversation *but, bool with_slot)
 {
     st_conversation *oldest = NULL;
     for (st_conversation *c = kv->first; c; c = c->next) {
@@ -397,7 +397,7 @@ uint32_t st_kv_take_page(const st_conversation *c, uint32_t pool, uint32_t after
     st_kv *kv = c->kv;
     for (;;) {
         uint32_t page = st_pages_take(kv->pages[pool], after);
-        st_conversation *other = page == ST_NO_PAGE ? idle(kv, c, pool > 0) : NULL;
+        st_conversation *other = page == ST_NO_PAGE ? find_idle(kv, c, pool > 0) : NULL;
         if (!other) return page;
         if (pool > 0) drop_slot(other);
         else st_kv_release(other);
@@ -410,7 +410,7 @@ strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error
     if (c->slot != ST_NO_SLOT) return STRATA_OK;
     while (i < slots && kv->slots[i]) i++;
     if (i == slots) {
-        st_conversation *other = idle(kv, c, true);
+        st_conversation *other = find_idle(kv, c, true);
         if (!other)
             return st_error_set(error, STRATA_LIMIT, NULL, "%u conversations run: expected at most %u", slots + 1,
                                 slots);

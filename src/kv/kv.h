@@ -1,8 +1,7 @@
 /* The memory of all conversations of an engine: pages of keys and values in pools, slots of recurrent state, and
- * restore points in host RAM (layout.h, pages.h, restore.h). Owns who holds which page and slot, and copies them;
- * conversations (conversation.h) are its users. Only this module and conversation.c map positions to memory. Knows no
- * weights, no operations and no text; backends get views (backend.h). Allocates only in st_kv_new. The caller's lock
- * guards it. */
+ * restore points in host RAM (layout.h, pages.h, restore.h). Assigns pages and slots to conversations (conversation.h)
+ * and copies them. Only this module and conversation.c map positions to memory. Knows no weights, no operations and no
+ * text; backends get views (backend.h). Allocates only in st_kv_new. The caller's lock guards it. */
 #ifndef ST_KV_KV_H
 #define ST_KV_KV_H
 
@@ -42,9 +41,9 @@ st_state_view st_kv_state_of(const st_kv *kv, uint32_t layer);
 /* The hidden row of a slot, in the memory of share `share`. */
 unsigned char *st_kv_carry(const st_kv *kv, uint32_t share, uint32_t slot);
 
-/* Every step so far has ended on every device: what it stored may be shared. */
+/* Every enqueued step has ended on every device: its pages may be shared. */
 void st_kv_confirm(st_kv *kv);
-/* A device has failed: conversations go back to what was confirmed. */
+/* A device has failed: conversations go back to their confirmed tokens. */
 void st_kv_fail(st_kv *kv);
 
 typedef struct st_kv_use {

@@ -28,7 +28,7 @@ struct st_kv {
     st_restore *restore;
     st_kv_transfer transfers[ST_KV_TRANSFERS];
     uint32_t next_transfer;
-    st_conversation **slots;    /* [conversations]: whose state is in each; NULL: nobody's */
+    st_conversation **slots;    /* [conversations]: whose state is in each; NULL: free */
     st_conversation *first;     /* of the list of all */
     uint32_t *found;            /* [table_max of pool 0]: pages of a prefix */
     st_prefix *found_names;     /* the same */
@@ -44,8 +44,8 @@ struct st_conversation {
     uint32_t position, running; /* stored tokens; tokens of the step under way */
     uint32_t confirmed;         /* tokens whose steps have ended on every device */
     uint32_t slot;
-    bool runs;                  /* the caller works with it */
-    bool valid;                 /* slot and tails belong to the position */
+    bool runs;                  /* a call of its session is under way */
+    bool valid;                 /* slot and tails are those of the position */
     bool shared;                /* full pages are published */
     uint64_t used;              /* when it ran last */
     st_prefix passing;          /* of the passing restore point that the next one supersedes; 0: none */
@@ -61,10 +61,10 @@ strata_status st_kv_copy_page(st_kv *kv, uint32_t pool, uint32_t to, uint32_t fr
 strata_status st_kv_clear_slot(st_kv *kv, uint32_t slot, strata_error *error);
 strata_status st_kv_copy_slot(st_kv *kv, uint32_t to, uint32_t from, strata_error *error);
 
-/* Takes a page for `c`, also from other conversations that do not run. ST_NO_PAGE: none is left. */
+/* Takes a page for `c`, if need be one of an idle conversation. ST_NO_PAGE: none is left. */
 uint32_t st_kv_take_page(const st_conversation *c, uint32_t pool, uint32_t after);
 
-/* Gives the conversation a slot, also one of a conversation that does not run. */
+/* Gives the conversation a slot, if need be that of an idle conversation. */
 strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error);
 
 /* Drops the pages of a table from `index` on, the last first. */
@@ -72,13 +72,13 @@ void st_kv_cut(st_conversation *c, uint32_t pool, uint32_t index);
 /* Drops all pages and the slot; the position is 0. */
 void st_kv_release(st_conversation *c);
 
-/* Saves the conversation's slot and tails to a restore point, or brings them back; the copies may end later. */
+/* Copies the conversation's slot and tails to a restore point, or from it; the copies may end later. */
 strata_status st_kv_save(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
-strata_status st_kv_bring(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
+strata_status st_kv_restore(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
 size_t st_kv_point_bytes(const st_kv *kv, const st_conversation *c);
-/* Notices copies that have ended. */
+/* Ends the transfers whose copies have ended. */
 void st_kv_settle(st_kv *kv);
-/* Waits for all copies. */
+/* Waits for all transfers. */
 void st_kv_finish(st_kv *kv);
 
 #endif

@@ -109,11 +109,6 @@ st_pages_counts st_pages_count(const st_pages *pages)
     return (st_pages_counts){.total = pages->total, .free = count[FREE], .held = count[HELD], .cached = count[CACHED]};
 }
 
-uint32_t st_pages_available(const st_pages *pages)
-{
-    return pages->count[FREE] + pages->count[CACHED];
-}
-
 uint32_t st_pages_holders(const st_pages *pages, uint32_t page)
 {
     return pages->page[page].holders;

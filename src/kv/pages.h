@@ -29,13 +29,10 @@ strata_status st_pages_new(uint32_t pages, uint32_t page_tokens, bool prefixes, 
 void st_pages_free(st_pages *pages);
 st_pages_counts st_pages_count(const st_pages *pages);
 
-/* Pages that can be taken: free or cached. */
-uint32_t st_pages_available(const st_pages *pages);
-
 /* Takes a page, held once; ST_NO_PAGE: all pages are held. The result is
  *  - the page after `after` if that is free;
  *  - else a page of the longest free run: the first; or, if the page below the run is held, by a conversation that may
- *    grow, the middle one of a run longer than a block. Conversations that grow in turn then have a run each;
+ *    grow, the middle one of a run longer than a block. Conversations that grow alternately then have a run each;
  *  - else an evicted page. Blocks of adjacent pages (1/128 to 1/64 of the pool, at most ST_PAGES_BLOCK_MAX pages) are
  *    evicted together, the least recently used block first; a single page if each block has a held one. Without blocks,
  *    eviction would soon leave no two adjacent pages free at the same time.

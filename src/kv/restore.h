@@ -28,10 +28,10 @@ strata_status st_restore_new(size_t budget, uint32_t points, const st_pages *pag
 void st_restore_free(st_restore *restore);
 
 /* Reserves `bytes` for a point at `prefix` and returns its number; st_restore_find finds it once st_restore_done was
- * called. Points that are in use or not done are not evicted for it, and nothing is evicted in vain. The new point
- * supersedes the one at `older` (0: none), which may be evicted for it. ST_NO_POINT: there is no room, or the prefix
- * has a point already, which then is a mark if `kind` is, and supersedes `older` instead. Points lie side by side:
- * the caller rounds `bytes` to the alignment that its copies need. */
+ * called. Points that are in use or not done are not evicted for it, and nothing is evicted unless that makes enough
+ * room. The new point supersedes the one at `older` (0: none), which may be evicted for it. ST_NO_POINT: there is no
+ * room, or the prefix has a point already, which then is a mark if `kind` is, and supersedes `older` instead. Points
+ * lie side by side: the caller rounds `bytes` to the alignment that its copies need. */
 uint32_t st_restore_take(st_restore *restore, st_prefix prefix, size_t bytes, st_restore_kind kind, st_prefix older);
 void st_restore_done(st_restore *restore, uint32_t point);    /* its copy has ended */
 /* Frees a point whose copy has failed or whose bytes are broken. It must not be in use. */

@@ -18,8 +18,8 @@ typedef struct st_stops {
 
 /* The next position after `position` at which a step must end so that a restore point can be taken: a page boundary, at
  * most `end`. Marks and the divergence, each rounded down to a page boundary, give ST_RESTORE_MARK. Multiples of
- * ST_STOPS_EVERY and the last page boundary, both strictly before the end, give ST_RESTORE_PASSING. Where both fall
- * together the point is a mark. ST_NO_STOP: none is left, and *kind is unchanged. */
+ * ST_STOPS_EVERY and the last page boundary, both strictly before the end, give ST_RESTORE_PASSING. A
+ * boundary of both kinds is a mark. ST_NO_STOP: none is left, and *kind is unchanged. */
 uint32_t st_stops_next(const st_stops *stops, uint32_t position, st_restore_kind *kind);
 
 #endif

@@ -70,7 +70,7 @@ typedef struct st_desc {
     float embedding_scale;
     float logit_softcap;       /* 0: none */
     const st_layer_desc *layers; /* [layer_count + nextn_count] */
-    bool recurrent;            /* some layer has recurrent state, which cannot be rewound */
+    bool recurrent;            /* some layer has recurrent state, which cannot be cut */
 } st_desc;
 
 /* Builds the description in `arena`. An unknown architecture is STRATA_UNSUPPORTED with the list of known ones; a

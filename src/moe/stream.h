@@ -63,7 +63,7 @@ typedef struct st_stream_work {
     bool host;      /* the CPU computes some experts */
 } st_stream_work;
 
-/* A step begins; `decoding`: none of its rows is of a prompt. The event `computing` follows the last launch of the
+/* A step begins; `decoding`: none of its rows belongs to a prompt. The event `computing` follows the last launch of the
  * batch before it, which may still read the tables; NULL: that batch has ended. Landed uploads become visible only
  * after that batch; `deterministic` waits for both. */
 strata_status st_stream_begin(st_stream *stream, st_event *computing, bool decoding, strata_error *error);

@@ -84,7 +84,7 @@ typedef struct st_plan_memory {
     const st_kv_layout *kv;  /* of the layers on this device */
     size_t kv_offset, restore_offset, working_offset, staging_offset;
     st_working_set working;
-    size_t staging_steps[2], staging_logits, staging_answers; /* offsets in the staging; answers: logits by slot */
+    size_t staging_steps[2], staging_logits, staging_slot_logits; /* offsets in the staging; answers: logits by slot */
     size_t staging_bytes;
     size_t bytes;
 } st_plan_memory;

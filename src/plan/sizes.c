@@ -41,7 +41,7 @@ static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_mem
     bool sized = st_range_append(&end, 1, step, &s->staging_steps[0]) &&
                  st_range_append(&end, 1, step, &s->staging_steps[1]) &&
                  st_range_append(&end, card && draft->output ? draft->out_rows : 0, row, &s->staging_logits) &&
-                 st_range_append(&end, p->options.conversations, row, &s->staging_answers);
+                 st_range_append(&end, p->options.conversations, row, &s->staging_slot_logits);
     s->staging_bytes = end;
     return sized;
 }

@@ -27,7 +27,7 @@ struct st_run {
     bool step_sending;
     bool computing;          /* the last batch may not have reached batch_end */
     float *host_logits;      /* the GPU's logits are copied here */
-    float *answers;          /* [conversations, vocab]: logits by slot */
+    float *slot_logits;      /* [conversations, vocab]: logits by slot */
     const atomic_bool *interrupt;
     bool decoding;           /* the step has no rows of a prompt */
     st_watch_row *origins;   /* [batch], of a watched plan */
@@ -78,7 +78,7 @@ static void lay_out(st_run *run)
         run->parts[part].master = has_card(run) ? (st_step *)(void *)(staging + host->staging_steps[part])
                                                 : run->devices[ST_HOST].step[part];
     run->host_logits = (float *)(void *)(staging + host->staging_logits);
-    run->answers = (float *)(void *)(staging + host->staging_answers);
+    run->slot_logits = (float *)(void *)(staging + host->staging_slot_logits);
 }
 
 static strata_status open_kv(st_run *run, strata_error *error)
@@ -158,9 +158,9 @@ st_kv *st_run_kv(st_run *run)
     return run->kv;
 }
 
-float *st_run_answer(st_run *run, uint32_t slot)
+float *st_run_slot_logits(st_run *run, uint32_t slot)
 {
-    return run->answers + (size_t)slot * run->source.desc->vocab;
+    return run->slot_logits + (size_t)slot * run->source.desc->vocab;
 }
 
 void st_run_watch(st_run *run, const atomic_bool *flag)
@@ -179,7 +179,7 @@ static strata_status wait_for(st_run *run, st_event *event, strata_error *error)
     return run->source.devices[ST_CARD].backend->event_wait_host(event, WAIT_LIMIT_US, error);
 }
 
-static strata_status mark(st_run *run, st_event *event, strata_error *error)
+static strata_status record_event(st_run *run, st_event *event, strata_error *error)
 {
     return run->source.devices[ST_CARD].backend->event_record(event, run->devices[ST_CARD].queue, error);
 }
@@ -215,7 +215,7 @@ static strata_status run_move(st_run *run, const st_ready_stage *ready, const st
     size_t bytes = rows * value->width * sizeof(float);
     strata_status status = copy(run, stage->device, value_at(run, stage->device, stage->value), stage->from,
                                 value_at(run, stage->from, stage->value), bytes, error);
-    return status == STRATA_OK && ready->end ? mark(run, ready->end, error) : status;
+    return status == STRATA_OK && ready->end ? record_event(run, ready->end, error) : status;
 }
 
 /* --- misses of the expert cache: the GPU fetches some, the host computes the others, and the GPU adds the sums --- */
@@ -250,7 +250,7 @@ static strata_status run_host_share(st_run *run, const st_ready_split *split, in
     unsigned char *sum = run->devices[ST_CARD].working + run->devices[ST_CARD].set->sums[0];
     strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, rows, error);
     if (status == STRATA_OK) status = copy(run, ST_CARD, sum, ST_HOST, value_at(run, ST_HOST, out), bytes, error);
-    if (status == STRATA_OK) status = mark(run, run->share_sent, error);
+    if (status == STRATA_OK) status = record_event(run, run->share_sent, error);
     if (status == STRATA_OK) run->pending = run->share_sent;
     return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, rows, error) : status;
 }
@@ -325,12 +325,12 @@ static strata_status drain(st_run *run, strata_error *error)
     run->pending = NULL;
     run->step_sending = run->computing = false;
     if (!has_card(run)) return STRATA_OK;
-    strata_status status = mark(run, run->crossed, error);
+    strata_status status = record_event(run, run->crossed, error);
     return status == STRATA_OK ? wait_for(run, run->crossed, error) : status;
 }
 
-/* After a failure: what was enqueued must end before its memory is used again. An interrupt leaves what had been
- * enqueued before this step intact; after other failures nothing is certain that was not confirmed. */
+/* Ends a failed step. Enqueued work must end before its memory is used again. After an interrupt the steps before this
+ * one are complete; after other failures only confirmed tokens are. */
 static strata_status give_up(st_run *run, strata_status status)
 {
     if (drain(run, NULL) == STRATA_OK && status == STRATA_INTERRUPTED) st_kv_confirm(run->kv);
@@ -354,7 +354,7 @@ static strata_status send_step(st_run *run, int part, size_t offset, size_t byte
     }
     if (status != STRATA_OK || !has_card(run)) return status;
     run->step_sending = true;
-    return mark(run, run->step_sent, error);
+    return record_event(run, run->step_sent, error);
 }
 
 /* Waits until the GPU has the last step block, so that it may be written. */
@@ -420,8 +420,9 @@ static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32
     st_step_lay_out(step, run->source.plan->step.out_rows, conversations, rows, tables);
 }
 
-/* The input of the NextN block: for each conversation the hidden row of its state, then all hidden rows of this step
- * but the last, which becomes the state's. `row` counts the step's rows, `to_row` the block's. */
+/* Copies a piece's input of the NextN block: the hidden row of the conversation's state, then all hidden rows of this
+ * step but the last, which becomes the state's. `row` is its first row in the step, `*to_row` the next row of the
+ * input. */
 static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_t row, uint32_t *to_row,
                                  strata_error *error)
 {
@@ -449,7 +450,8 @@ static strata_status run_nextn(st_run *run, const st_run_piece *pieces, uint32_t
     uint32_t row = 0, rows = 0;
     for (uint32_t i = 0; i < count && status == STRATA_OK; row += pieces[i].count, i++)
         status = carry_piece(run, &pieces[i], row, &rows, error);
-    if (status == STRATA_OK && run->pending == run->crossed && has_card(run)) status = mark(run, run->crossed, error);
+    if (status == STRATA_OK && run->pending == run->crossed && has_card(run))
+        status = record_event(run, run->crossed, error);
     if (status != STRATA_OK) return status;
     run->last_nextn_rows = rows;
     if (rows == 0) return STRATA_OK;
@@ -462,7 +464,7 @@ static strata_status run_nextn(st_run *run, const st_run_piece *pieces, uint32_t
 static strata_status end_batch(st_run *run, strata_error *error)
 {
     run->computing = true;
-    return mark(run, run->batch_end, error);
+    return record_event(run, run->batch_end, error);
 }
 
 static strata_status run_parts(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
@@ -558,9 +560,9 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
     if (device == ST_CARD) {
         size_t bytes = (size_t)count * run->source.program->values[logits].width * sizeof(float);
         status = copy(run, ST_HOST, run->host_logits, ST_CARD, value, bytes, error);
-        if (status == STRATA_OK) status = mark(run, run->crossed, error);
+        if (status == STRATA_OK) status = record_event(run, run->crossed, error);
         if (status == STRATA_OK) status = wait_for(run, run->crossed, error);
-        run->pending = NULL; /* its copies came before this one */
+        run->pending = NULL; /* these copies were enqueued before this one */
         run->computing = false;
     }
     *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;

@@ -44,10 +44,10 @@ void st_run_watch(st_run *run, const atomic_bool *flag);
 typedef struct st_run_piece {
     st_conversation *conversation;
     uint32_t count;
-    bool prompt; /* the tokens belong to a prompt: for statistics, and for what is fetched ahead */
+    bool prompt; /* the tokens belong to a prompt: for statistics and the expert prefetch */
 } st_run_piece;
 
-/* Runs one step: at most the plan's batch of rows, of at most as many conversations as it plans for, each once. The
+/* Runs one step: at most plan->batch rows of at most plan->conversations conversations, each conversation once. The
  * rows of the pieces follow one another. After a failure each conversation is where st_conversation_fail leaves it. */
 strata_status st_run_step(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error);
 
@@ -58,8 +58,8 @@ strata_status st_run_wait(st_run *run, strata_error *error);
  * next call. */
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error);
 
-/* The row of logits that belongs to a slot: valid until another conversation gets the slot. */
-float *st_run_answer(st_run *run, uint32_t slot);
+/* The row of logits that belongs to a slot, [vocab]: valid until another conversation gets the slot. */
+float *st_run_slot_logits(st_run *run, uint32_t slot);
 
 /* The NextN block pairs each token with the hidden state of the token before it. In a step it has one row per token,
  * and one less for a conversation that starts; pieces follow one another as in the step. */

@@ -59,7 +59,7 @@ static void each_failed_copy_is_tolerated_or_reported(void **state)
             reported++;
             assert_int_equal(status, STRATA_DEVICE);
         }
-        (void)golden_rewind(&r, 0);
+        (void)golden_cut(&r, 0);
         check_all(&r, "after a copy that failed");
         golden_run_close(&r);
         golden_watch_close(&watch);
@@ -92,7 +92,7 @@ static void full_upload_queue_keeps_the_logits(void **state)
     golden_run_open(&r, &g, &options);
     for (int i = 0; i < 6; i++) {
         check_all(&r, "with a slow link");
-        (void)golden_rewind(&r, 0);
+        (void)golden_cut(&r, 0);
     }
     assert_true(golden_watch_count(&watch, ST_STAT_QUEUE_FULL) > 0);
     assert_int_equal(golden_watch_count(&watch, ST_STAT_COMPUTED) + golden_watch_count(&watch, ST_STAT_FETCHES),

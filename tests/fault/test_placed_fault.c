@@ -21,10 +21,10 @@ static strata_status use(golden_run *r, strata_error *error)
     return status;
 }
 
-/* After a failure and a rewind to zero, the logits are right. */
+/* After a failure and a cut to zero, the logits are right. */
 static void check_again(golden_run *r, const char *name, uint64_t n)
 {
-    (void)golden_rewind(r, 0);
+    (void)golden_cut(r, 0);
     golden_score score = {0};
     golden_feed(r, 0, r->g->token_count, &score);
     if (!(golden_error(&score) <= 2e-5)) fail_msg("%s after call %lu failed: error %g", name, (unsigned long)n, golden_error(&score));

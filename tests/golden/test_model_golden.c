@@ -87,8 +87,8 @@ static void batches_of_seven(void **state)
     run_family(*state, 7, 2);
 }
 
-/* Runs to the end, rewinds and runs again: the logits are the same. A restore point lies at 31. */
-static void after_a_rewind(void **state)
+/* Runs to the end, cuts the conversation and runs again: the logits are the same. A restore point lies at 31. */
+static void after_a_cut(void **state)
 {
     const level_case *c = *state;
     golden g;
@@ -104,7 +104,7 @@ static void after_a_rewind(void **state)
         assert_int_equal(st_run_wait(r.run, &error), STRATA_OK);
         st_conversation_keep(r.conversation, ST_RESTORE_MARK);
         golden_feed(&r, 31, g.token_count - 31, NULL);
-        uint32_t reached = golden_rewind(&r, back_to[i]);
+        uint32_t reached = golden_cut(&r, back_to[i]);
         assert_in_range(reached, back_to[i] < 31 ? 0 : 31, back_to[i]);
         golden_score score = {0};
         golden_feed(&r, reached, g.token_count - reached, &score);
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; CMUnitTestFunction run; bool on_long; } kinds[] = {
         {"whole", whole_batch, true}, {"token by token", token_by_token, false}, {"sevens", batches_of_seven, false},
-        {"rewind", after_a_rewind, false}, {"threads", threads_are_equal, false}};
+        {"cut", after_a_cut, false}, {"threads", threads_are_equal, false}};
     static const char *const levels[LEVELS] = {"ref", "avx2", "avx512"};
     static level_case cases[LEVELS][FAMILIES];
     size_t level_count = mirror_name() ? 1 : LEVELS; /* another backend has one level */

@@ -281,7 +281,7 @@ strata_status golden_step(golden_run *r, st_conversation *c, const strata_token 
     return st_run_step(r->run, &piece, 1, error);
 }
 
-uint32_t golden_rewind(golden_run *r, uint32_t position)
+uint32_t golden_cut(golden_run *r, uint32_t position)
 {
     st_conversation *c = r->conversation;
     strata_error error;

@@ -90,7 +90,7 @@ void golden_run_close(golden_run *r);
 strata_status golden_step(golden_run *r, st_conversation *c, const strata_token *ids, uint32_t count, strata_error *error);
 
 /* Cuts the conversation to at most `position` tokens; returns where it can continue. */
-uint32_t golden_rewind(golden_run *r, uint32_t position);
+uint32_t golden_cut(golden_run *r, uint32_t position);
 
 /* Feeds `count` tokens in batches and compares each expected row of logits. */
 typedef struct golden_score {

@@ -130,8 +130,8 @@ static void check_staging(const plan_rig *rig)
     assert_int_equal(s->staging_steps[0], 0);
     assert_int_equal(s->staging_steps[1], range_bytes(step));
     assert_int_equal(s->staging_logits, 2 * range_bytes(step));
-    assert_int_equal(s->staging_answers, s->staging_logits + range_bytes(logits));
-    assert_int_equal(s->staging_bytes, s->staging_answers + plan->conversations * row);
+    assert_int_equal(s->staging_slot_logits, s->staging_logits + range_bytes(logits));
+    assert_int_equal(s->staging_bytes, s->staging_slot_logits + plan->conversations * row);
 }
 
 /* The ranges of the executor's memory do not overlap; the layout and the working set have the planned sizes. */

@@ -238,7 +238,7 @@ static void too_many_spans_are_refused(void **state)
     st_kv_options options = options_of(ST_TYPE_F32, 4, 64, 4);
     const st_kv_layout *layout = NULL;
     assert_int_equal(st_kv_layout_build(&m.desc, &options, &m.arena, &layout, &error), STRATA_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "5 different numbers of positions: expected at most 4"));
+    assert_non_null(strstr(error.message, "5 different attention spans: expected at most 4"));
     assert_null(layout);
     options.context = options.pool_tokens = 11; /* the longest window is no longer one */
     assert_int_equal(lay_out(&m, options)->pool_count, 4);

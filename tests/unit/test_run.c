@@ -116,7 +116,7 @@ static void feed(rig *r, uint32_t first, uint32_t count)
 }
 
 /* Cuts the conversation to at most `position` tokens; returns where it can continue. */
-static uint32_t rewind_to(rig *r, uint32_t position)
+static uint32_t cut_to(rig *r, uint32_t position)
 {
     st_seek seek;
     strata_error error;
@@ -290,7 +290,7 @@ static void the_token_path_allocates_nothing(void **state)
             feed(&r, k, 1);
             check_row(&r, 0, k);
         }
-        uint32_t reached = rewind_to(&r, 20);
+        uint32_t reached = cut_to(&r, 20);
         assert_in_range(reached, 16, 20);
         feed(&r, reached, 3);
         check_row(&r, 2, reached + 2);
@@ -322,7 +322,7 @@ static void a_conversation_goes_on_after_a_failed_launch(void **state)
                 status = try_step(&r, stored, 12, &error);
             assert_int_equal(status, STRATA_DEVICE);
             assert_int_equal(error.status, STRATA_DEVICE);
-            uint32_t reached = rewind_to(&r, 47);
+            uint32_t reached = cut_to(&r, 47);
             assert_int_equal(reached, r.g.desc->recurrent ? 0 : stored);
             for (uint32_t count; reached < 48; reached += count) {
                 count = 48 - reached < 16 ? 48 - reached : 16;

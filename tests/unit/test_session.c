@@ -189,7 +189,7 @@ static void recurrent_models_return_to_restore_points(void **state)
 }
 
 /* Window layers keep the window of 16 positions, and at least a page behind it. */
-static void windows_limit_rewinds(void **state)
+static void windows_limit_cuts(void **state)
 {
     (void)state;
     session_rig r;
@@ -728,7 +728,7 @@ int main(void)
         cmocka_unit_test(context_is_clamped_to_the_models_maximum), cmocka_unit_test(loading_reports_progress),
         cmocka_unit_test(an_engine_describes_itself), cmocka_unit_test(a_common_prefix_is_reused),
         cmocka_unit_test(recurrent_models_return_to_restore_points), cmocka_unit_test(a_repeated_prompt_is_reused),
-        cmocka_unit_test(windows_limit_rewinds), cmocka_unit_test(invalid_prompts_are_refused),
+        cmocka_unit_test(windows_limit_cuts), cmocka_unit_test(invalid_prompts_are_refused),
         cmocka_unit_test(a_prompt_can_be_cancelled), cmocka_unit_test(a_session_restarts_after_an_error),
         cmocka_unit_test(scoring), cmocka_unit_test(greedy_picks_the_largest_logit), cmocka_unit_test(stop_strings),
         cmocka_unit_test(the_start_of_a_stop_string_is_shown_at_the_end),
