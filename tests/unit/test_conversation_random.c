@@ -14,7 +14,7 @@ enum { CONVERSATIONS = 7, CONTEXT = 96, SLOTS = 3, BATCH = 9, OPERATIONS = 1500,
 typedef struct modelled {
     st_conversation *c; /* NULL: none */
     strata_token tokens[CONTEXT];
-    uint32_t count;     /* of the sequence that is to be stored */
+    uint32_t count;     /* of the tokens to store */
     bool runs;
 } modelled;
 

@@ -108,7 +108,7 @@ static plan_shape random_shape(void)
 
 /* --- devices and options ----------------------------------------------------------------------------------------- */
 
-/* `tenths` tenths of the model's file, plus the least that a sequence needs. */
+/* `tenths` tenths of the model's file, plus the least that a conversation needs. */
 static uint64_t tenths_of(const plan_rig *rig, uint32_t tenths)
 {
     return (uint64_t)tenths * (rig->file_bytes + (64 << 20)) / 10;

@@ -308,7 +308,7 @@ static void scoring(void **state)
     scores s = {.rows = st_alloc_array(COUNT * VOCAB, sizeof(float))};
     assert_non_null(s.rows);
     session_rig_open(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 20, .kv_type = "f32", .nextn = true});
-    assert_int_equal(session_prompt(r.session, ids + 7, 9), 9); /* scoring restarts the sequence */
+    assert_int_equal(session_prompt(r.session, ids + 7, 9), 9); /* scoring restarts at position 0 */
     if (strata_session_score(r.session, ids, COUNT, false, take_row, &s, &error) != STRATA_OK)
         fail_msg("%s", error.message);
     assert_int_equal(s.count, COUNT);
@@ -403,7 +403,7 @@ static void greedy_picks_the_largest_logit(void **state)
     size_t length;
     assert_int_equal(strata_detokenize(r.model, sequence + PROMPT, COUNT, &expected, &length, NULL), STRATA_OK);
     assert_string_equal(text, expected);
-    assert_int_equal(session_prompt(r.session, sequence, PROMPT + COUNT), 1); /* the answer belongs to the sequence */
+    assert_int_equal(session_prompt(r.session, sequence, PROMPT + COUNT), 1); /* the answer is part of the conversation */
     strata_free(text);
     strata_free(expected);
     session_rig_close(&r);
