@@ -82,14 +82,24 @@ bool st_conversation_ready(const st_conversation *c)
 
 /* --- prefixes and restore points ---------------------------------------------------------------------------------- */
 
+/* Pages that hold `count` tokens. */
+static uint32_t pages_of(const st_kv *kv, uint64_t count)
+{
+    return (uint32_t)((count + kv->page - 1) >> kv->shift);
+}
+
+/* The first page that the token at `position` attends to. */
+static uint32_t oldest_page(const st_kv *kv, uint32_t pool, uint32_t position)
+{
+    uint32_t span = kv->layout->pools[pool].span;
+    return position + 1 > span ? (position + 1 - span) >> kv->shift : 0;
+}
+
 /* Whether the tails of all windows reach back far enough for the token at `position`. */
 static bool tails_reach(const st_conversation *c, uint32_t position)
 {
-    const st_kv *kv = c->kv;
-    for (uint32_t pool = 1; pool < kv->layout->pool_count; pool++) {
-        uint32_t span = kv->layout->pools[pool].span, oldest = position + 1 > span ? position + 1 - span : 0;
-        if (oldest >> kv->shift < c->tables[pool].first) return false;
-    }
+    for (uint32_t pool = 1; pool < c->kv->layout->pool_count; pool++)
+        if (oldest_page(c->kv, pool, position) < c->tables[pool].first) return false;
     return true;
 }
 
@@ -141,7 +151,7 @@ static uint32_t found_reach(const st_kv *kv, uint32_t pages, uint32_t limit, uin
 static void adopt(st_conversation *c, uint32_t position)
 {
     st_kv *kv = c->kv;
-    uint32_t pages = (uint32_t)(((uint64_t)position + kv->page - 1) >> kv->shift);
+    uint32_t pages = pages_of(kv, position);
     for (uint32_t i = 0; i < pages; i++) st_pages_hold(kv->pages[0], kv->found[i]);
     st_kv_cut(c, 0, 0);
     memcpy(c->tables[0].pages, kv->found, pages * sizeof *kv->found);
@@ -153,7 +163,7 @@ static void adopt(st_conversation *c, uint32_t position)
 static void cut_to(st_conversation *c, uint32_t position)
 {
     st_kv *kv = c->kv;
-    uint32_t pages = (uint32_t)(((uint64_t)position + kv->page - 1) >> kv->shift);
+    uint32_t pages = pages_of(kv, position);
     for (uint32_t pool = 0; pool < kv->layout->pool_count; pool++)
         if (c->tables[pool].end > pages) st_kv_cut(c, pool, pages);
     c->position = position;
@@ -346,7 +356,7 @@ strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata
     if (status == STRATA_OK && c->position == 0 && kv->has_state) status = st_kv_clear_slot(kv, c->slot, error);
     for (uint32_t pool = 0; pool < kv->layout->pool_count && status == STRATA_OK; pool++) {
         status = own_page(c, pool, error);
-        if (status == STRATA_OK) status = take_pages(c, pool, (uint32_t)((last + kv->page - 1) >> kv->shift), error);
+        if (status == STRATA_OK) status = take_pages(c, pool, pages_of(kv, last), error);
     }
     if (status != STRATA_OK) {
         st_conversation_cancel(c);
@@ -421,8 +431,7 @@ static void slide(st_conversation *c)
     st_kv *kv = c->kv;
     for (uint32_t pool = 1; pool < kv->layout->pool_count; pool++) {
         st_page_table *table = &c->tables[pool];
-        uint32_t span = kv->layout->pools[pool].span;
-        uint32_t oldest = c->position + 1 > span ? (c->position + 1 - span) >> kv->shift : 0;
+        uint32_t oldest = oldest_page(kv, pool, c->position);
         for (; table->first + 1 < oldest && table->first < table->end; table->first++)
             st_pages_drop(kv->pages[pool], *st_kv_entry(c, pool, table->first));
     }
