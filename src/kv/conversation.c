@@ -138,7 +138,7 @@ static uint32_t find_prefix(st_kv *kv, const strata_token *tokens, uint32_t coun
     return pages;
 }
 
-/* The same for the prefix that find_prefix found in the cache. */
+/* As own_reach, for the prefix that find_prefix found in the cache. */
 static uint32_t found_reach(const st_kv *kv, uint32_t pages, uint32_t limit, uint32_t *point)
 {
     uint64_t reach = (uint64_t)pages << kv->shift;
