@@ -20,7 +20,7 @@ enum {
     ST_SPLIT_TILE = 16,     /* rows and columns of a tile of split floats (two bfloat16 each) */
     ST_SPLIT_CHUNK = 32,    /* elements of split floats summed at a time */
     ST_FEW_ROWS = 4,        /* fewer rows than this run as single rows, not as a batch; in attention, of a conversation */
-    ST_FEW_PAIRS = 2,       /* fewer tokens per expert than this run as single rows, not as a batch */
+    ST_FEW_PAIRS = 3,       /* fewer tokens per expert than this run as single rows, not as a batch */
     ST_FEW_COLUMNS = 256,   /* columns of an expert computed at a time for a few rows */
     ST_SOME_COLUMNS = 64,   /* … for more rows that are not a batch for the experts */
     ST_STRETCHES = 32,      /* a row's KV positions are split into at most this many stretches */
