@@ -526,7 +526,7 @@ static void more_than_the_context_is_refused(void **state)
     kv_rig_tokens(tokens, 64, 1);
     st_conversation *c = prompted(&rig, tokens, 60);
     assert_int_equal(st_conversation_prepare(c, 5, &error), STRATA_LIMIT);
-    assert_non_null(strstr(error.message, "5 tokens at position 60 of 64"));
+    assert_non_null(strstr(error.message, "5 tokens at position 60: the context holds 64"));
     assert_int_equal(st_conversation_prepare(c, UINT32_MAX, &error), STRATA_LIMIT);
     assert_int_equal(kv_rig_step(&rig, c, 4, &error), STRATA_OK);
     st_conversation_free(c);
