@@ -10,7 +10,8 @@
 #include "kv/pages.h"
 #include "kv/restore.h"
 
-enum { ST_KV_SHARES_MAX = 2, ST_NO_SLOT = UINT32_MAX };
+enum { ST_KV_SHARES_MAX = 2 };
+#define ST_NO_SLOT UINT32_MAX
 
 typedef struct st_kv st_kv;
 typedef struct st_conversation st_conversation;
