@@ -43,8 +43,13 @@ void conform_close(void)
 
 void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
 {
+    run_segment(cpu, bound, 1, step);
+}
+
+void run_segment(const char *cpu, const st_bound_op *ops, uint32_t count, st_step *step)
+{
     if (mirror_name() && strcmp(cpu, mirror_name()) == 0) {
-        mirror_run(bound, ST_ROWS_ALL, step);
+        mirror_run(ops, count, ST_ROWS_ALL, step);
         return;
     }
     const st_backend *backend = st_backend_cpu();
@@ -54,8 +59,13 @@ void run_op(const char *cpu, const st_bound_op *bound, st_step *step)
     assert_non_null(scratch);
     st_queue *queue = NULL;
     st_segment *segment = NULL;
-    st_scratch stated = backend->scratch(bound, step->count);
-    st_segment_source source = {.ops = bound, .count = 1, .rows = ST_ROWS_ALL, .step = step,
+    st_scratch stated = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        st_scratch more = backend->scratch(&ops[i], step->count);
+        if (stated.shared_bytes < more.shared_bytes) stated.shared_bytes = more.shared_bytes;
+        if (stated.worker_bytes < more.worker_bytes) stated.worker_bytes = more.worker_bytes;
+    }
+    st_segment_source source = {.ops = ops, .count = count, .rows = ST_ROWS_ALL, .step = step,
                                 .step_bytes = step->bytes, .scratch = scratch,
                                 .shared_bytes = (stated.shared_bytes + 63) / 64 * 64 + FENCE_BYTES,
                                 .worker_bytes = (stated.worker_bytes + 63) / 64 * 64 + FENCE_BYTES};

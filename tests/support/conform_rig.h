@@ -25,6 +25,8 @@ static inline void check_level(const level_case *c)
 
 /* Runs an operation of all rows of the step. Under the address sanitizer it has the scratch that it stated and no more. */
 void run_op(const char *cpu, const st_bound_op *bound, st_step *step);
+/* The same for operations that run one after another in a segment. */
+void run_segment(const char *cpu, const st_bound_op *ops, uint32_t count, st_step *step);
 
 /* Runs an operation on the reference. The caller frees the result. */
 float *run_plainly(st_bound_op *bound, st_step *step);

@@ -7,7 +7,7 @@
 #include "backend/profile.h"
 #include "base/alloc.h"
 
-enum { BLOCK_BYTES = 96 << 20, SCRATCH_BYTES = 16 << 20, ALIGNMENT = 256, GUARD = 256, RANGES_MAX = 64, GUARD_BYTE = 0xA5,
+enum { BLOCK_BYTES = 96 << 20, SCRATCH_BYTES = 16 << 20, ALIGNMENT = 256, GUARD = 256, RANGES_MAX = 64, OPS_MAX = 16, GUARD_BYTE = 0xA5,
        WAIT_US = 20 * 1000 * 1000 };
 
 static struct {
@@ -186,30 +186,41 @@ static void take_back(const placing *p, const st_bound_op *b)
         if (m.before[i] != m.after[i]) fail_msg("%s wrote to byte %zu of the block, beside its output", st_op_name(b->op->kind), i);
 }
 
-void mirror_run(const st_bound_op *bound, st_rows rows, const st_step *step)
+/* The operation with its memory in the block; `tables` are its expert tables, which the caller frees. */
+static st_bound_op place_op(placing *p, const st_bound_op *bound, st_rows rows, const st_step *step, const void **tables[ST_OP_WEIGHTS])
+{
+    st_bound_op b = *bound;
+    place_values(p, &b, rows, step);
+    place_state(p, &b);
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
+        if (b.weight[i].parts) tables[i] = st_alloc_zero(b.weight[i].ne[2], sizeof **tables);
+        if (b.weight[i].data) place_weight(p, &b.weight[i], tables[i]);
+    }
+    return b;
+}
+
+void mirror_run(const st_bound_op *ops, uint32_t count, st_rows rows, const st_step *step)
 {
     strata_error error;
     placing p = {0};
-    st_bound_op b = *bound;
     st_device *device = mirror_device();
-    const void **tables[ST_OP_WEIGHTS] = {0};
-    place_values(&p, &b, rows, step);
-    place_state(&p, &b);
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
-        if (b.weight[i].parts) tables[i] = st_alloc_zero(b.weight[i].ne[2], sizeof **tables);
-        if (b.weight[i].data) place_weight(&p, &b.weight[i], tables[i]);
-    }
+    st_bound_op placed[OPS_MAX];
+    const void **tables[OPS_MAX][ST_OP_WEIGHTS] = {0};
+    assert_true(count <= OPS_MAX);
+    for (uint32_t i = 0; i < count; i++) placed[i] = place_op(&p, &ops[i], rows, step, tables[i]);
+    const st_bound_op *b = placed;
     st_segment *segment = NULL;
-    st_segment_source source = {.ops = &b, .count = 1, .rows = rows, .step_bytes = step->bytes, .scratch = m.block + BLOCK_BYTES,
+    st_segment_source source = {.ops = placed, .count = count, .rows = rows, .step_bytes = step->bytes, .scratch = m.block + BLOCK_BYTES,
                                 .shared_bytes = SCRATCH_BYTES / 2, .worker_bytes = SCRATCH_BYTES / 2};
     source.step = place(&p, step, step->bytes, true, false);
-    copy_block(ST_COPY_UP, m.block, m.before, p.end, &b);
-    must(m.backend->prepare(device, &source, &segment, &error), &b, &error);
-    must(m.backend->launch(segment, m.queue, (uint32_t)rows_of(step, rows), &error), &b, &error);
-    wait_for_all(&b);
-    copy_block(ST_COPY_DOWN, m.after, m.block, p.end, &b);
-    wait_for_all(&b);
+    copy_block(ST_COPY_UP, m.block, m.before, p.end, b);
+    must(m.backend->prepare(device, &source, &segment, &error), b, &error);
+    must(m.backend->launch(segment, m.queue, (uint32_t)rows_of(step, rows), &error), b, &error);
+    wait_for_all(b);
+    copy_block(ST_COPY_DOWN, m.after, m.block, p.end, b);
+    wait_for_all(b);
     m.backend->segment_free(segment);
-    take_back(&p, &b);
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) st_free((void *)tables[i]);
+    take_back(&p, b);
+    for (uint32_t i = 0; i < count; i++)
+        for (int k = 0; k < ST_OP_WEIGHTS; k++) st_free((void *)tables[i][k]);
 }

@@ -17,8 +17,8 @@ st_device *mirror_device(void);
 /* Whether it runs an operation with weights of the type; without a backend, everything runs. */
 bool mirror_runs(st_op_kind kind, uint32_t type);
 
-/* Runs the operation there. Fails the test with the backend's error. */
-void mirror_run(const st_bound_op *bound, st_rows rows, const st_step *step);
+/* Runs the operations there, in one segment. Fails the test with the backend's error. */
+void mirror_run(const st_bound_op *ops, uint32_t count, st_rows rows, const st_step *step);
 
 void mirror_close(void);
 

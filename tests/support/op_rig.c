@@ -49,7 +49,7 @@ void op_step_at(uint32_t position)
 void op_run(const st_bound_op *bound, st_rows rows)
 {
     if (mirror_name()) {
-        mirror_run(bound, rows, op_step);
+        mirror_run(bound, 1, rows, op_step);
         return;
     }
     const st_backend *cpu = st_backend_cpu();

@@ -207,9 +207,15 @@ static const st_cuda_kernel kernels[ST_OP_COUNT] = {
     [ST_OP_SOFTCAP] = st_cuda_softcap,
 };
 
+static cudaError_t run_call(const st_cuda_call *call)
+{
+    if (call->skipped && call->rows <= ST_CUDA_FEW_ROWS) return cudaSuccess;
+    return (cudaError_t)kernels[call->bound->op->kind](call);
+}
+
 static st_cuda_result api_run(const st_cuda_call *call)
 {
-    return tell((cudaError_t)kernels[call->bound->op->kind](call));
+    return tell(run_call(call));
 }
 
 /* Captures the kernels; the capture ends in every case. */
@@ -218,7 +224,7 @@ static cudaError_t capture(const st_cuda_call *calls, uint32_t count, cudaGraph_
     cudaStream_t stream = calls[0].stream;
     cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     if (code != cudaSuccess) return code;
-    for (uint32_t i = 0; i < count && code == cudaSuccess; i++) code = (cudaError_t)kernels[calls[i].bound->op->kind](&calls[i]);
+    for (uint32_t i = 0; i < count && code == cudaSuccess; i++) code = run_call(&calls[i]);
     cudaError_t ended = cudaStreamEndCapture(stream, out);
     return code == cudaSuccess ? ended : code;
 }

@@ -1,31 +1,13 @@
-/* A block per row and head: tiles of keys, a running softmax, float32 throughout. */
-#include "backend/cuda/kv.cuh"
+/* A block per row and head: tiles of keys, a running softmax, float32 throughout. Few rows are in attention_split.cu. */
+#include "backend/cuda/attention.cuh"
 
 namespace {
 
 enum { THREADS = 128, WARPS = THREADS / ST_CUDA_WARP, TILE = 64 };
 
-struct attention_args {
-    st_cuda_rows rows;
-    st_kv_view kv;
-    const float *in;
-    float *out;
-    uint32_t heads, group; /* query heads, and how many share a KV head */
-    uint32_t key, value;   /* elements of a head */
-    uint32_t window, chunk, begin; /* begin: the first position with keys and values */
-    float scale;
-
-    /* The first position that `position` sees. */
-    __device__ uint32_t first(uint32_t position) const
-    {
-        uint32_t first = window && position + 1 > window ? max(begin, position + 1 - window) : begin;
-        return chunk ? max(first, position / chunk * chunk) : first;
-    }
-};
-
 /* Scores of positions base … base + count: a warp per position. */
 template <class K>
-__device__ void score(const attention_args &a, const st_cuda_kv_rows &kv, const float *query, uint32_t head, uint32_t base,
+__device__ void score(const st_cuda_attention_args &a, const st_cuda_kv_rows &kv, const float *query, uint32_t head, uint32_t base,
                       uint32_t count, float *scores)
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP;
@@ -53,7 +35,7 @@ __device__ float sum_of(const float *scores, uint32_t count)
     return st_cuda_warp_sum(sum);
 }
 
-template <class K> __global__ void __launch_bounds__(THREADS) attend(attention_args a)
+template <class K> __global__ void __launch_bounds__(THREADS) attend(st_cuda_attention_args a)
 {
     extern __shared__ float shared[]; /* query[key], gathered[value], scores[TILE] */
     float *query = shared, *gathered = query + a.key, *scores = gathered + a.value;
@@ -90,7 +72,7 @@ template <class K> __global__ void __launch_bounds__(THREADS) attend(attention_a
 
 struct attention {
     const st_cuda_call *call;
-    attention_args args;
+    st_cuda_attention_args args;
     template <class K> int run() const
     {
         size_t bytes = (args.key + args.value + TILE) * sizeof(float);
@@ -102,9 +84,6 @@ struct attention {
 
 extern "C" int st_cuda_attention(const st_cuda_call *call)
 {
-    const st_bound_op *b = call->bound;
-    const auto &p = b->op->p.attention;
-    attention_args args = {st_cuda_rows_of(call), b->kv, st_cuda_floats(b->in[0]), st_cuda_floats(b->out), p.heads,
-                           p.heads / p.kv_heads, p.key_length, p.value_length, p.window, p.chunk, p.first, p.scale};
-    return st_cuda_with_kv_type(b->kv.type, attention{call, args});
+    if (st_cuda_attention_splits_context(call->bound, call->rows)) return st_cuda_attention_split(call);
+    return st_cuda_with_kv_type(call->bound->kv.type, attention{call, st_cuda_attention_args_of(call)});
 }

@@ -21,6 +21,70 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
     return (bytes + ST_CUDA_ALIGNMENT - 1) / ST_CUDA_ALIGNMENT * ST_CUDA_ALIGNMENT;
 }
 
+enum {
+    ST_CUDA_FEW_ROWS = 8,   /* launches of at most that many rows multiply quantised weights with int8 activations (acts.cuh) */
+    ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
+    ST_CUDA_JOINED_MAX = 4, /* matrix products of one launch */
+};
+
+/* Bytes of a row of int8 activations: the elements, then 8 bytes for each block. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline size_t st_cuda_acts_row_bytes(size_t width)
+{
+    return (width + width / ST_CUDA_ACT_BLOCK * 8 + 15) / 16 * 16;
+}
+
+/* The types with a kernel for int8 activations (units.cuh). */
+static inline bool st_cuda_has_int8(uint32_t type)
+{
+    switch (type) {
+    case ST_TYPE_Q4_0: case ST_TYPE_Q4_1: case ST_TYPE_Q5_0: case ST_TYPE_Q5_1: case ST_TYPE_Q8_0:
+    case ST_TYPE_Q2_K: case ST_TYPE_Q3_K: case ST_TYPE_Q4_K: case ST_TYPE_Q5_K: case ST_TYPE_Q6_K:
+    case ST_TYPE_IQ4_NL: case ST_TYPE_IQ4_XS: case ST_TYPE_MXFP4: return true;
+    default: return false;
+    }
+}
+
+/* Attention of few rows: a block of threads computes the query heads of one group, at most ST_CUDA_GROUP_MAX, over a part of
+ * the context. Into how many parts the context is split. */
+enum { ST_CUDA_GROUP_MAX = 8, ST_CUDA_SPLITS_MAX = 64, ST_CUDA_ATTENTION_BLOCKS = 512, ST_CUDA_HEAD_MAX = 512 };
+
+static inline uint32_t st_cuda_attention_splits(const st_op *op, uint32_t rows)
+{
+    uint32_t kv_heads = op->p.attention.kv_heads, group = op->p.attention.heads / kv_heads;
+    uint32_t blocks = rows * kv_heads * ((group + ST_CUDA_GROUP_MAX - 1) / ST_CUDA_GROUP_MAX);
+    uint32_t splits = blocks ? ST_CUDA_ATTENTION_BLOCKS / blocks : 1;
+    if (splits > ST_CUDA_SPLITS_MAX) splits = ST_CUDA_SPLITS_MAX;
+    return splits > 0 ? splits : 1;
+}
+
+/* Whether a launch of so many rows splits the context: its kernels read four elements at a time. */
+static inline bool st_cuda_attention_splits_context(const st_bound_op *b, uint32_t rows)
+{
+    const st_kv_view *kv = &b->kv;
+    uint32_t key = b->op->p.attention.key_length, value = b->op->p.attention.value_length;
+    uintptr_t alignment = kv->type == ST_TYPE_F32 ? 16 : kv->type == ST_TYPE_Q8_0 ? 2 : 8;
+    uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
+                       kv->value_page_bytes;
+    return rows <= ST_CUDA_FEW_ROWS && starts % alignment == 0 && key % 32 == 0 && key <= ST_CUDA_HEAD_MAX && value % 32 == 0 &&
+           value <= ST_CUDA_HEAD_MAX;
+}
+
+/* Whether a launch of so many rows multiplies with int8 activations. */
+static inline bool st_cuda_matmul_in_int8(const st_bound_op *b, uint32_t rows)
+{
+    return rows <= ST_CUDA_FEW_ROWS && st_cuda_has_int8(b->weight[0].type) && b->weight[0].ne[0] % ST_CUDA_ACT_BLOCK == 0;
+}
+
+static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
+{
+    const st_bound_weight *gate = &b->weight[0], *up = &b->weight[b->op->p.experts.fused ? 0 : 1], *down = &b->weight[2];
+    return rows <= ST_CUDA_FEW_ROWS && gate->type == up->type && st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) &&
+           b->in[0].width % ST_CUDA_ACT_BLOCK == 0 && b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
+}
+
 typedef struct st_cuda_call {
     const st_bound_op *bound; /* host memory; values, weights and state in it are device memory */
     const st_step *step;      /* device memory */
@@ -28,6 +92,12 @@ typedef struct st_cuda_call {
     uint32_t rows;            /* sizes the grid: at least that count */
     const void *const *tables[ST_CUDA_TABLES]; /* mapped pinned memory: the expert tables; NULL: the operation has none */
     unsigned char *scratch;   /* device memory for this operation alone */
+    /* How launches of few rows run it together with its neighbours: */
+    const st_bound_op *sum;   /* RMS_NORM: the ADD before it, whose sum is its input: computes it as well. NULL: none */
+    uint32_t joined;          /* MATMUL: computes so many operations behind `bound` as well */
+    bool skipped;             /* a neighbour computes this one as well */
+    bool quantised;           /* scratch already has the int8 activations of in[0] */
+    bool quantises;           /* writes the int8 activations of `out` to scratch as well */
     void *stream;             /* a cudaStream_t */
 } st_cuda_call;
 
@@ -56,6 +126,12 @@ int st_cuda_deltanet(const st_cuda_call *call);
 int st_cuda_silu_gate(const st_cuda_call *call);
 int st_cuda_gather(const st_cuda_call *call);
 int st_cuda_softcap(const st_cuda_call *call);
+
+/* Kernels for at most ST_CUDA_FEW_ROWS rows. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
+int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, uint32_t rows_each, void *acts);
+int st_cuda_matmul_int8(const st_cuda_call *call);
+int st_cuda_experts_int8(const st_cuda_call *call);
+int st_cuda_attention_split(const st_cuda_call *call);
 
 /* load.cu: loads every kernel of the plugin into the context. Returns a cudaError_t. */
 int st_cuda_load(void);

@@ -10,6 +10,7 @@ enum {
     ST_CUDA_PIECE_BYTES = 8 << 20, /* … of this size */
     ST_CUDA_STREAMS = 12,          /* enough for an engine with a few sessions */
     ST_CUDA_GRAPHS = 7,            /* of a segment: for 1, 2, 4 … 64 rows */
+    ST_CUDA_TABLES_BYTES = 2 << 20, /* for the expert tables of segments: 64 layers of 1,000 experts */
     ST_CUDA_PINNED_PER_BYTE = 512, /* the GPU's page tables have an entry of 8 bytes for each pinned page of 4 KiB */
 };
 
@@ -39,6 +40,9 @@ struct st_device {
     uint32_t *timed_out;  /* in mapped pinned memory: a waiting kernel timed out */
     st_cuda_pinned *pinned;
     st_cuda_staging staging;
+    const void **tables;  /* ST_CUDA_TABLES_BYTES of mapped pinned memory: segments take it from the start … */
+    size_t tables_used;   /* entries; … all of it is free again … */
+    uint32_t tables_users; /* … when no segment has any */
     uint32_t graph_units; /* of memory in use by graphs (graph.c) */
 };
 
@@ -68,7 +72,6 @@ struct st_segment {
     size_t shared_bytes;  /* of scratch */
     st_cuda_table *tables;
     uint32_t table_count;
-    void *copies;         /* pinned memory with the copies of all tables; NULL: no tables */
     void *graphs[ST_CUDA_GRAPHS]; /* NULL: such launches enqueue one kernel after another */
 };
 

@@ -79,6 +79,7 @@ static void cuda_close(st_device *device)
     if (device->epoch) device->api->event_free(device->epoch);
     if (device->stream) device->api->stream_free(device->stream);
     if (device->timed_out) device->api->host_free(device->timed_out);
+    if (device->tables) device->api->host_free((void *)(uintptr_t)device->tables);
     for (int i = 0; i < ST_CUDA_PIECES; i++)
         if (device->staging.copied[i]) device->api->event_free(device->staging.copied[i]);
     if (device->staging.pieces) device->api->host_free(device->staging.pieces);
@@ -114,7 +115,7 @@ static strata_status open_staging(st_device *device, strata_error *error)
 static strata_status open_context(st_device *device, strata_error *error)
 {
     const st_cuda_api *api = device->api;
-    void *word = NULL;
+    void *word = NULL, *tables = NULL;
     strata_status status = st_cuda_enter(device, error);
     if (status == STRATA_OK) status = st_cuda_check(device, api->load(), "loading the kernels", error);
     if (status == STRATA_OK) status = open_streams(device, error);
@@ -127,6 +128,9 @@ static strata_status open_context(st_device *device, strata_error *error)
     if (status != STRATA_OK) return status;
     device->timed_out = word;
     *device->timed_out = 0;
+    status = st_cuda_check(device, api->host_alloc(&tables, ST_CUDA_TABLES_BYTES), "pinning memory for expert tables", error);
+    device->tables = tables;
+    if (status != STRATA_OK) return status;
     return open_staging(device, error);
 }
 

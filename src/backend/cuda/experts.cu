@@ -105,6 +105,7 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
     int up = p.fused ? 0 : 1;
     tables_args tables = {{call->tables[0], call->tables[1], call->tables[2]}, (const void **)call->scratch, p.experts};
     int code = st_cuda_start<fetch_tables>(call->stream, st_cuda_blocks(p.experts, TABLE_THREADS), TABLE_THREADS, 0, tables);
+    if (code == cudaSuccess && st_cuda_experts_in_int8(b, call->rows)) return st_cuda_experts_int8(call);
     float *hidden = (float *)(call->scratch + st_cuda_tables_bytes(p.experts));
     experts_args args = {st_cuda_rows_of(call), tables.to, b->weight[0].row_bytes, st_cuda_floats(b->in[0]),
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), hidden, st_cuda_floats(b->out),

@@ -15,14 +15,15 @@ enum {
     RESERVED_KERNELS = 1000, /* of each */
     UNITS = RESERVED_GRAPHS * (GRAPH_UNITS + RESERVED_KERNELS),
     UNITS_OF_MANY_ROWS = UNITS / 4 * 3, /* the rest is for graphs of one row: they run most often */
-    EXPERTS_KERNELS = 4,
 };
 
 static uint32_t units_of(const st_segment *segment)
 {
     uint32_t units = GRAPH_UNITS;
-    for (uint32_t i = 0; i < segment->count; i++)
-        units += segment->ops[i].op->kind == ST_OP_EXPERTS ? EXPERTS_KERNELS : 1;
+    for (uint32_t i = 0; i < segment->count; i++) {
+        st_op_kind kind = segment->ops[i].op->kind;
+        units += kind == ST_OP_EXPERTS ? 5 : kind == ST_OP_MATMUL || kind == ST_OP_ATTENTION ? 2 : 1; /* kernels, at most */
+    }
     return units;
 }
 

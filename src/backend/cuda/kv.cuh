@@ -18,8 +18,13 @@ static __device__ __forceinline__ unsigned short st_cuda_bf16_bits(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/* `lane` of a warp takes part in every store; blocks of 32 elements go to warps in turn. */
+/* `four`: elements i to i + 3 of an aligned row (call.h); i is a multiple of 4. `lane` of a warp takes part in every store; blocks of 32
+ * elements go to warps in turn. */
 struct st_cuda_kv_f32 {
+    static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
+    {
+        return *(const float4 *)(row + i * sizeof(float));
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
     {
         return ((const float *)row)[i];
@@ -31,6 +36,12 @@ struct st_cuda_kv_f32 {
 };
 
 struct st_cuda_kv_f16 {
+    static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
+    {
+        uint2 bits = *(const uint2 *)(row + i * sizeof(__half));
+        float2 a = __half22float2(*(const __half2 *)&bits.x), b = __half22float2(*(const __half2 *)&bits.y);
+        return make_float4(a.x, a.y, b.x, b.y);
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
     {
         return __half2float(((const __half *)row)[i]);
@@ -42,6 +53,12 @@ struct st_cuda_kv_f16 {
 };
 
 struct st_cuda_kv_bf16 {
+    static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
+    {
+        uint2 bits = *(const uint2 *)(row + i * sizeof(__nv_bfloat16));
+        return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xFFFF0000u), __uint_as_float(bits.y << 16),
+                           __uint_as_float(bits.y & 0xFFFF0000u));
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
     {
         return __bfloat162float(((const __nv_bfloat16 *)row)[i]);
@@ -54,6 +71,14 @@ struct st_cuda_kv_bf16 {
 
 struct st_cuda_kv_q8_0 {
     enum { BLOCK = 32, STRIDE = BLOCK + 2 };
+    static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
+    {
+        const unsigned short *block = (const unsigned short *)(row + (size_t)(i / BLOCK) * STRIDE);
+        float scale = __half2float(__ushort_as_half(block[0]));
+        unsigned a = block[1 + i % BLOCK / 2], b = block[2 + i % BLOCK / 2];
+        return make_float4(scale * (float)(signed char)a, scale * (float)(signed char)(a >> 8), scale * (float)(signed char)b,
+                           scale * (float)(signed char)(b >> 8));
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, uint32_t i)
     {
         const unsigned char *block = row + (size_t)(i / BLOCK) * STRIDE;

@@ -1,10 +1,10 @@
-/* out = w0 · in0 (+ w1), float32 products of dequantised weights. A few rows: a warp per column, each weight is read once
- * for ROWS rows. Batches: tiles of columns × rows in shared memory. */
+/* out = w0 · in0 (+ w1), float32 products of dequantised weights; few rows of most quantised types are in matmul_int8.cu. A few
+ * rows: a warp per column, each weight is read once for ROWS rows. Batches: tiles of columns × rows in shared memory. */
 #include "backend/cuda/weights.cuh"
 
 namespace {
 
-enum { WARPS = 4, FEW = 4, FEW_MAX = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
+enum { WARPS = 4, FEW = 4, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
 
 struct matmul_args {
     st_cuda_rows rows;
@@ -80,7 +80,7 @@ struct matmul {
     {
         uint32_t columns = st_cuda_blocks(args.columns, WARPS), threads = WARPS * ST_CUDA_WARP;
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, columns, threads, 0, args);
-        if (call->rows <= FEW_MAX)
+        if (call->rows <= ST_CUDA_FEW_ROWS)
             return st_cuda_start<few_rows<W, FEW>>(call->stream, dim3(columns, st_cuda_blocks(call->rows, FEW)), threads, 0, args);
         dim3 tiles(st_cuda_blocks(args.columns, TILE), st_cuda_blocks(call->rows, TILE));
         return st_cuda_start<batch<W>>(call->stream, tiles, TILE_THREADS, 0, args);
@@ -93,6 +93,7 @@ extern "C" int st_cuda_matmul(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     const st_bound_weight *w = &b->weight[0];
+    if (st_cuda_matmul_in_int8(b, call->rows)) return st_cuda_matmul_int8(call);
     matmul_args args = {st_cuda_rows_of(call), (const unsigned char *)w->data, w->row_bytes, (uint32_t)w->ne[0], b->out.width,
                         st_cuda_floats(b->in[0]), st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
     return st_cuda_with_type(w->type, matmul{call, args});

@@ -14,6 +14,7 @@ enum {
     OUT_OFFSET = IN_OFFSET + (16 << 20),
     STEP_OFFSET = OUT_OFFSET + (16 << 20),
     STEP_BYTES = 4096,
+    SCRATCH_OFFSET = STEP_OFFSET + (1 << 20),
     WIDTH = 4096,              /* of the square matrices */
     BATCH = 512,
     MATRICES_MAX = 16,
@@ -44,7 +45,7 @@ static st_cuda_call call_of(const probe *p, const st_bound_op *op, uint32_t rows
 {
     size_t step = STEP_OFFSET + (rows == 1 ? 0 : STEP_BYTES);
     return (st_cuda_call){.bound = op, .step = (const st_step *)(const void *)(p->memory + step), .rows = rows,
-                          .stream = p->device->stream};
+                          .scratch = p->memory + SCRATCH_OFFSET, .quantised = true, .stream = p->device->stream};
 }
 
 static st_bound_op matmul_of(const probe *p, uint32_t type, size_t row_bytes, size_t offset)

@@ -1,46 +1,102 @@
-#include "backend/cuda/common.cuh"
+#include "backend/cuda/acts.cuh"
 
 namespace {
 
-enum { THREADS = 128, WARPS = THREADS / ST_CUDA_WARP };
-
 struct norm_args {
     st_cuda_rows rows;
-    const float *in;
+    const float *in, *other; /* other: added to the input; NULL: none */
+    float *sum;              /* in + other */
     float *out;
-    uint32_t group, groups; /* elements of a group, groups of a row */
+    uint32_t group, groups;  /* elements of a group, groups of a row */
     float epsilon;
     st_cuda_vector weight;
+    st_cuda_acts acts;       /* memory NULL: not quantised */
+
+    __device__ float input(size_t at) const
+    {
+        return other ? in[at] + other[at] : in[at];
+    }
 };
 
-/* A block per group. */
-__global__ void rms_norm(norm_args a)
+/* The sum over the block, which has WARPS warps. */
+template <int WARPS> __device__ float block_sum(float x)
 {
     __shared__ float partial[WARPS];
+    x = st_cuda_warp_sum(x);
+    if (WARPS == 1) return x;
+    if (threadIdx.x % ST_CUDA_WARP == 0) partial[threadIdx.x / ST_CUDA_WARP] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < WARPS; i++) x += partial[i];
+    return x;
+}
+
+__device__ float factor_of(const norm_args &a, uint32_t i)
+{
+    return a.weight.data ? a.weight.at(i % a.weight.count) : 1;
+}
+
+/* A block per group. */
+template <int WARPS> __global__ void rms_norm(norm_args a)
+{
+    enum { THREADS = WARPS * ST_CUDA_WARP };
     uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
     if (row >= a.rows.count()) return;
     size_t base = (size_t)row * a.groups * a.group + start;
     float squares = 0;
-    for (uint32_t i = threadIdx.x; i < a.group; i += THREADS) squares += a.in[base + i] * a.in[base + i];
-    squares = st_cuda_warp_sum(squares);
-    if (threadIdx.x % ST_CUDA_WARP == 0) partial[threadIdx.x / ST_CUDA_WARP] = squares;
-    __syncthreads();
-    squares = 0;
-    for (int i = 0; i < WARPS; i++) squares += partial[i];
-    float scale = 1.0f / sqrtf(squares / (float)a.group + a.epsilon);
     for (uint32_t i = threadIdx.x; i < a.group; i += THREADS) {
-        float factor = a.weight.data ? a.weight.at((start + i) % a.weight.count) : 1;
-        a.out[base + i] = a.in[base + i] * scale * factor;
+        float x = a.input(base + i);
+        if (a.other) a.sum[base + i] = x;
+        squares += x * x;
+    }
+    float scale = 1.0f / sqrtf(block_sum<WARPS>(squares) / (float)a.group + a.epsilon);
+    const float *in = a.other ? a.sum : a.in; /* each thread reads what it wrote */
+    for (uint32_t i = threadIdx.x; i < a.group; i += THREADS) a.out[base + i] = in[base + i] * scale * factor_of(a, start + i);
+}
+
+/* The same by four elements; groups of a multiple of 32 elements may be quantised. */
+template <int WARPS> __global__ void rms_norm_by_four(norm_args a)
+{
+    enum { THREADS = WARPS * ST_CUDA_WARP };
+    uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
+    if (row >= a.rows.count()) return;
+    size_t base = (size_t)row * a.groups * a.group + start;
+    float squares = 0;
+    for (uint32_t i = 4 * threadIdx.x; i < a.group; i += 4 * THREADS) {
+        float4 x = *(const float4 *)(a.in + base + i);
+        if (a.other) {
+            float4 y = *(const float4 *)(a.other + base + i);
+            x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+            *(float4 *)(a.sum + base + i) = x;
+        }
+        squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+    }
+    float scale = 1.0f / sqrtf(block_sum<WARPS>(squares) / (float)a.group + a.epsilon);
+    const float *in = a.other ? a.sum : a.in; /* each thread reads what it wrote */
+    for (uint32_t i = 4 * threadIdx.x; i < a.group; i += 4 * THREADS) {
+        float4 x = *(const float4 *)(in + base + i);
+        uint32_t at = start + i;
+        x = make_float4(x.x * scale * factor_of(a, at), x.y * scale * factor_of(a, at + 1), x.z * scale * factor_of(a, at + 2),
+                        x.w * scale * factor_of(a, at + 3));
+        *(float4 *)(a.out + base + i) = x;
+        if (a.acts.memory) st_cuda_quantise(a.acts, row, at, x);
     }
 }
+
+enum { MANY_WARPS = 8, SMALL_GROUP = 512 };
 
 } // namespace
 
 extern "C" int st_cuda_rms_norm(const st_cuda_call *call)
 {
-    const st_bound_op *b = call->bound;
-    uint32_t group = b->op->p.norm.group, groups = b->out.width / group;
-    norm_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->out), group, groups,
-                      b->op->p.norm.epsilon, st_cuda_vector_of(&b->weight[0])};
-    return st_cuda_start<rms_norm>(call->stream, call->rows * groups, THREADS, 0, args);
+    bool few = call->rows <= ST_CUDA_FEW_ROWS;
+    const st_bound_op *b = call->bound, *sum = few ? call->sum : NULL;
+    uint32_t group = b->op->p.norm.group, groups = b->out.width / group, blocks = call->rows * groups;
+    const float *in = st_cuda_floats(sum ? sum->in[0] : b->in[0]);
+    norm_args args = {st_cuda_rows_of(call), in, sum ? st_cuda_floats(sum->in[1]) : NULL, sum ? st_cuda_floats(sum->out) : NULL,
+                      st_cuda_floats(b->out), group, groups, b->op->p.norm.epsilon, st_cuda_vector_of(&b->weight[0]),
+                      {few && call->quantises ? call->scratch : NULL, b->out.width}};
+    if (group % 4) return st_cuda_start<rms_norm<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
+    if (group <= SMALL_GROUP) return st_cuda_start<rms_norm_by_four<1>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
+    return st_cuda_start<rms_norm_by_four<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
 }

@@ -64,13 +64,39 @@ static strata_status check_op(const st_bound_op *bound, strata_error *error)
 
 /* --- scratch ------------------------------------------------------------------------------------------------------ */
 
-/* EXPERTS: copies of the tables, then the hidden rows of every (row, expert) pair. */
-st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
+static size_t acts_bytes(size_t width, uint32_t rows)
+{
+    return (rows < ST_CUDA_FEW_ROWS ? rows : ST_CUDA_FEW_ROWS) * st_cuda_acts_row_bytes(width);
+}
+
+/* Copies of the tables, the hidden rows of every (row, expert) pair, and for few rows int8 activations of both. */
+static size_t experts_scratch(const st_bound_op *shape, uint32_t rows)
 {
     const st_op *op = shape->op;
-    if (op->kind != ST_OP_EXPERTS) return (st_scratch){0};
-    size_t hidden = (size_t)rows * op->p.experts.used * op->p.experts.width * sizeof(float);
-    return (st_scratch){.shared_bytes = st_cuda_tables_bytes(op->p.experts.experts) + hidden};
+    size_t used = op->p.experts.used, width = op->p.experts.width;
+    return st_cuda_tables_bytes(op->p.experts.experts) + rows * used * width * sizeof(float) +
+           acts_bytes(shape->in[0].width, rows) + used * acts_bytes(width, rows);
+}
+
+/* int8 activations of the output, and the partial sums of each part of the context with two floats each. */
+static size_t attention_scratch(const st_op *op, uint32_t rows)
+{
+    size_t width = (size_t)op->p.attention.heads * op->p.attention.value_length, most = 0;
+    for (uint32_t r = 1; r <= rows && r <= ST_CUDA_FEW_ROWS; r++) {
+        size_t parts = (size_t)r * st_cuda_attention_splits(op, r);
+        if (most < parts) most = parts;
+    }
+    return acts_bytes(width, rows) + most * (width + 2 * (size_t)op->p.attention.heads) * sizeof(float);
+}
+
+st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    switch (shape->op->kind) {
+    case ST_OP_MATMUL: return (st_scratch){.shared_bytes = acts_bytes(shape->weight[0].ne[0], rows)};
+    case ST_OP_EXPERTS: return (st_scratch){.shared_bytes = experts_scratch(shape, rows)};
+    case ST_OP_ATTENTION: return (st_scratch){.shared_bytes = attention_scratch(shape->op, rows)};
+    default: return (st_scratch){0};
+    }
 }
 
 /* --- preparing ---------------------------------------------------------------------------------------------------- */
@@ -85,11 +111,12 @@ static void refresh_tables(const st_segment *segment)
     }
 }
 
-/* Lists the expert tables of all operations and gives each a copy in pinned memory. */
+/* Lists the expert tables of all operations and gives each a copy in pinned memory. That memory is allocated at open:
+ * small allocations of a segment would take device memory for page tables. */
 static strata_status copy_tables(st_segment *segment, strata_error *error)
 {
     st_device *device = segment->device;
-    size_t entries = 0;
+    size_t entries = 0, room = ST_CUDA_TABLES_BYTES / sizeof(void *) - device->tables_used;
     for (uint32_t i = 0; i < segment->count; i++)
         for (int k = 0; k < ST_CUDA_TABLES && segment->ops[i].op->kind == ST_OP_EXPERTS; k++)
             if (segment->ops[i].weight[k].parts) {
@@ -98,13 +125,22 @@ static strata_status copy_tables(st_segment *segment, strata_error *error)
                 t->count = segment->ops[i].op->p.experts.experts;
                 entries += t->count;
             }
-    if (entries == 0) return STRATA_OK;
-    st_cuda_result result = device->api->host_alloc(&segment->copies, entries * sizeof(void *));
-    if (result != ST_CUDA_OK) return st_cuda_check(device, result, "pinning memory for the expert tables", error);
-    const void **next = segment->copies;
+    if (entries > room) {
+        segment->table_count = 0;
+        return st_error_set(error, STRATA_MEMORY, "open fewer models on the GPU",
+                            "%s: %zu entries of expert tables asked for, %zu are free", device->facts.name, entries, room);
+    }
+    const void **next = device->tables + device->tables_used;
     memset(next, 0, entries * sizeof *next);
     for (uint32_t i = 0; i < segment->table_count; next += segment->tables[i++].count) segment->tables[i].copy = next;
+    device->tables_used += entries;
+    device->tables_users += segment->table_count > 0;
     return STRATA_OK;
+}
+
+static void free_tables(const st_segment *segment)
+{
+    if (segment->table_count > 0 && --segment->device->tables_users == 0) segment->device->tables_used = 0;
 }
 
 static void fill_calls(st_segment *segment, const st_segment_source *source)
@@ -115,6 +151,77 @@ static void fill_calls(st_segment *segment, const st_segment_source *source)
         *call = (st_cuda_call){.bound = &segment->ops[i], .step = source->step, .kind = source->rows, .scratch = source->scratch};
         for (int k = 0; k < ST_CUDA_TABLES && segment->ops[i].op->kind == ST_OP_EXPERTS; k++)
             if (segment->ops[i].weight[k].parts) call->tables[k] = (table++)->copy;
+    }
+}
+
+/* --- neighbours that run together, in launches of few rows ---------------------------------------------------------- */
+
+/* An operation that can write int8 activations of its output. */
+static bool can_quantise(const st_bound_op *b)
+{
+    switch (b->op->kind) {
+    case ST_OP_RMS_NORM: return b->op->p.norm.group % ST_CUDA_ACT_BLOCK == 0;
+    case ST_OP_GATED_ACT: case ST_OP_SIGMOID_GATE: case ST_OP_SILU_GATE: return b->out.width % ST_CUDA_ACT_BLOCK == 0;
+    case ST_OP_ATTENTION: return st_cuda_attention_splits_context(b, 1);
+    default: return false;
+    }
+}
+
+static bool is_int8_matmul(const st_bound_op *b)
+{
+    return b->op->kind == ST_OP_MATMUL && st_cuda_matmul_in_int8(b, 1);
+}
+
+/* Lets the producer of a matrix product's input quantise it, and later products of the same input use what is in scratch. */
+static void share_activations(st_segment *segment)
+{
+    const void *held = NULL; /* the value whose int8 activations are in scratch */
+    for (uint32_t i = 0; i < segment->count; i++) {
+        const st_bound_op *op = &segment->ops[i], *next = i + 1 < segment->count ? op + 1 : NULL;
+        if (is_int8_matmul(op)) {
+            segment->calls[i].quantised = op->in[0].data == held;
+            held = op->in[0].data;
+        } else if (next && is_int8_matmul(next) && next->in[0].data == op->out.data && can_quantise(op)) {
+            segment->calls[i].quantises = true;
+            held = op->out.data;
+        } else if (op->op->kind == ST_OP_EXPERTS || op->op->kind == ST_OP_ATTENTION || op->out.data == held || op->out2.data == held)
+            held = NULL;
+    }
+}
+
+/* Products of the same input with matrices of the same type are one launch. */
+static void join_products(st_segment *segment)
+{
+    for (uint32_t i = 0, count; i < segment->count; i += count) {
+        const st_bound_op *first = &segment->ops[i];
+        for (count = 1; is_int8_matmul(first) && i + count < segment->count && count < ST_CUDA_JOINED_MAX; count++) {
+            const st_bound_op *op = first + count;
+            if (!is_int8_matmul(op) || op->in[0].data != first->in[0].data || op->weight[0].type != first->weight[0].type) break;
+            segment->calls[i + count].skipped = true;
+        }
+        segment->calls[i].joined = count - 1;
+    }
+}
+
+/* Whether rows of two values overlap; the same rows do not count. */
+static bool overlap(st_bound_value a, st_bound_value b)
+{
+    uintptr_t x = (uintptr_t)a.data, y = (uintptr_t)b.data;
+    size_t a_bytes = ST_CUDA_FEW_ROWS * a.width * sizeof(float), b_bytes = ST_CUDA_FEW_ROWS * b.width * sizeof(float);
+    if (x == y && a.width == b.width) return false;
+    return x < y + b_bytes && y < x + a_bytes;
+}
+
+/* A sum is computed by the norm that reads it. */
+static void join_sums(st_segment *segment)
+{
+    for (uint32_t i = 0; i + 1 < segment->count; i++) {
+        const st_bound_op *sum = &segment->ops[i], *norm = sum + 1;
+        if (sum->op->kind != ST_OP_ADD || norm->op->kind != ST_OP_RMS_NORM || norm->in[0].data != sum->out.data ||
+            norm->op->p.norm.group != sum->out.width || overlap(norm->out, sum->in[0]) || overlap(norm->out, sum->in[1]))
+            continue;
+        segment->calls[i].skipped = true;
+        segment->calls[i + 1].sum = sum;
     }
 }
 
@@ -147,6 +254,9 @@ strata_status st_cuda_prepare(st_device *device, const st_segment_source *source
     if (!segment) return st_error_memory(error, source->count * sizeof(st_bound_op), "a segment of the program");
     status = copy_tables(segment, error);
     fill_calls(segment, source);
+    join_sums(segment);
+    share_activations(segment);
+    join_products(segment);
     if (status == STRATA_OK && !device->profile) status = st_cuda_graphs_new(segment, error);
     if (status == STRATA_OK) *out = segment;
     else st_cuda_segment_free(segment);
@@ -157,10 +267,7 @@ void st_cuda_segment_free(st_segment *segment)
 {
     if (!segment) return;
     st_cuda_graphs_free(segment);
-    if (segment->copies) {
-        segment->device->api->use(segment->device->index);
-        segment->device->api->host_free(segment->copies);
-    }
+    free_tables(segment);
     st_free(segment->ops);
     st_free(segment->calls);
     st_free(segment->tables);

@@ -1,0 +1,43 @@
+/* Dot products of quantised weights with int8 activations: lanes of a warp share a row of weights, unit by unit. */
+#ifndef ST_CUDA_GEMV_CUH
+#define ST_CUDA_GEMV_CUH
+
+#include "backend/cuda/acts.cuh"
+#include "backend/cuda/units.cuh"
+
+/* The activations that a unit is multiplied with. */
+struct st_cuda_unit_acts {
+    int q[2][4];
+    float scale[2], total[2];
+};
+
+template <class W>
+static __device__ __forceinline__ void st_cuda_load_acts(const st_cuda_acts &acts, uint32_t row, uint32_t unit, st_cuda_unit_acts &x)
+{
+    const signed char *bytes = acts.bytes(row);
+    const st_cuda_act_block *blocks = acts.blocks(row);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t at = W::at(unit, half);
+        int4 q = *(const int4 *)(bytes + at);
+        int2 block = *(const int2 *)(blocks + at / 32);
+        x.q[half][0] = q.x, x.q[half][1] = q.y, x.q[half][2] = q.z, x.q[half][3] = q.w;
+        x.scale[half] = __int_as_float(block.x);
+        x.total[half] = (float)(int16_t)(block.y >> 16 * (at / 16 % 2));
+    }
+}
+
+static __device__ __forceinline__ float st_cuda_unit_dot(const st_cuda_unit &w, const st_cuda_unit_acts &x)
+{
+    float sum = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int dot = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) dot = __dp4a((int)w.q[half][i], x.q[half][i], dot);
+        sum += x.scale[half] * (w.d[half] * (float)dot + w.m[half] * x.total[half]);
+    }
+    return sum;
+}
+
+#endif
