@@ -152,12 +152,12 @@ static void attend(const shape *s, const st_kv_view *kv)
 }
 
 typedef enum part {
-    PART_NORM, PART_QKV, PART_POSITIONS, PART_STORE, PART_ATTENTION, PART_OUT, PART_GATE_UP, PART_ACTIVATION, PART_DOWN, PART_DOWN_Q6_K,
+    PART_NORM, PART_QKV, PART_POSITIONS, PART_ATTEND, PART_ATTENTION, PART_OUT, PART_GATE_UP, PART_ACTIVATION, PART_DOWN, PART_DOWN_Q6_K,
     PART_LAYER, PART_HEAD, PARTS
 } part;
 
 static const char *const names[PARTS] = {
-    "add, norm", "q, k, v", "q and k norm, rope", "kv_store", "attention", "attention out", "gate, up", "activation", "down, Q4_K",
+    "add, norm", "q, k, v", "norm, rope, store", "… and attention", "attention", "attention out", "gate, up", "activation", "down, Q4_K",
     "down, Q6_K", "the whole layer", "the head"};
 
 static void project_up(const shape *s)
@@ -182,9 +182,8 @@ static void build(part p, const shape *s, uint32_t context)
         matmul(ST_TYPE_Q4_K, H, s->embedding, K, kv);
         matmul(ST_TYPE_Q4_K, H, s->embedding, V, kv);
     }
-    if (all || p == PART_POSITIONS) norms_and_rope(s);
-    if (all || p == PART_STORE) store(s, &view);
-    if (all || p == PART_ATTENTION) attend(s, &view);
+    if (all || p == PART_POSITIONS || p == PART_ATTEND) norms_and_rope(s), store(s, &view);
+    if (all || p == PART_ATTEND || p == PART_ATTENTION) attend(s, &view);
     if (all || p == PART_OUT) matmul(ST_TYPE_Q4_K, A, q, O, s->embedding);
     if (all) add(X, O, s->embedding), norm(X, H, s->embedding, s->embedding);
     if (all || p == PART_GATE_UP) project_up(s);
@@ -256,7 +255,7 @@ static void time_shape(const shape *s)
 {
     static const uint32_t contexts[] = {4096, 32000}, more_rows[] = {2, 4, 8};
     for (int p = 0; p < PARTS; p++) print_part((part)p, s, 1, 128);
-    for (size_t i = 0; i < 2; i++) print_part(PART_ATTENTION, s, 1, contexts[i]);
+    for (size_t i = 0; i < 2; i++) print_part(PART_ATTENTION, s, 1, contexts[i]), print_part(PART_ATTEND, s, 1, contexts[i]);
     for (size_t i = 0; i < 3; i++) print_part(PART_GATE_UP, s, more_rows[i], 128);
     print_part(PART_LAYER, s, 8, 128);
     double layer = time_part(PART_LAYER, s, 1, 128), head = time_part(PART_HEAD, s, 1, 128);

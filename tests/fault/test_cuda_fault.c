@@ -49,7 +49,7 @@ static size_t free_bytes(void)
 
 /* --- a small run: open, allocate, copy up, launch, copy down, wait ------------------------------------------------- */
 
-enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096, OPERATIONS = 3, GRAPH_ROWS = 64 };
+enum { EXPERTS = 3, USED = 2, WIDTH = 4, BYTES = 4096, OPERATIONS = 3, MANY_OPERATIONS = 40, GRAPH_ROWS = 64 };
 
 typedef struct rig {
     st_device *device;
@@ -71,19 +71,19 @@ static void rig_close(rig *r)
     b->close(r->device);
 }
 
-/* Experts, and as many other operations as a graph needs. */
-static strata_status prepare(rig *r, strata_error *error)
+/* A segment of experts and other operations: OPERATIONS make a small graph, MANY_OPERATIONS a large one. */
+static strata_status prepare(rig *r, uint32_t count, strata_error *error)
 {
     static const void *parts[EXPERTS];
     static const st_op add = {.kind = ST_OP_ADD}, op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = EXPERTS, .used = USED, .width = WIDTH, .fused = true}};
-    st_bound_op bound[OPERATIONS] = {
+    st_bound_op bound[MANY_OPERATIONS] = {
         {.op = &op, .in = {{r->block, WIDTH}, {r->block, USED}, {r->block, USED}}, .out = {r->block, WIDTH}}};
-    for (int i = 1; i < OPERATIONS; i++)
+    for (uint32_t i = 1; i < count; i++)
         bound[i] = (st_bound_op){.op = &add, .in = {{r->block, WIDTH}, {r->block, WIDTH}}, .out = {r->block, WIDTH}};
     for (int i = 0; i < 3; i += 2)
         bound[0].weight[i] = (st_bound_weight){.data = r->block, .parts = parts, .info = st_type_find(ST_TYPE_F32),
                                             .ne = {WIDTH, WIDTH, EXPERTS}, .row_bytes = WIDTH * sizeof(float)};
-    st_segment_source source = {.ops = bound, .count = OPERATIONS, .step = r->block, .step_bytes = sizeof(st_step),
+    st_segment_source source = {.ops = bound, .count = count, .step = r->block, .step_bytes = sizeof(st_step),
                                 .scratch = r->block, .shared_bytes = BYTES};
     return st_cuda_backend.prepare(r->device, &source, &r->segment, error);
 }
@@ -101,7 +101,7 @@ static strata_status run_all(rig *r, strata_error *error)
     if (status == STRATA_OK) memset(r->host, 0, BYTES);
     if (status == STRATA_OK) status = b->copy(r->queue, ST_COPY_UP, r->block, r->host, BYTES, error);
     if (status == STRATA_OK) status = b->zero(r->queue, r->block, sizeof(double), error);
-    if (status == STRATA_OK) status = prepare(r, error);
+    if (status == STRATA_OK) status = prepare(r, OPERATIONS, error);
     if (status == STRATA_OK) status = b->launch(r->segment, r->queue, 1, error);
     if (status == STRATA_OK && pinned) status = b->signal(r->queue, r->host, 3, error);
     if (status == STRATA_OK && pinned) status = b->wait(r->queue, r->host, 3, 1000000, error);
@@ -203,41 +203,81 @@ static void invalid_calls_are_errors(void **state)
     assert_int_equal(failing.allocated, 0);
 }
 
-/* Up to 64 rows a launch is one graph; beyond, the operations one by one. Graphs end with their segment, and the memory
- * reserved for them bounds their number. */
-static void launches_are_graphs(void **state)
+/* Of `count` operations: launches up to `most` rows are one graph; beyond, the operations one by one. */
+static void check_launches(const rig *r, st_segment *segment, uint32_t count, uint32_t most)
 {
-    (void)state;
+    strata_error error;
+    for (uint32_t rows = 1; rows <= GRAPH_ROWS + 1; rows += 3) {
+        failing.launched = 0;
+        assert_int_equal(st_cuda_backend.launch(segment, r->queue, rows, &error), STRATA_OK);
+        assert_int_equal(failing.launched, rows <= most ? 1 : count);
+    }
+}
+
+/* Prepares SEGMENTS more and counts those with a graph for 1 and for GRAPH_ROWS rows. All graphs end with their segment. */
+static void count_graphs(rig *r, uint32_t count, uint32_t by_graph[2])
+{
     enum { SEGMENTS = 160 };
     const st_backend *b = &st_cuda_backend;
     strata_error error;
-    rig r = {0};
-    fail_at(0, ST_CUDA_OK, false);
-    assert_int_equal(run_all(&r, &error), STRATA_OK);
-    for (uint32_t rows = 1; rows <= GRAPH_ROWS + 1; rows += 3) {
-        failing.launched = 0;
-        assert_int_equal(b->launch(r.segment, r.queue, rows, &error), STRATA_OK);
-        assert_int_equal(failing.launched, rows <= GRAPH_ROWS ? 1 : OPERATIONS);
-    }
     int64_t without = failing.allocated;
-    st_segment *first = r.segment, *more[SEGMENTS];
-    uint32_t by_graph[2] = {0};
+    st_segment *first = r->segment, *more[SEGMENTS];
+    by_graph[0] = by_graph[1] = 0;
     for (int i = 0; i < SEGMENTS; i++) {
-        assert_int_equal(prepare(&r, &error), STRATA_OK);
-        more[i] = r.segment;
+        assert_int_equal(prepare(r, count, &error), STRATA_OK);
+        more[i] = r->segment;
         for (uint32_t k = 0; k < 2; k++) {
             failing.launched = 0;
-            assert_int_equal(b->launch(more[i], r.queue, k ? GRAPH_ROWS : 1, &error), STRATA_OK);
+            assert_int_equal(b->launch(more[i], r->queue, k ? GRAPH_ROWS : 1, &error), STRATA_OK);
             by_graph[k] += failing.launched == 1;
         }
     }
-    assert_int_equal(by_graph[0], SEGMENTS);
-    assert_in_range(by_graph[1], SEGMENTS / 4, SEGMENTS - 1);
     for (int i = 0; i < SEGMENTS; i++) b->segment_free(more[i]);
     assert_int_equal(failing.allocated, without);
-    r.segment = first;
+    r->segment = first;
+}
+
+/* Small segments have a graph for one row, large ones for up to 64 rows, as far as the memory reserved for graphs goes. */
+static void launches_are_graphs(void **state)
+{
+    (void)state;
+    strata_error error;
+    rig r = {0};
+    uint32_t by_graph[2];
+    fail_at(0, ST_CUDA_OK, false);
+    assert_int_equal(run_all(&r, &error), STRATA_OK);
+    check_launches(&r, r.segment, OPERATIONS, 1);
+    count_graphs(&r, OPERATIONS, by_graph);
+    assert_int_equal(by_graph[0], 64 - 1); /* one is the rig's */
+    assert_int_equal(by_graph[1], 0);
+    count_graphs(&r, OPERATIONS, by_graph);
+    assert_int_equal(by_graph[0], 64 - 1);
+    st_cuda_backend.segment_free(r.segment);
+    assert_int_equal(prepare(&r, MANY_OPERATIONS, &error), STRATA_OK);
+    check_launches(&r, r.segment, MANY_OPERATIONS, GRAPH_ROWS);
+    count_graphs(&r, MANY_OPERATIONS, by_graph);
+    assert_in_range(by_graph[1], 5, by_graph[0] - 1); /* the last quarter is for one row */
+    assert_in_range(by_graph[0], 5, 100);
     rig_close(&r);
     assert_int_equal(failing.allocated, 0);
+}
+
+/* A launch uses the graph of the next power of two: its scratch is that of so many rows. */
+static void scratch_is_for_the_rows_of_the_graph(void **state)
+{
+    (void)state;
+    const st_op experts = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = 8, .used = 2, .width = 64}};
+    const st_op attention = {.kind = ST_OP_ATTENTION,
+                             .p.attention = {.heads = 4, .kv_heads = 1, .key_length = 256, .value_length = 256}};
+    const st_op matmul = {.kind = ST_OP_MATMUL};
+    const st_bound_op shapes[] = {{.op = &experts, .in[0].width = 128}, {.op = &attention}, {.op = &matmul, .weight[0].ne = {128, 1, 1}}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (uint32_t rows = 1, graph = 1; rows <= GRAPH_ROWS; rows++) {
+            if (rows > graph) graph *= 2;
+            assert_int_equal(st_cuda_scratch(&shapes[i], rows).shared_bytes, st_cuda_scratch(&shapes[i], graph).shared_bytes);
+        }
+        assert_true(st_cuda_scratch(&shapes[i], GRAPH_ROWS + 1).shared_bytes >= st_cuda_scratch(&shapes[i], GRAPH_ROWS).shared_bytes);
+    }
 }
 
 /* --- a model on it: without kernels its logits mean nothing, but every call is made ----------------------------------- */
@@ -354,6 +394,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lost_device_stays_lost),
         cmocka_unit_test(invalid_calls_are_errors),
         cmocka_unit_test(launches_are_graphs),
+        cmocka_unit_test(scratch_is_for_the_rows_of_the_graph),
     };
     return kit_run("cuda_fault", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }

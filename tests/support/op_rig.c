@@ -81,7 +81,7 @@ st_bound_weight floats(const float *data, uint64_t ne0, uint64_t ne1)
 
 void check_close(const char *what, size_t index, double found, double expected, double size)
 {
-    if (!(fabs(found - expected) <= 2e-6 * size + 1e-9))
+    if (!(fabs(found - expected) <= CLOSE * size + 1e-9))
         fail_msg("%s[%zu]: %.9g, expected %.9g", what, index, found, expected);
 }
 

@@ -25,7 +25,8 @@ void randomise(float *values, size_t count);
 
 st_bound_weight floats(const float *data, uint64_t ne0, uint64_t ne1);
 
-/* Fails unless |found − expected| ≤ 2e-6 × size, where size is the sum of the magnitudes that were added up. */
+#define CLOSE 2e-6
+/* Fails unless |found − expected| ≤ CLOSE × size, where size is the sum of the magnitudes that were added up. */
 void check_close(const char *what, size_t index, double found, double expected, double size);
 
 double sigmoid(double x);

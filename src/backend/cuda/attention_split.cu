@@ -1,5 +1,6 @@
 /* Attention of few rows. The context of a row is split into parts, and a block computes all query heads of one KV head, up to
- * GROUP, over one part: keys and values are read once for the group. Then the parts are combined. float32 throughout. */
+ * GROUP, over one part: keys and values are read once for the group. Then the parts are combined, by the last block of the heads
+ * or by a second kernel. float32 throughout. */
 #include "backend/cuda/acts.cuh"
 #include "backend/cuda/attention.cuh"
 
@@ -19,11 +20,37 @@ struct split_args {
     float *sums;    /* [rows, heads, splits, value] */
     float2 *scales; /* [rows, heads, splits]: largest score, sum of the exponentials */
     st_cuda_acts acts; /* memory NULL: the output is not quantised */
+    uint32_t *counters; /* [rows, blocks of heads]: parts that are done. NULL: a second kernel combines */
 
     /* The positions of a part; the first part is never empty. */
     __device__ uint32_t part_length(uint32_t position) const
     {
         return max((uint32_t)PART_MIN, (position + 1 - a.first(position) + splits - 1) / splits);
+    }
+    __device__ uint32_t parts(uint32_t position) const
+    {
+        uint32_t length = part_length(position);
+        return (position + 1 - a.first(position) + length - 1) / length;
+    }
+};
+
+/* The row, heads and positions of a block. */
+struct block_of_heads {
+    uint32_t row, kv_head, head, active; /* active: query heads */
+    uint32_t position, from, end;        /* from > position: the part is empty */
+
+    template <int GROUP> static __device__ block_of_heads get(const split_args &s)
+    {
+        uint32_t kv_heads = s.a.heads / s.a.group, of_group = blockIdx.x % s.blocks_of_group, rest = blockIdx.x / s.blocks_of_group;
+        block_of_heads b = {rest / kv_heads, rest % kv_heads, 0, 0, 0, 1, 1};
+        if (b.row >= s.a.rows.count()) return b;
+        b.head = b.kv_head * s.a.group + of_group * GROUP;
+        b.active = min((uint32_t)GROUP, s.a.group - of_group * GROUP);
+        b.position = s.a.rows.at(b.row).position;
+        uint32_t length = s.part_length(b.position);
+        b.from = s.a.first(b.position) + blockIdx.y * length;
+        b.end = min(b.position + 1, b.from + length);
+        return b;
     }
 };
 
@@ -89,14 +116,9 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
     __shared__ float4 reduced[THREADS];
     const st_cuda_attention_args &a = s.a;
     float *query = (float *)shared;
-    uint32_t kv_heads = a.heads / a.group, index = blockIdx.x;
-    uint32_t of_group = index % s.blocks_of_group, kv_head = index / s.blocks_of_group % kv_heads;
-    uint32_t row = index / s.blocks_of_group / kv_heads;
-    if (row >= a.rows.count()) return;
-    uint32_t position = a.rows.at(row).position, length = s.part_length(position);
-    uint32_t from = a.first(position) + blockIdx.y * length, end = min(position + 1, from + length);
-    if (from > position) return;
-    uint32_t head = kv_head * a.group + of_group * GROUP, active = min((uint32_t)GROUP, a.group - of_group * GROUP);
+    block_of_heads b = block_of_heads::get<GROUP>(s);
+    if (b.from > b.position) return;
+    uint32_t row = b.row, kv_head = b.kv_head, head = b.head, active = b.active, from = b.from, end = b.end;
     for (uint32_t i = threadIdx.x; i < GROUP * a.key; i += THREADS)
         query[i] = i < active * a.key ? a.in[((size_t)row * a.heads + head) * a.key + i] : 0;
     if (threadIdx.x < GROUP) largest[threadIdx.x] = -INFINITY, sums[threadIdx.x] = 0;
@@ -138,25 +160,22 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
     }
 }
 
-/* A block per row and head. */
-__global__ void __launch_bounds__(THREADS) combine(split_args s)
+/* The output of a head out of its parts. */
+__device__ void combine_head(const split_args &s, uint32_t row, uint32_t head, uint32_t parts)
 {
     __shared__ float weights[ST_CUDA_SPLITS_MAX];
     __shared__ float4 reduced[THREADS];
     __shared__ float inverse;
     const st_cuda_attention_args &a = s.a;
-    uint32_t row = blockIdx.x / a.heads, head = blockIdx.x % a.heads;
-    if (row >= a.rows.count()) return;
-    uint32_t position = a.rows.at(row).position, length = s.part_length(position);
-    uint32_t parts = (position + 1 - a.first(position) + length - 1) / length;
-    size_t first = (size_t)blockIdx.x * s.splits;
+    size_t first = ((size_t)row * a.heads + head) * s.splits;
     if (threadIdx.x < ST_CUDA_WARP) {
         float largest = -INFINITY, sum = 0;
-        for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) largest = fmaxf(largest, s.scales[first + p].x);
+        for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) largest = fmaxf(largest, __ldcg(&s.scales[first + p]).x);
         largest = st_cuda_warp_max(largest);
         for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) {
-            weights[p] = expf(s.scales[first + p].x - largest);
-            sum += weights[p] * s.scales[first + p].y;
+            float2 scale = __ldcg(&s.scales[first + p]);
+            weights[p] = expf(scale.x - largest);
+            sum += weights[p] * scale.y;
         }
         sum = st_cuda_warp_sum(sum);
         if (threadIdx.x == 0) inverse = 1 / sum;
@@ -165,14 +184,136 @@ __global__ void __launch_bounds__(THREADS) combine(split_args s)
     uint32_t quads = a.value / 4, sets = THREADS / quads, set = threadIdx.x / quads, at = threadIdx.x % quads * 4;
     float4 sum = {};
     for (uint32_t p = set; p < parts && set < sets; p += sets)
-        add(sum, weights[p], *(const float4 *)(s.sums + (first + p) * a.value + at));
+        add(sum, weights[p], __ldcg((const float4 *)(s.sums + (first + p) * a.value + at)));
     reduced[threadIdx.x] = sum;
     __syncthreads();
-    if (set > 0) return;
-    for (uint32_t i = 1; i < sets; i++) add(sum, 1, reduced[i * quads + threadIdx.x]);
-    sum = make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse);
-    *(float4 *)(a.out + (size_t)blockIdx.x * a.value + at) = sum;
-    if (s.acts.memory) st_cuda_quantise(s.acts, row, head * a.value + at, sum);
+    if (set == 0) {
+        for (uint32_t i = 1; i < sets; i++) add(sum, 1, reduced[i * quads + threadIdx.x]);
+        sum = make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse);
+        *(float4 *)(a.out + ((size_t)row * a.heads + head) * a.value + at) = sum;
+        if (s.acts.memory) st_cuda_quantise(s.acts, row, head * a.value + at, sum);
+    }
+    __syncthreads();
+}
+
+/* A block per row and head. */
+__global__ void __launch_bounds__(THREADS) combine(split_args s)
+{
+    uint32_t row = blockIdx.x / s.a.heads;
+    if (row < s.a.rows.count()) combine_head(s, row, blockIdx.x % s.a.heads, s.parts(s.a.rows.at(row).position));
+}
+
+/* Whether this block's part is the last of its heads: all parts are then visible to it. */
+__device__ bool is_last(const split_args &s, uint32_t parts)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&s.counters[blockIdx.x], 1) + 1 == parts;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* Running sums of a set of lanes over its positions: largest score, exponentials, weighted values. */
+template <int GROUP> struct running {
+    float largest[GROUP], total[GROUP], sum[GROUP][8];
+};
+
+/* Heads of 8 × LANES elements: LANES lanes have a position, eight elements each, and go through the part on their own. */
+template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREADS) attend_by_warps(split_args s)
+{
+    enum { HEAD = 8 * LANES, SETS = THREADS / LANES, UNROLL = GROUP > 4 ? 2 : 4 };
+    __shared__ float sums[GROUP][SETS][HEAD], largest[GROUP][SETS], totals[GROUP][SETS];
+    const st_cuda_attention_args &a = s.a;
+    block_of_heads b = block_of_heads::get<GROUP>(s);
+    if (b.from > b.position) return;
+    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
+    uint32_t set = threadIdx.x / LANES, at = threadIdx.x % LANES * 8, of_kv = b.kv_head * HEAD + at;
+    float query[GROUP][8];
+    running<GROUP> r;
+#pragma unroll
+    for (int h = 0; h < GROUP; h++) {
+        const float *from = a.in + ((size_t)b.row * a.heads + b.head + min((uint32_t)h, b.active - 1)) * HEAD + at;
+        r.largest[h] = -INFINITY, r.total[h] = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) query[h][i] = from[i] * a.scale, r.sum[h][i] = 0;
+    }
+    for (uint32_t base = b.from; base < b.end; base += SETS * UNROLL) {
+        typename K::eight keys[UNROLL], values[UNROLL];
+        float scores[UNROLL][GROUP];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            uint32_t t = min(base + u * SETS + set, b.end - 1);
+            keys[u] = K::load_eight(kv.key(t), of_kv);
+            values[u] = K::load_eight(kv.value(t), of_kv);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            float key[8];
+            K::unpack(keys[u], key);
+            bool valid = base + u * SETS + set < b.end;
+#pragma unroll
+            for (int h = 0; h < GROUP; h++) {
+                float sum = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum += key[i] * query[h][i];
+#pragma unroll
+                for (int step = LANES / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+                scores[u][h] = valid ? sum : -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < GROUP; h++) {
+            float now = r.largest[h];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) now = fmaxf(now, scores[u][h]);
+            float shrink = r.largest[h] == -INFINITY ? 0 : expf(r.largest[h] - now);
+            r.largest[h] = now;
+            r.total[h] *= shrink;
+#pragma unroll
+            for (int i = 0; i < 8; i++) r.sum[h][i] *= shrink;
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                scores[u][h] = base + u * SETS + set < b.end ? expf(scores[u][h] - now) : 0;
+                r.total[h] += scores[u][h];
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            float value[8];
+            K::unpack(values[u], value);
+            if (base + u * SETS + set >= b.end) continue; /* 0 × NaN of another position */
+#pragma unroll
+            for (int h = 0; h < GROUP; h++)
+#pragma unroll
+                for (int i = 0; i < 8; i++) r.sum[h][i] += scores[u][h] * value[i];
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < GROUP; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) sums[h][set][at + i] = r.sum[h][i];
+        if (at == 0) largest[h][set] = r.largest[h], totals[h][set] = r.total[h];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < b.active * HEAD; i += THREADS) {
+        uint32_t h = i / HEAD, element = i % HEAD;
+        size_t part = ((size_t)b.row * a.heads + b.head + h) * s.splits + blockIdx.y;
+        float top = -INFINITY, sum = 0, total = 0;
+        for (int k = 0; k < SETS; k++) top = fmaxf(top, largest[h][k]);
+        for (int k = 0; k < SETS; k++) {
+            float weight = largest[h][k] == -INFINITY ? 0 : expf(largest[h][k] - top);
+            sum += weight * sums[h][k][element];
+            total += weight * totals[h][k];
+        }
+        s.sums[part * HEAD + element] = sum;
+        if (element == 0) s.scales[part] = make_float2(top, total);
+    }
+    if (!s.counters) return;
+    uint32_t parts = s.parts(b.position);
+    if (!is_last(s, parts)) return;
+    for (uint32_t h = 0; h < b.active; h++) combine_head(s, b.row, b.head + h, parts);
 }
 
 struct attention {
@@ -184,12 +325,22 @@ struct attention {
         size_t bytes = GROUP * args.a.key * sizeof(float);
         return st_cuda_start<attend_part<K, GROUP>>(call->stream, dim3(blocks, args.splits), THREADS, bytes, args);
     }
+    template <class K, int GROUP> int start_group(uint32_t blocks) const
+    {
+        dim3 grid(blocks, args.splits);
+        if (!st_cuda_attention_by_warps(call->bound)) return start<K, GROUP>(blocks);
+        if (args.a.key == 64) return st_cuda_start<attend_by_warps<K, GROUP, 8>>(call->stream, grid, THREADS, 0, args);
+        if (args.a.key == 128) return st_cuda_start<attend_by_warps<K, GROUP, 16>>(call->stream, grid, THREADS, 0, args);
+        return st_cuda_start<attend_by_warps<K, GROUP, 32>>(call->stream, grid, THREADS, 0, args);
+    }
     template <class K> int run() const
     {
         uint32_t group = args.a.group, blocks = call->rows * (args.a.heads / group) * args.blocks_of_group;
-        int code = group == 1 ? start<K, 1>(blocks) : group == 2 ? start<K, 2>(blocks) : group <= 4 ? start<K, 4>(blocks)
-                                                                                     : start<K, ST_CUDA_GROUP_MAX>(blocks);
-        if (code != cudaSuccess) return code;
+        int code = group == 1   ? start_group<K, 1>(blocks)
+                   : group == 2 ? start_group<K, 2>(blocks)
+                   : group <= 4 ? start_group<K, 4>(blocks)
+                                : start_group<K, ST_CUDA_GROUP_MAX>(blocks);
+        if (code != cudaSuccess || args.counters) return code;
         return st_cuda_start<combine>(call->stream, call->rows * args.a.heads, THREADS, 0, args);
     }
 };
@@ -198,11 +349,13 @@ struct attention {
 
 extern "C" int st_cuda_attention_split(const st_cuda_call *call)
 {
-    const auto &p = call->bound->op->p.attention;
-    uint32_t splits = st_cuda_attention_splits(call->bound->op, call->rows), width = p.heads * p.value_length;
-    float *sums = (float *)(call->scratch + call->rows * st_cuda_acts_row_bytes(width));
-    split_args args = {st_cuda_attention_args_of(call), splits, (p.heads / p.kv_heads + ST_CUDA_GROUP_MAX - 1) / ST_CUDA_GROUP_MAX,
-                       sums, (float2 *)(sums + (size_t)call->rows * splits * width),
-                       {call->quantises ? call->scratch : NULL, width}};
+    const st_op *op = call->bound->op;
+    const auto &p = op->p.attention;
+    uint32_t splits = st_cuda_attention_splits(op, call->rows), width = p.heads * p.value_length;
+    uint32_t *counters = st_cuda_attention_counters(op, call->rows, call->scratch);
+    float *sums = (float *)((unsigned char *)counters + st_cuda_attention_counters_bytes(op));
+    split_args args = {st_cuda_attention_args_of(call), splits, st_cuda_attention_blocks(op) / p.kv_heads, sums,
+                       (float2 *)(sums + (size_t)call->rows * splits * width), {call->quantises ? call->scratch : NULL, width},
+                       call->counts ? counters : NULL};
     return st_cuda_with_kv_type(call->bound->kv.type, attention{call, args});
 }

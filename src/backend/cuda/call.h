@@ -72,6 +72,36 @@ static inline bool st_cuda_attention_splits_context(const st_bound_op *b, uint32
            value <= ST_CUDA_HEAD_MAX;
 }
 
+/* Whether an attention of few rows has heads of which 8, 16 or 32 lanes hold a key, eight elements each. */
+static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
+{
+    const st_kv_view *kv = &b->kv;
+    if (b->op->kind != ST_OP_ATTENTION) return false;
+    uint32_t key = b->op->p.attention.key_length, value = b->op->p.attention.value_length;
+    uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
+                       kv->value_page_bytes;
+    return starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0 && key == value && (key == 64 || key == 128 || key == 256);
+}
+
+/* Counters of an attention, one for each row and block of heads, behind the int8 activations in scratch. */
+static inline uint32_t st_cuda_attention_blocks(const st_op *op)
+{
+    uint32_t group = op->p.attention.heads / op->p.attention.kv_heads;
+    return op->p.attention.kv_heads * ((group + ST_CUDA_GROUP_MAX - 1) / ST_CUDA_GROUP_MAX);
+}
+
+static inline size_t st_cuda_attention_counters_bytes(const st_op *op)
+{
+    size_t bytes = ST_CUDA_FEW_ROWS * st_cuda_attention_blocks(op) * sizeof(uint32_t);
+    return (bytes + ST_CUDA_ALIGNMENT - 1) / ST_CUDA_ALIGNMENT * ST_CUDA_ALIGNMENT;
+}
+
+static inline uint32_t *st_cuda_attention_counters(const st_op *op, uint32_t rows, unsigned char *scratch)
+{
+    size_t width = (size_t)op->p.attention.heads * op->p.attention.value_length;
+    return (uint32_t *)(void *)(scratch + rows * st_cuda_acts_row_bytes(width));
+}
+
 /* Whether a launch of so many rows multiplies with int8 activations. */
 static inline bool st_cuda_matmul_in_int8(const st_bound_op *b, uint32_t rows)
 {
@@ -95,6 +125,9 @@ typedef struct st_cuda_call {
     /* How launches of few rows run it together with its neighbours: */
     const st_bound_op *sum;   /* RMS_NORM: the ADD before it, whose sum is its input: computes it as well. NULL: none */
     uint32_t joined;          /* MATMUL: computes so many operations behind `bound` as well */
+    uint32_t positioned;      /* so many operations from `bound` on are one kernel (positions.h). 0: none */
+    const st_bound_op *attention; /* … which sets its counters to 0. NULL: none */
+    bool counts;              /* ATTENTION: its counters are 0, so that its last block combines the parts */
     bool skipped;             /* a neighbour computes this one as well */
     bool quantised;           /* scratch already has the int8 activations of in[0] */
     bool quantises;           /* writes the int8 activations of `out` to scratch as well */
@@ -132,6 +165,7 @@ int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t wi
 int st_cuda_matmul_int8(const st_cuda_call *call);
 int st_cuda_experts_int8(const st_cuda_call *call);
 int st_cuda_attention_split(const st_cuda_call *call);
+int st_cuda_positions_run(const st_cuda_call *call);
 
 /* load.cu: loads every kernel of the plugin into the context. Returns a cudaError_t. */
 int st_cuda_load(void);

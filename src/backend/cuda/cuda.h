@@ -10,6 +10,7 @@ enum {
     ST_CUDA_PIECE_BYTES = 8 << 20, /* … of this size */
     ST_CUDA_STREAMS = 12,          /* enough for an engine with a few sessions */
     ST_CUDA_GRAPHS = 7,            /* of a segment: for 1, 2, 4 … 64 rows */
+    ST_CUDA_GRAPH_SIZES = 2,       /* of small graphs (graph.c) */
     ST_CUDA_TABLES_BYTES = 2 << 20, /* for the expert tables of segments: 64 layers of 1,000 experts */
     ST_CUDA_PINNED_PER_BYTE = 512, /* the GPU's page tables have an entry of 8 bytes for each pinned page of 4 KiB */
 };
@@ -43,7 +44,8 @@ struct st_device {
     const void **tables;  /* ST_CUDA_TABLES_BYTES of mapped pinned memory: segments take it from the start … */
     size_t tables_used;   /* entries; … all of it is free again … */
     uint32_t tables_users; /* … when no segment has any */
-    uint32_t graph_units; /* of memory in use by graphs (graph.c) */
+    uint32_t graph_units; /* of memory in use by large graphs (graph.c) */
+    uint32_t small_graphs[ST_CUDA_GRAPH_SIZES]; /* in use */
 };
 
 struct st_queue {
@@ -94,6 +96,8 @@ strata_status st_cuda_graphs_reserve(st_device *device, strata_error *error);
 /* Captures the segment's graphs, as far as the reserved memory goes. */
 strata_status st_cuda_graphs_new(st_segment *segment, strata_error *error);
 void st_cuda_graphs_free(st_segment *segment);
+/* The rows of the graph that a launch of that many rows may use, or its own. */
+uint32_t st_cuda_graph_rows(uint32_t rows);
 /* The graph for a launch of that many rows; NULL: none. */
 void *st_cuda_graph_of(const st_segment *segment, uint32_t rows);
 

@@ -1,6 +1,6 @@
 /* The selected experts of every row: gate and up of each pair (row, expert) into scratch, then down and the weighted sum. A
- * warp per output. Experts without an address in the tables are left out. The tables are first copied from pinned memory to
- * scratch: every warp reads an entry. */
+ * warp per output. Experts without an address in the tables are left out. */
+#include "backend/cuda/tables.cuh"
 #include "backend/cuda/weights.cuh"
 
 namespace {
@@ -23,17 +23,9 @@ struct experts_args {
     bool on_input, second;    /* second: hidden = activation(hidden) × the product */
 };
 
-struct tables_args {
-    const void *const *from[ST_CUDA_TABLES]; /* NULL: none */
-    const void **to;                         /* [ST_CUDA_TABLES, experts] */
-    uint32_t experts;
-};
-
-__global__ void fetch_tables(tables_args a)
+__global__ void fetch_tables(st_cuda_tables tables)
 {
-    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    for (int t = 0; t < ST_CUDA_TABLES && i < a.experts; t++)
-        if (a.from[t]) a.to[t * a.experts + i] = ((const void *const volatile *)a.from[t])[i];
+    tables.fetch(blockIdx.x * blockDim.x + threadIdx.x);
 }
 
 template <class W> __device__ float product(const unsigned char *row, const float *in, uint32_t count, uint32_t lane)
@@ -103,9 +95,9 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
     const st_bound_op *b = call->bound;
     const auto &p = b->op->p.experts;
     int up = p.fused ? 0 : 1;
-    tables_args tables = {{call->tables[0], call->tables[1], call->tables[2]}, (const void **)call->scratch, p.experts};
+    if (st_cuda_experts_in_int8(b, call->rows)) return st_cuda_experts_int8(call);
+    st_cuda_tables tables = st_cuda_tables_of(call);
     int code = st_cuda_start<fetch_tables>(call->stream, st_cuda_blocks(p.experts, TABLE_THREADS), TABLE_THREADS, 0, tables);
-    if (code == cudaSuccess && st_cuda_experts_in_int8(b, call->rows)) return st_cuda_experts_int8(call);
     float *hidden = (float *)(call->scratch + st_cuda_tables_bytes(p.experts));
     experts_args args = {st_cuda_rows_of(call), tables.to, b->weight[0].row_bytes, st_cuda_floats(b->in[0]),
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), hidden, st_cuda_floats(b->out),

@@ -1,10 +1,11 @@
 /* The selected experts of few rows, with int8 activations: gate and up of each pair (row, expert) with the activation into
  * scratch, then down and the weighted sum. Experts without an address in the tables are left out. */
 #include "backend/cuda/gemv.cuh"
+#include "backend/cuda/tables.cuh"
 
 namespace {
 
-enum { WARPS = 4 };
+enum { WARPS = 4, FIRST_THREADS = 128 };
 
 struct experts_args {
     st_cuda_rows rows;
@@ -23,6 +24,16 @@ struct experts_args {
     st_activation activation;
     bool on_input;
 };
+
+/* int8 activations of the input, a row of blocks each; the last row of blocks copies the tables. */
+__global__ void __launch_bounds__(FIRST_THREADS) quantise_and_fetch(experts_args a, const float *in, st_cuda_tables tables)
+{
+    uint32_t row = blockIdx.y, first = (blockIdx.x * FIRST_THREADS + threadIdx.x) * 4;
+    if (row + 1 == gridDim.y)
+        for (uint32_t i = first / 4; i < tables.experts; i += gridDim.x * FIRST_THREADS) tables.fetch(i);
+    else if (first < a.embedding && row < a.rows.count())
+        st_cuda_quantise(a.in, row, first, *(const float4 *)(in + (size_t)row * a.embedding + first));
+}
 
 /* hidden = activation(gate · in) × (up · in): a warp per element. */
 template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) project(experts_args a)
@@ -112,7 +123,9 @@ extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), (float *)hidden, st_cuda_floats(b->out),
                          st_cuda_vector_of(&b->weight[3]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
                          p.weight_on_input};
-    int code = st_cuda_quantise_rows(call, st_cuda_floats(b->in[0]), embedding, 1, in);
+    dim3 blocks(st_cuda_blocks(embedding / 4, FIRST_THREADS), call->rows + 1);
+    int code = st_cuda_start<quantise_and_fetch>(call->stream, blocks, FIRST_THREADS, 0, args, (const float *)st_cuda_floats(b->in[0]),
+                                                 st_cuda_tables_of(call));
     if (code == cudaSuccess) code = st_cuda_with_unit(b->weight[0].type, project_launch{call, args});
     if (code == cudaSuccess) code = st_cuda_quantise_rows(call, args.hidden, p.width, p.used, hidden_acts);
     return code == cudaSuccess ? st_cuda_with_unit(b->weight[2].type, combine_launch{call, args}) : code;

@@ -18,9 +18,22 @@ static __device__ __forceinline__ unsigned short st_cuda_bf16_bits(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/* `four`: elements i to i + 3 of an aligned row (call.h); i is a multiple of 4. `lane` of a warp takes part in every store; blocks of 32
- * elements go to warps in turn. */
+/* `four`: elements i to i + 3 of an aligned row (call.h); i is a multiple of 4. `load_eight`: elements i to i + 7, to be unpacked
+ * later; i is a multiple of 8. Whole warps store blocks of 32 elements. */
 struct st_cuda_kv_f32 {
+    struct eight {
+        float4 low, high;
+    };
+    static __device__ __forceinline__ eight load_eight(const unsigned char *row, uint32_t i)
+    {
+        const float4 *from = (const float4 *)(row + i * sizeof(float));
+        return {from[0], from[1]};
+    }
+    static __device__ __forceinline__ void unpack(const eight &x, float *to)
+    {
+        to[0] = x.low.x, to[1] = x.low.y, to[2] = x.low.z, to[3] = x.low.w;
+        to[4] = x.high.x, to[5] = x.high.y, to[6] = x.high.z, to[7] = x.high.w;
+    }
     static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
     {
         return *(const float4 *)(row + i * sizeof(float));
@@ -36,6 +49,20 @@ struct st_cuda_kv_f32 {
 };
 
 struct st_cuda_kv_f16 {
+    typedef uint4 eight;
+    static __device__ __forceinline__ eight load_eight(const unsigned char *row, uint32_t i)
+    {
+        return *(const uint4 *)(row + i * sizeof(__half));
+    }
+    static __device__ __forceinline__ void unpack(const eight &x, float *to)
+    {
+        const unsigned words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 two = __half22float2(*(const __half2 *)&words[i]);
+            to[2 * i] = two.x, to[2 * i + 1] = two.y;
+        }
+    }
     static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
     {
         uint2 bits = *(const uint2 *)(row + i * sizeof(__half));
@@ -53,6 +80,20 @@ struct st_cuda_kv_f16 {
 };
 
 struct st_cuda_kv_bf16 {
+    typedef uint4 eight;
+    static __device__ __forceinline__ eight load_eight(const unsigned char *row, uint32_t i)
+    {
+        return *(const uint4 *)(row + i * sizeof(__nv_bfloat16));
+    }
+    static __device__ __forceinline__ void unpack(const eight &x, float *to)
+    {
+        const unsigned words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            to[2 * i] = __uint_as_float(words[i] << 16);
+            to[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+        }
+    }
     static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
     {
         uint2 bits = *(const uint2 *)(row + i * sizeof(__nv_bfloat16));
@@ -71,6 +112,23 @@ struct st_cuda_kv_bf16 {
 
 struct st_cuda_kv_q8_0 {
     enum { BLOCK = 32, STRIDE = BLOCK + 2 };
+    struct eight {
+        unsigned short scale, two[4];
+    };
+    static __device__ __forceinline__ eight load_eight(const unsigned char *row, uint32_t i)
+    {
+        const unsigned short *block = (const unsigned short *)(row + (size_t)(i / BLOCK) * STRIDE), *from = block + 1 + i % BLOCK / 2;
+        return {block[0], {from[0], from[1], from[2], from[3]}};
+    }
+    static __device__ __forceinline__ void unpack(const eight &x, float *to)
+    {
+        float scale = __half2float(__ushort_as_half(x.scale));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            to[2 * i] = scale * (float)(signed char)(x.two[i] & 0xFF);
+            to[2 * i + 1] = scale * (float)(signed char)(x.two[i] >> 8);
+        }
+    }
     static __device__ __forceinline__ float4 four(const unsigned char *row, uint32_t i)
     {
         const unsigned short *block = (const unsigned short *)(row + (size_t)(i / BLOCK) * STRIDE);

@@ -16,6 +16,31 @@ struct matmul_args {
     st_cuda_vector bias;
 };
 
+/* Plain types by four elements: rows of weights are aligned, and their width is a multiple of 4. */
+template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
+    uint32_t count = a.rows.count();
+    if (column >= a.columns || count == 0) return;
+    const unsigned char *weights = a.weights + column * a.row_bytes;
+    float sum[ROWS] = {};
+#pragma unroll 4
+    for (uint32_t k = 4 * lane; k < a.width; k += 4 * ST_CUDA_WARP) {
+        float4 w = W::four(weights, k);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) { /* rows past the end: the last, not stored */
+            float4 x = *(const float4 *)(a.in + (size_t)min((uint32_t)r, count - 1) * a.width + k);
+            sum[r] += w.x * x.x + w.y * x.y + w.z * x.z + w.w * x.w;
+        }
+    }
+    float offset = a.bias.data ? a.bias.at(column) : 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float all = st_cuda_warp_sum(sum[r]);
+        if (lane == 0 && r < count) a.out[(size_t)r * a.columns + column] = all + offset;
+    }
+}
+
 template <class W, int ROWS> __global__ void few_rows(matmul_args a)
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
@@ -79,6 +104,12 @@ struct matmul {
     template <class W> int run() const
     {
         uint32_t columns = st_cuda_blocks(args.columns, WARPS), threads = WARPS * ST_CUDA_WARP;
+        if constexpr (W::PLAIN) {
+            bool aligned = args.width % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
+            if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call->stream, columns, threads, 0, args);
+            if (aligned && call->rows <= ST_CUDA_FEW_ROWS)
+                return st_cuda_start<few_rows_by_four<W, ST_CUDA_FEW_ROWS>>(call->stream, columns, threads, 0, args);
+        }
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, columns, threads, 0, args);
         if (call->rows <= ST_CUDA_FEW_ROWS)
             return st_cuda_start<few_rows<W, FEW>>(call->stream, dim3(columns, st_cuda_blocks(call->rows, FEW)), threads, 0, args);

@@ -1,5 +1,5 @@
 /* out = w0 · in0 (+ w1) for few rows, with int8 activations. A warp has COLUMNS rows of weights, and reads each once for all
- * ROWS rows of the step. Up to ST_CUDA_JOINED_MAX products of the same input run together. */
+ * ROWS rows of the step, and the activations of a row once for all COLUMNS. Up to ST_CUDA_JOINED_MAX products of the same input run together. */
 #include "backend/cuda/gemv.cuh"
 
 namespace {
@@ -34,7 +34,7 @@ template <class W, int ROWS, int COLUMNS> __global__ void __launch_bounds__(WARP
     float sum[COLUMNS][ROWS] = {};
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++) weights[c] = p.weights + (size_t)min(first + c, p.columns - 1) * p.row_bytes;
-#pragma unroll 2
+#pragma unroll(ROWS == 1 ? 2 : 1)
     for (uint32_t u = lane; u < units; u += ST_CUDA_WARP) {
         st_cuda_unit w[COLUMNS];
 #pragma unroll
@@ -77,8 +77,8 @@ struct launch {
         uint32_t columns = 0;
         for (uint32_t i = 0; i <= call->joined; i++) columns += call->bound[i].out.width;
         if (call->rows == 1) return columns < MANY_COLUMNS ? start<W, 1, 1>() : start<W, 1, 2>();
-        if (call->rows == 2) return start<W, 2, 1>();
-        return call->rows <= 4 ? start<W, 4, 1>() : start<W, ST_CUDA_FEW_ROWS, 1>();
+        if (call->rows == 2) return start<W, 2, 2>();
+        return call->rows <= 4 ? start<W, 4, 4>() : start<W, ST_CUDA_FEW_ROWS, 4>();
     }
 };
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/positions.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -78,7 +79,8 @@ static size_t experts_scratch(const st_bound_op *shape, uint32_t rows)
            acts_bytes(shape->in[0].width, rows) + used * acts_bytes(width, rows);
 }
 
-/* int8 activations of the output, and the partial sums of each part of the context with two floats each. */
+/* int8 activations of the output, a counter for each block of heads, and the partial sums of each part of the context with two
+ * floats each. */
 static size_t attention_scratch(const st_op *op, uint32_t rows)
 {
     size_t width = (size_t)op->p.attention.heads * op->p.attention.value_length, most = 0;
@@ -86,11 +88,14 @@ static size_t attention_scratch(const st_op *op, uint32_t rows)
         size_t parts = (size_t)r * st_cuda_attention_splits(op, r);
         if (most < parts) most = parts;
     }
-    return acts_bytes(width, rows) + most * (width + 2 * (size_t)op->p.attention.heads) * sizeof(float);
+    return acts_bytes(width, rows) + st_cuda_attention_counters_bytes(op) +
+           most * (width + 2 * (size_t)op->p.attention.heads) * sizeof(float);
 }
 
+/* A graph's kernels lay out scratch for the rows of the graph, which may be more than those of the launch. */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
 {
+    rows = st_cuda_graph_rows(rows);
     switch (shape->op->kind) {
     case ST_OP_MATMUL: return (st_scratch){.shared_bytes = acts_bytes(shape->weight[0].ne[0], rows)};
     case ST_OP_EXPERTS: return (st_scratch){.shared_bytes = experts_scratch(shape, rows)};
@@ -225,6 +230,21 @@ static void join_sums(st_segment *segment)
     }
 }
 
+/* Norm and RoPE of queries and keys run in one kernel, which stores keys and values as well. */
+static void join_positions(st_segment *segment)
+{
+    for (uint32_t i = 0, count; i < segment->count; i += count ? count : 1) {
+        st_cuda_positions found;
+        count = st_cuda_find_positions(&segment->ops[i], segment->count - i, &found);
+        segment->calls[i].positioned = count;
+        for (uint32_t k = 1; k < count; k++) segment->calls[i + k].skipped = true;
+        if (count && i + count < segment->count && st_cuda_attention_by_warps(&segment->ops[i + count])) {
+            segment->calls[i].attention = &segment->ops[i + count];
+            segment->calls[i + count].counts = true;
+        }
+    }
+}
+
 static st_segment *segment_alloc(st_device *device, const st_segment_source *source)
 {
     uint32_t experts = 0;
@@ -257,6 +277,7 @@ strata_status st_cuda_prepare(st_device *device, const st_segment_source *source
     join_sums(segment);
     share_activations(segment);
     join_products(segment);
+    join_positions(segment);
     if (status == STRATA_OK && !device->profile) status = st_cuda_graphs_new(segment, error);
     if (status == STRATA_OK) *out = segment;
     else st_cuda_segment_free(segment);

@@ -5,7 +5,13 @@
 #include "backend/cuda/common.cuh"
 #include "quant/elements.h"
 
+/* Plain types also have elements i to i + 3 of an aligned row; i is a multiple of 4. */
 struct st_cuda_f32 {
+    enum { PLAIN = true };
+    static __device__ __forceinline__ float4 four(const unsigned char *row, size_t i)
+    {
+        return __ldg((const float4 *)(row + i * sizeof(float)));
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, size_t i)
     {
         return ((const float *)row)[i];
@@ -13,6 +19,13 @@ struct st_cuda_f32 {
 };
 
 struct st_cuda_f16 {
+    enum { PLAIN = true };
+    static __device__ __forceinline__ float4 four(const unsigned char *row, size_t i)
+    {
+        uint2 bits = __ldg((const uint2 *)(row + i * sizeof(__half)));
+        float2 a = __half22float2(*(const __half2 *)&bits.x), b = __half22float2(*(const __half2 *)&bits.y);
+        return make_float4(a.x, a.y, b.x, b.y);
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, size_t i)
     {
         return __half2float(((const __half *)row)[i]);
@@ -20,6 +33,13 @@ struct st_cuda_f16 {
 };
 
 struct st_cuda_bf16 {
+    enum { PLAIN = true };
+    static __device__ __forceinline__ float4 four(const unsigned char *row, size_t i)
+    {
+        uint2 bits = __ldg((const uint2 *)(row + i * sizeof(__nv_bfloat16)));
+        return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xFFFF0000u), __uint_as_float(bits.y << 16),
+                           __uint_as_float(bits.y & 0xFFFF0000u));
+    }
     static __device__ __forceinline__ float at(const unsigned char *row, size_t i)
     {
         return __bfloat162float(((const __nv_bfloat16 *)row)[i]);
@@ -54,6 +74,7 @@ struct st_cuda_bf16 {
 
 #define X(NAME, name, block)                                                                  \
     struct st_cuda_##name {                                                                   \
+        enum { PLAIN = false };                                                               \
         static __device__ __forceinline__ float at(const unsigned char *row, size_t i)        \
         {                                                                                     \
             return st_at_##name((const st_block_##name *)row + i / (block), (int)(i % (block))); \
