@@ -4,7 +4,7 @@
 
 namespace {
 
-enum { WARPS = 4, MANY_COLUMNS = 4096 };
+enum { WARPS = 4, MANY_COLUMNS = 8192 };
 
 struct product {
     const unsigned char *weights;

@@ -55,7 +55,7 @@ template <int WARPS> __global__ void rms_norm(norm_args a)
 }
 
 /* The same by four elements; groups of a multiple of 32 elements may be quantised. */
-template <int WARPS> __global__ void rms_norm_by_four(norm_args a)
+template <int WARPS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) rms_norm_by_four(norm_args a)
 {
     enum { THREADS = WARPS * ST_CUDA_WARP };
     uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
@@ -83,7 +83,7 @@ template <int WARPS> __global__ void rms_norm_by_four(norm_args a)
     }
 }
 
-enum { MANY_WARPS = 8, SMALL_GROUP = 512 };
+enum { MANY_WARPS = 8, MOST_WARPS = 32, SMALL_GROUP = 512, LARGE_GROUP = 2048 };
 
 } // namespace
 
@@ -98,5 +98,7 @@ extern "C" int st_cuda_rms_norm(const st_cuda_call *call)
                       {few && call->quantises ? call->scratch : NULL, b->out.width}};
     if (group % 4) return st_cuda_start<rms_norm<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
     if (group <= SMALL_GROUP) return st_cuda_start<rms_norm_by_four<1>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
+    if (group >= LARGE_GROUP && few)
+        return st_cuda_start<rms_norm_by_four<MOST_WARPS>>(call->stream, blocks, MOST_WARPS * ST_CUDA_WARP, 0, args);
     return st_cuda_start<rms_norm_by_four<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
 }
