@@ -379,6 +379,79 @@ static void recurrent_alone(void **state)
     conclude();
 }
 
+/* --- norm, RoPE, store and attention of a layer: a backend may fuse neighbours --------------------------------------------- */
+
+enum { LAYER = 6, Q = 0, K, V, ANGLES, OUT, LAYER_VALUES };
+
+/* q = rope(norm(q)); k = rope(norm(k)); store k and v; out = attention(q). Without norms: without the first and the third. */
+static uint32_t make_layer(st_bound_op *ops, const st_op *kinds, const st_bound_value *values, const st_bound_weight *norm,
+                           const st_kv_view *kv, bool normed)
+{
+    const int of[LAYER] = {Q, Q, K, K, K, Q};
+    uint32_t count = 0;
+    for (int i = 0; i < LAYER; i++) {
+        st_op_kind kind = kinds[i].kind;
+        if (kind == ST_OP_RMS_NORM && !normed) continue;
+        st_bound_op *b = &ops[count++];
+        *b = (st_bound_op){.op = &kinds[i], .in[0] = values[of[i]], .out = values[kind == ST_OP_ATTENTION ? OUT : of[i]], .kv = *kv};
+        if (kind == ST_OP_RMS_NORM) b->weight[0] = *norm;
+        if (kind == ST_OP_ROPE) b->in[1] = values[ANGLES];
+        if (kind == ST_OP_KV_STORE) b->in[1] = values[V], b->out = (st_bound_value){0};
+    }
+    return count;
+}
+
+static void layer(void **state)
+{
+    const level_case *l = *state;
+    check_level(l);
+    for (uint64_t seed = 1; seed <= 4 * rounds; seed++) {
+        random_state = seed * 419 + l->type;
+        uint32_t head = seed % 7 ? 64u << seed % 3 : 32, kv_heads = between(1, 3), heads = kv_heads * between(1, 9);
+        st_op kinds[LAYER] = {{.kind = ST_OP_RMS_NORM}, {.kind = ST_OP_ROPE}, {.kind = ST_OP_RMS_NORM}, {.kind = ST_OP_ROPE},
+                              {.kind = ST_OP_KV_STORE}, {.kind = ST_OP_ATTENTION}};
+        kinds[0].p.norm.group = kinds[2].p.norm.group = head;
+        kinds[0].p.norm.epsilon = kinds[2].p.norm.epsilon = 1e-6f;
+        for (int i = 1; i < 4; i += 2) {
+            kinds[i].p.rope.heads = i == 1 ? heads : kv_heads;
+            kinds[i].p.rope.head_size = head;
+            kinds[i].p.rope.dims = seed % 4 ? head : head / 2;
+            kinds[i].p.rope.style = seed % 2 ? ST_ROPE_HALVES : ST_ROPE_PAIRS;
+        }
+        kinds[5].p.attention.heads = heads;
+        kinds[5].p.attention.kv_heads = kv_heads;
+        kinds[5].p.attention.key_length = kinds[5].p.attention.value_length = head;
+        kinds[5].p.attention.scale = (float)(1 / sqrt(head));
+        crowd c = make_crowd(seed % 2 ? 1 : between(1, 4), 0, 0);
+        const uint32_t widths[LAYER_VALUES] = {heads * head, kv_heads * head, kv_heads * head, kinds[1].p.rope.dims, heads * head};
+        st_bound_weight norm = vector(head, 1);
+        st_bound_value values[2][LAYER_VALUES];
+        st_kv_view kv[2];
+        for (int i = 0; i < LAYER_VALUES; i++)
+            for (int run = 0; run < 2; run++) {
+                size_t count = (size_t)c.rows * widths[i];
+                values[run][i] = (st_bound_value){random_floats(count), widths[i]};
+                if (run) memcpy(values[1][i].data, values[0][i].data, count * sizeof(float));
+            }
+        for (int run = 0; run < 2; run++) {
+            st_bound_op ops[LAYER];
+            kv[run] = cache_of(&c, (st_type)l->type, widths[K], widths[V], false);
+            uint32_t count = make_layer(ops, kinds, values[run], &norm, &kv[run], seed % 3 > 0);
+            if (run == 0) run_segment(l->cpu, ops, count, c.step);
+            for (uint32_t i = 0; i < count && run == 1; i++) run_op(l->cpu, &ops[i], c.step);
+        }
+        for (int i = 0; i < LAYER_VALUES; i++) { /* a stored number may be rounded the other way */
+            double most = i < OUT ? 1e-5 : l->type == ST_TYPE_F32 ? 1e-5 : l->type == ST_TYPE_F16 ? 1e-3 : 1e-2;
+            note(l->cpu, "layer", distance(values[0][i].data, values[1][i].data, (size_t)c.rows * widths[i]), most, c.rows, seed);
+            for (int run = 0; run < 2; run++) st_free(values[run][i].data);
+        }
+        for (int run = 0; run < 2; run++) step_view_free(&kv[run]);
+        st_free((void *)(uintptr_t)norm.data);
+        st_free(c.step);
+    }
+    conclude();
+}
+
 /* --- ids and positions ---------------------------------------------------------------------------------------------------- */
 
 enum { WIDTH = 24 };
@@ -467,6 +540,7 @@ int main(int argc, char **argv)
             if (!itself) ADD(attention, levels[l], kv_types[t]);
             ADD(attention_alone, levels[l], kv_types[t]);
             ADD(kv_store, levels[l], kv_types[t]);
+            ADD(layer, levels[l], kv_types[t]);
         }
         if (!itself) ADD(recurrent, levels[l], ST_TYPE_F32);
         ADD(recurrent_alone, levels[l], ST_TYPE_F32);
