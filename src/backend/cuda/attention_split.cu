@@ -220,11 +220,39 @@ template <int GROUP> struct running {
     float largest[GROUP], total[GROUP], sum[GROUP][8];
 };
 
+/* Adds up the sets of the block and writes its part. */
+template <int GROUP, int LANES>
+__device__ __forceinline__ void write_part(const split_args &s, const block_of_heads &b, const running<GROUP> &r)
+{
+    enum { HEAD = 8 * LANES, SETS = THREADS / LANES };
+    __shared__ float sums[GROUP][SETS][HEAD], largest[GROUP][SETS], totals[GROUP][SETS];
+    uint32_t set = threadIdx.x / LANES, at = threadIdx.x % LANES * 8;
+#pragma unroll
+    for (int h = 0; h < GROUP; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) sums[h][set][at + i] = r.sum[h][i];
+        if (at == 0) largest[h][set] = r.largest[h], totals[h][set] = r.total[h];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < b.active * HEAD; i += THREADS) {
+        uint32_t h = i / HEAD, element = i % HEAD;
+        size_t part = ((size_t)b.row * s.a.heads + b.head + h) * s.splits + blockIdx.y;
+        float top = -INFINITY, sum = 0, total = 0;
+        for (int k = 0; k < SETS; k++) top = fmaxf(top, largest[h][k]);
+        for (int k = 0; k < SETS; k++) {
+            float weight = largest[h][k] == -INFINITY ? 0 : expf(largest[h][k] - top);
+            sum += weight * sums[h][k][element];
+            total += weight * totals[h][k];
+        }
+        s.sums[part * HEAD + element] = sum;
+        if (element == 0) s.scales[part] = make_float2(top, total);
+    }
+}
+
 /* Heads of 8 × LANES elements: LANES lanes have a position, eight elements each, and go through the part on their own. */
 template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREADS) attend_by_warps(split_args s)
 {
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES, UNROLL = GROUP > 4 ? 2 : 4 };
-    __shared__ float sums[GROUP][SETS][HEAD], largest[GROUP][SETS], totals[GROUP][SETS];
     const st_cuda_attention_args &a = s.a;
     block_of_heads b = block_of_heads::get<GROUP>(s);
     if (b.from > b.position) return;
@@ -290,26 +318,7 @@ template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREA
                 for (int i = 0; i < 8; i++) r.sum[h][i] += scores[u][h] * value[i];
         }
     }
-#pragma unroll
-    for (int h = 0; h < GROUP; h++) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) sums[h][set][at + i] = r.sum[h][i];
-        if (at == 0) largest[h][set] = r.largest[h], totals[h][set] = r.total[h];
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < b.active * HEAD; i += THREADS) {
-        uint32_t h = i / HEAD, element = i % HEAD;
-        size_t part = ((size_t)b.row * a.heads + b.head + h) * s.splits + blockIdx.y;
-        float top = -INFINITY, sum = 0, total = 0;
-        for (int k = 0; k < SETS; k++) top = fmaxf(top, largest[h][k]);
-        for (int k = 0; k < SETS; k++) {
-            float weight = largest[h][k] == -INFINITY ? 0 : expf(largest[h][k] - top);
-            sum += weight * sums[h][k][element];
-            total += weight * totals[h][k];
-        }
-        s.sums[part * HEAD + element] = sum;
-        if (element == 0) s.scales[part] = make_float2(top, total);
-    }
+    write_part<GROUP, LANES>(s, b, r);
     if (!s.counters) return;
     uint32_t parts = s.parts(b.position);
     if (!is_last(s, parts)) return;
