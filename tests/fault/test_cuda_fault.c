@@ -385,6 +385,34 @@ static void a_model_with_experts_in_slots(void **state)
     a_model("qwen3moe", &placed, 200);
 }
 
+/* A model with many experts and many segments has more table entries than one block of pinned memory. */
+static void expert_tables_fill_several_blocks(void **state)
+{
+    (void)state;
+    enum { MANY = 100000, SEGMENTS = 5 };
+    static const void *parts[MANY];
+    const st_op op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = MANY, .used = USED, .width = WIDTH, .fused = true}};
+    const st_backend *b = &st_cuda_backend;
+    rig r = {0};
+    strata_error error;
+    fail_at(0, ST_CUDA_OK, false);
+    assert_int_equal(run_all(&r, &error), STRATA_OK);
+    st_bound_op bound = {.op = &op, .in = {{r.block, WIDTH}, {r.block, USED}, {r.block, USED}}, .out = {r.block, WIDTH}};
+    for (int i = 0; i < 3; i += 2)
+        bound.weight[i] = (st_bound_weight){.data = r.block, .parts = parts, .info = st_type_find(ST_TYPE_F32),
+                                            .ne = {WIDTH, WIDTH, MANY}, .row_bytes = WIDTH * sizeof(float)};
+    st_segment_source source = {.ops = &bound, .count = 1, .step = r.block, .step_bytes = sizeof(st_step),
+                                .scratch = r.block, .shared_bytes = BYTES};
+    for (int round = 0; round < 2; round++) { /* freed segments give their entries back */
+        st_segment *segments[SEGMENTS];
+        for (int i = 0; i < SEGMENTS; i++)
+            if (b->prepare(r.device, &source, &segments[i], &error) != STRATA_OK) fail_msg("%s", error.message);
+        for (int i = 0; i < SEGMENTS; i++) b->segment_free(segments[i]);
+    }
+    rig_close(&r);
+    assert_int_equal(failing.allocated, 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -394,7 +422,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lost_device_stays_lost),
         cmocka_unit_test(invalid_calls_are_errors),
         cmocka_unit_test(launches_are_graphs),
-        cmocka_unit_test(scratch_is_for_the_rows_of_the_graph),
+        cmocka_unit_test(scratch_is_for_the_rows_of_the_graph), cmocka_unit_test(expert_tables_fill_several_blocks),
     };
     return kit_run("cuda_fault", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }

@@ -11,7 +11,8 @@ enum {
     ST_CUDA_STREAMS = 12,          /* enough for an engine with a few sessions */
     ST_CUDA_GRAPHS = 7,            /* of a segment: for 1, 2, 4 … 64 rows */
     ST_CUDA_GRAPH_SIZES = 2,       /* of small graphs (graph.c) */
-    ST_CUDA_TABLES_BYTES = 2 << 20, /* for the expert tables of segments: 64 layers of 1,000 experts */
+    ST_CUDA_TABLES_BYTES = 2 << 20, /* of a block of expert tables */
+    ST_CUDA_TABLE_BLOCKS = 64,
     ST_CUDA_PINNED_PER_BYTE = 512, /* the GPU's page tables have an entry of 8 bytes for each pinned page of 4 KiB */
 };
 
@@ -41,9 +42,12 @@ struct st_device {
     uint32_t *timed_out;  /* in mapped pinned memory: a waiting kernel timed out */
     st_cuda_pinned *pinned;
     st_cuda_staging staging;
-    const void **tables;  /* ST_CUDA_TABLES_BYTES of mapped pinned memory: segments take it from the start … */
-    size_t tables_used;   /* entries; … all of it is free again … */
-    uint32_t tables_users; /* … when no segment has any */
+    /* Expert tables of segments, in blocks of mapped pinned memory: the first is allocated at open, others when they are
+     * needed. Segments take entries one after the other; all are free again when no segment has any. */
+    const void **tables[ST_CUDA_TABLE_BLOCKS];
+    uint32_t tables_block; /* the one that entries are taken from */
+    size_t tables_used;    /* entries of it */
+    uint32_t tables_users; /* segments */
     uint32_t graph_units; /* of memory in use by large graphs (graph.c) */
     uint32_t small_graphs[ST_CUDA_GRAPH_SIZES]; /* in use */
 };
@@ -80,6 +84,9 @@ struct st_segment {
 /* Every call that can fail begins with this: fails if the device is lost, else makes it the calling thread's device. */
 strata_status st_cuda_enter(st_device *device, strata_error *error);
 /* Converts a result to a status; the error names `what` failed, CUDA's reason and the device. */
+/* Allocates a block of expert tables, unless it exists. */
+strata_status st_cuda_tables_block(st_device *device, uint32_t block, strata_error *error);
+
 strata_status st_cuda_check(st_device *device, st_cuda_result result, const char *what, strata_error *error);
 
 /* Whether the whole range is pinned. */

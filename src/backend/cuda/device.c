@@ -79,7 +79,8 @@ static void cuda_close(st_device *device)
     if (device->epoch) device->api->event_free(device->epoch);
     if (device->stream) device->api->stream_free(device->stream);
     if (device->timed_out) device->api->host_free(device->timed_out);
-    if (device->tables) device->api->host_free((void *)(uintptr_t)device->tables);
+    for (int i = 0; i < ST_CUDA_TABLE_BLOCKS; i++)
+        if (device->tables[i]) device->api->host_free((void *)(uintptr_t)device->tables[i]);
     for (int i = 0; i < ST_CUDA_PIECES; i++)
         if (device->staging.copied[i]) device->api->event_free(device->staging.copied[i]);
     if (device->staging.pieces) device->api->host_free(device->staging.pieces);
@@ -112,10 +113,19 @@ static strata_status open_staging(st_device *device, strata_error *error)
     return st_cuda_check(device, result, "creating staging buffers", error);
 }
 
+strata_status st_cuda_tables_block(st_device *device, uint32_t block, strata_error *error)
+{
+    void *memory = NULL;
+    if (device->tables[block]) return STRATA_OK;
+    st_cuda_result result = device->api->host_alloc(&memory, ST_CUDA_TABLES_BYTES);
+    device->tables[block] = memory;
+    return st_cuda_check(device, result, "pinning memory for expert tables", error);
+}
+
 static strata_status open_context(st_device *device, strata_error *error)
 {
     const st_cuda_api *api = device->api;
-    void *word = NULL, *tables = NULL;
+    void *word = NULL;
     strata_status status = st_cuda_enter(device, error);
     if (status == STRATA_OK) status = st_cuda_check(device, api->load(), "loading the kernels", error);
     if (status == STRATA_OK) status = open_streams(device, error);
@@ -128,10 +138,8 @@ static strata_status open_context(st_device *device, strata_error *error)
     if (status != STRATA_OK) return status;
     device->timed_out = word;
     *device->timed_out = 0;
-    status = st_cuda_check(device, api->host_alloc(&tables, ST_CUDA_TABLES_BYTES), "pinning memory for expert tables", error);
-    device->tables = tables;
-    if (status != STRATA_OK) return status;
-    return open_staging(device, error);
+    status = st_cuda_tables_block(device, 0, error);
+    return status == STRATA_OK ? open_staging(device, error) : status;
 }
 
 strata_status st_cuda_open(const st_cuda_api *api, const st_device_options *options, st_device **out, strata_error *error)

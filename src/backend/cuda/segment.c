@@ -116,12 +116,29 @@ static void refresh_tables(const st_segment *segment)
     }
 }
 
-/* Lists the expert tables of all operations and gives each a copy in pinned memory. That memory is allocated at open:
- * small allocations of a segment would take device memory for page tables. */
+/* Takes `entries` of a block of expert tables. Blocks are large: small pinned allocations would take device memory for page
+ * tables. */
+static strata_status take_entries(st_device *device, size_t entries, const void ***out, strata_error *error)
+{
+    size_t all = ST_CUDA_TABLES_BYTES / sizeof(void *);
+    uint32_t block = device->tables_block + (device->tables_used + entries > all);
+    if (entries > all || block == ST_CUDA_TABLE_BLOCKS)
+        return st_error_set(error, STRATA_MEMORY, "open fewer models on the GPU",
+                            "%s: no room for %zu more entries of expert tables", device->facts.name, entries);
+    strata_status status = st_cuda_tables_block(device, block, error);
+    if (status != STRATA_OK) return status;
+    if (block != device->tables_block) device->tables_used = 0;
+    device->tables_block = block;
+    *out = device->tables[block] + device->tables_used;
+    device->tables_used += entries;
+    return STRATA_OK;
+}
+
+/* Lists the expert tables of all operations and gives each a copy in pinned memory. */
 static strata_status copy_tables(st_segment *segment, strata_error *error)
 {
     st_device *device = segment->device;
-    size_t entries = 0, room = ST_CUDA_TABLES_BYTES / sizeof(void *) - device->tables_used;
+    size_t entries = 0;
     for (uint32_t i = 0; i < segment->count; i++)
         for (int k = 0; k < ST_CUDA_TABLES && segment->ops[i].op->kind == ST_OP_EXPERTS; k++)
             if (segment->ops[i].weight[k].parts) {
@@ -130,22 +147,23 @@ static strata_status copy_tables(st_segment *segment, strata_error *error)
                 t->count = segment->ops[i].op->p.experts.experts;
                 entries += t->count;
             }
-    if (entries > room) {
+    const void **next = NULL;
+    strata_status status = entries ? take_entries(device, entries, &next, error) : STRATA_OK;
+    if (status != STRATA_OK) {
         segment->table_count = 0;
-        return st_error_set(error, STRATA_MEMORY, "open fewer models on the GPU",
-                            "%s: %zu entries of expert tables asked for, %zu are free", device->facts.name, entries, room);
+        return status;
     }
-    const void **next = device->tables + device->tables_used;
-    memset(next, 0, entries * sizeof *next);
+    if (entries) memset(next, 0, entries * sizeof *next);
     for (uint32_t i = 0; i < segment->table_count; next += segment->tables[i++].count) segment->tables[i].copy = next;
-    device->tables_used += entries;
     device->tables_users += segment->table_count > 0;
     return STRATA_OK;
 }
 
 static void free_tables(const st_segment *segment)
 {
-    if (segment->table_count > 0 && --segment->device->tables_users == 0) segment->device->tables_used = 0;
+    if (segment->table_count == 0 || --segment->device->tables_users > 0) return;
+    segment->device->tables_block = 0;
+    segment->device->tables_used = 0;
 }
 
 static void fill_calls(st_segment *segment, const st_segment_source *source)
