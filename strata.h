@@ -250,7 +250,7 @@ typedef struct strata_prompt_options {
     void *context;            /* of progress, which must not use other sessions of the engine */
 } strata_prompt_options;
 
-/* Sets the session's tokens to these (at least one) and runs those that neither this session nor the prefix
+/* Sets the session's tokens to these (at least one) and runs the ones that neither this session nor the prefix
  * cache has stored; `*reused` (may be NULL) is the number of stored ones. A prompt longer than the context is
  * STRATA_LIMIT with both numbers. `options` may be NULL. */
 strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,

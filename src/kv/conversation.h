@@ -10,7 +10,7 @@
 strata_status st_conversation_new(st_kv *kv, st_conversation **out, strata_error *error);
 void st_conversation_free(st_conversation *c); /* its full pages stay in the prefix cache */
 
-/* [context]: the first `position` are stored; the caller writes those that run next behind them. */
+/* [context]: the first `position` are stored; the caller writes the next tokens behind them. */
 strata_token *st_conversation_tokens(st_conversation *c);
 uint32_t st_conversation_position(const st_conversation *c);
 uint32_t st_conversation_number(const st_conversation *c); /* counts conversations, for traces */

@@ -45,7 +45,7 @@ typedef struct st_kv_pool {
     uint32_t span;      /* positions that a token attends to; 0: all before it */
     uint32_t pages;
     uint32_t table_max; /* pages of one conversation */
-    uint32_t tail_max;  /* pages that a restore point holds: those that the next token attends to. 0 for pool 0 */
+    uint32_t tail_max;  /* pages of a restore point: the next token attends to them. 0 for pool 0 */
     size_t page_bytes;  /* of this device's layers */
     size_t offset;      /* of page 0, if the layout is page-major */
 } st_kv_pool;

@@ -185,8 +185,8 @@ static uint32_t next_victim(const st_restore *r, uint32_t number, int *rank)
     return ST_NO_POINT;
 }
 
-/* Marks victims in the order of eviction until they leave a gap of `bytes`; then evicts from the gap's start those that
- * lie in the way. If all victims together do not suffice, nothing is evicted. */
+/* Marks victims in the order of eviction until they leave a gap of `bytes`; then evicts the victims
+ * inside the gap, from its start. If all victims together do not suffice, nothing is evicted. */
 static bool make_room(st_restore *r, size_t bytes, gap *out)
 {
     int rank = 0;

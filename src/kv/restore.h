@@ -13,7 +13,7 @@
 
 typedef struct st_restore st_restore;
 
-/* Why a point was taken. Points are evicted in this order: those that cannot be found any more because their prefix
+/* Why a point was taken. Points are evicted in this order: points that cannot be found any more because their prefix
  * is no longer live, and superseded passing ones; then other passing ones; then marks. Within each class the least
  * recently used is first. */
 typedef enum st_restore_kind {

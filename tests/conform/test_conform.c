@@ -286,7 +286,7 @@ static void run_rows(const level_case *c, st_bound_op *bound, float *x, uint32_t
     st_free(step);
 }
 
-/* Every number of rows from 2 to 33, and more than a strip of part of the rows serves: the bits of a row are those that it
+/* Every number of rows from 2 to 33, and more than a strip of part of the rows serves: a row has the bits that it
  * has in the largest batch or, for one to three rows, alone. Rows are longer than what is unpacked at a time. */
 static void matmul_row_counts(void **state)
 {

@@ -134,7 +134,7 @@ static void begin(party *p, member *m)
     if (seek.kept >= m->length) fail_msg("%s, seed %u: %u of %u tokens kept", p->crowd->name, p->seed, seek.kept, m->length);
 }
 
-/* Chooses members that are not done; those that were chosen run. */
+/* Chooses members that are not done, and marks them as running. */
 static uint32_t choose(party *p, uint32_t slots, member *chosen[CROWD])
 {
     uint32_t count = 0, wanted = between(p, 1, slots), first = between(p, 0, CROWD - 1);

@@ -1,5 +1,5 @@
 /* A crowd: conversations of different lengths with shared prefixes, forks and cuts at random tokens, run together in random
- * steps. The logits of every row must be those that the conversation gets alone. */
+ * steps. The logits of every row must be the ones that the conversation gets alone. */
 #ifndef TEST_SUPPORT_CROWD_H
 #define TEST_SUPPORT_CROWD_H
 

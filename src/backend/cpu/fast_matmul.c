@@ -106,7 +106,7 @@ static void prefetch(const unsigned char *from, size_t bytes)
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
-/* Unpacks elements at … at + count − 1 of the rows and prefetches the next, of these rows or those that follow. */
+/* Unpacks elements at … at + count − 1 of the rows and prefetches the next, of these rows or the following. */
 static void unpack_rows(const st_isa_type *type, const row_range *r, size_t at, size_t count, const st_strip *strip)
 {
     size_t bytes = bytes_of(r, count), row_bytes = r->matrix->row_bytes;
