@@ -350,10 +350,11 @@ strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata
     st_kv *kv = c->kv;
     uint64_t last = (uint64_t)c->position + count;
     if (last > kv->layout->options.context)
-        return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u: the context holds %u", count, c->position,
-                            kv->layout->options.context);
+        return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u: the context holds %u", count,
+                            c->position, kv->layout->options.context);
     if (!st_conversation_ready(c))
-        return st_error_set(error, STRATA_RUNTIME, NULL, "the state of the conversation at position %u is lost", c->position);
+        return st_error_set(error, STRATA_RUNTIME, NULL, "the state of the conversation at position %u is lost",
+                            c->position);
     strata_status status = st_kv_take_slot(kv, c, error);
     if (status == STRATA_OK && c->position == 0 && kv->has_state) status = st_kv_clear_slot(kv, c->slot, error);
     for (uint32_t pool = 0; pool < kv->layout->pool_count && status == STRATA_OK; pool++) {
