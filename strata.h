@@ -172,6 +172,8 @@ typedef struct strata_engine_options {
     uint32_t context;    /* maximum tokens of one session; 0: as many as fit, at most the model's maximum */
     uint32_t batch;      /* prompt tokens per batch; 0: 512, or 2048 with experts in RAM */
     uint32_t sessions;   /* that run at a time, at most 64; others wait. Any number may be open. 0: 1 */
+    uint32_t step_ms;    /* milliseconds of a step while a session generates, so that a long prompt does not delay its
+                            tokens for longer. 0: 100. While none generates, steps take 500, or this if it is more */
     uint64_t restore_bytes; /* host RAM for restore points, which models with window, chunked or recurrent layers need
                                to reuse a prefix; 0: a few points for each session that runs; or STRATA_RESTORE_OFF */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
@@ -238,6 +240,9 @@ void strata_session_free(strata_session *session);
 /* While true, calls of the session stop early and keep finished batches: a generation with STRATA_FINISH_CANCEL, others
  * with STRATA_INTERRUPTED. May be called from any thread and from a signal handler. */
 void strata_session_interrupt(strata_session *session, bool interrupt);
+/* Stops the call of the session that another thread is in, as an interrupt does; later calls run. Without a call under
+ * way it does nothing. */
+void strata_session_cancel(strata_session *session);
 
 /* A new session with the same tokens, which shares all pages and continues the same random stream. */
 strata_status strata_session_fork(strata_session *session, strata_session **out, strata_error *error);
@@ -247,7 +252,7 @@ typedef struct strata_prompt_options {
                             the system prompt or of the last message; models that need restore points keep one there */
     size_t mark_count;
     strata_progress progress; /* counts tokens; may be NULL */
-    void *context;            /* of progress, which must not use other sessions of the engine */
+    void *context;            /* of progress */
 } strata_prompt_options;
 
 /* Sets the session's tokens to these (at least one) and runs the ones that neither this session nor the prefix
@@ -290,7 +295,7 @@ typedef struct strata_sampling {
 typedef enum strata_finish {
     STRATA_FINISH_END,    /* an end token or a stop string */
     STRATA_FINISH_LENGTH, /* max_tokens reached, or the context is full */
-    STRATA_FINISH_CANCEL, /* on_text returned false, or strata_session_interrupt */
+    STRATA_FINISH_CANCEL, /* on_text returned false, strata_session_interrupt or strata_session_cancel */
 } strata_finish;
 typedef struct strata_generation {
     strata_sampling sampling;
@@ -300,7 +305,10 @@ typedef struct strata_generation {
     bool ignore_end;          /* never sample the vocabulary's end tokens */
     bool show_control;        /* also pass the text of control tokens to on_text */
     bool continue_random;     /* continue the random stream of the session's last generation, if there is one */
-    /* Receives whole code points as they are generated; returning false cancels. May be NULL. */
+    const strata_token *given; /* [given_count]: the first tokens of the answer, run one by one without sampling */
+    size_t given_count;
+    /* Receives whole code points as they are generated, on the caller's thread; returning false cancels, and the answer
+     * ends with that text. May be NULL. */
     bool (*on_text)(void *context, const char *text, size_t length);
     void *context;
 } strata_generation;

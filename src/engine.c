@@ -125,7 +125,6 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
         status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
     if (status != STRATA_OK) return status;
     engine->run = st_load_run(engine->load);
-    engine->step_multiple = loading.experts.deterministic ? engine->plan->batch : 0;
     return STRATA_OK;
 }
 
@@ -147,6 +146,44 @@ static strata_status load(strata_engine *engine, const strata_engine_options *op
     return status == STRATA_OK ? load_weights(engine, options, error) : status;
 }
 
+/* --- the scheduler ------------------------------------------------------------------------------------------------ */
+
+enum { STEP_MS = 100, PROMPT_STEP_MS = 500 };
+
+static void lock_engine(void *context)
+{
+    st_engine_lock(context);
+}
+
+static void unlock_engine(void *context)
+{
+    st_engine_unlock(context);
+}
+
+static double engine_now(void *context)
+{
+    return st_engine_now(context);
+}
+
+static strata_status open_scheduler(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    const st_plan *plan = engine->plan;
+    uint32_t step_ms = options->step_ms ? options->step_ms : STEP_MS;
+    st_sched_source source = {
+        .run = engine->run, .plan = plan, .vocab = engine->desc->vocab, .lock = lock_engine, .unlock = unlock_engine,
+        .clock = engine_now, .context = engine,
+        .policy = {.rows = plan->batch, .places = plan->conversations,
+                   .page_tokens = plan->memory[ST_HOST].kv->options.page_tokens,
+                   .answer_seconds = step_ms * 1e-3,
+                   .prompt_seconds = (step_ms > PROMPT_STEP_MS ? step_ms : PROMPT_STEP_MS) * 1e-3,
+                   .streamed = plan->experts.mode == ST_MOE_CACHE}};
+    bool deterministic = options->placement && options->placement->deterministic;
+    source.policy.multiple = deterministic ? plan->batch : 0; /* steps do not depend on what is stored */
+    if (plan->speed.decode_tps > 0.0) source.step_seconds = 1.0 / plan->speed.decode_tps;
+    if (plan->speed.prefill_tps > 0.0) source.row_seconds = 1.0 / plan->speed.prefill_tps;
+    return st_sched_new(&source, &engine->sched, error);
+}
+
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,
                                 strata_error *error)
 {
@@ -155,8 +192,10 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
     if (!engine) return st_error_memory(error, sizeof *engine, "the engine");
     engine->model = model;
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->call_ended, NULL);
-    strata_status status = load(engine, options ? options : &defaults, error);
+    pthread_cond_init(&engine->unlocked, NULL);
+    if (!options) options = &defaults;
+    strata_status status = load(engine, options, error);
+    if (status == STRATA_OK) status = open_scheduler(engine, options, error);
     if (status != STRATA_OK) {
         strata_engine_free(engine);
         return status;
@@ -168,6 +207,7 @@ strata_status strata_engine_new(const strata_model *model, const strata_engine_o
 void strata_engine_free(strata_engine *engine)
 {
     if (!engine) return;
+    st_sched_free(engine->sched);
     st_load_free(engine->load);
     strata_error unwritten;
     if (st_trace_writer_close(engine->watch.trace, &unwritten) != STRATA_OK)
@@ -176,7 +216,7 @@ void strata_engine_free(strata_engine *engine)
     st_trace_free(engine->warm);
     st_backends_close(&engine->backends);
     st_placement_close(&engine->placement);
-    pthread_cond_destroy(&engine->call_ended);
+    pthread_cond_destroy(&engine->unlocked);
     pthread_mutex_destroy(&engine->lock);
     st_arena_free(&engine->arena);
     st_free(engine);
@@ -187,43 +227,42 @@ uint32_t strata_engine_context(const strata_engine *engine)
     return engine->plan->context;
 }
 
+/* Callers hold a const engine; the lock inside is still mutable. */
+static strata_engine *mutable_engine(const strata_engine *engine)
+{
+    return (strata_engine *)(uintptr_t)engine;
+}
+
 void st_engine_lock(const strata_engine *engine)
 {
-    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&engine->lock);
+    strata_engine *e = mutable_engine(engine);
+    pthread_mutex_lock(&e->lock);
+    uint64_t ticket = e->ticket++;
+    while (ticket != e->serving) pthread_cond_wait(&e->unlocked, &e->lock);
+    pthread_mutex_unlock(&e->lock);
 }
 
 void st_engine_unlock(const strata_engine *engine)
 {
-    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&engine->lock);
+    strata_engine *e = mutable_engine(engine);
+    pthread_mutex_lock(&e->lock);
+    e->serving++;
+    if (e->serving != e->ticket) pthread_cond_broadcast(&e->unlocked);
+    pthread_mutex_unlock(&e->lock);
 }
 
-void st_engine_enter(strata_engine *engine, uint32_t places)
+double st_engine_now(const strata_engine *engine)
 {
-    st_engine_lock(engine);
-    uint64_t ticket = engine->arrived++;
-    while (ticket != engine->admitted || engine->running + places > engine->plan->conversations)
-        pthread_cond_wait(&engine->call_ended, &engine->lock);
-    engine->admitted++;
-    engine->running += places;
-    pthread_cond_broadcast(&engine->call_ended);
-    st_engine_unlock(engine);
-}
-
-void st_engine_leave(strata_engine *engine, uint32_t places)
-{
-    st_engine_lock(engine);
-    engine->running -= places;
-    pthread_cond_broadcast(&engine->call_ended);
-    st_engine_unlock(engine);
+    const st_backends *backends = &engine->backends;
+    return backends->row->seconds ? backends->row->seconds(backends->world) : st_clock_seconds();
 }
 
 /* Takes the lock: a virtual clock advances while another session runs. */
 double strata_engine_clock(const strata_engine *engine)
 {
-    const st_backends *backends = &engine->backends;
-    if (!backends->row->seconds) return st_clock_seconds();
+    if (!engine->backends.row->seconds) return st_clock_seconds();
     st_engine_lock(engine);
-    double seconds = backends->row->seconds(backends->world);
+    double seconds = st_engine_now(engine);
     st_engine_unlock(engine);
     return seconds;
 }

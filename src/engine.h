@@ -6,6 +6,7 @@
 
 #include "model.h"
 #include "placement.h"
+#include "sched/sched.h"
 #include "strata.h"
 
 struct strata_engine {
@@ -22,21 +23,20 @@ struct strata_engine {
     st_trace *warm;         /* a recorded routing that fills the expert slots */
     st_load *load;
     st_run *run;            /* the executor; the load owns it */
-    uint32_t step_multiple; /* steps of a prompt end at its multiples, so that they do not depend on what is stored;
-                               0: anywhere */
-    pthread_mutex_t lock;   /* guards the executor, conversations, devices and all counters; held for one step */
-    pthread_cond_t call_ended; /* a session's call has ended, or was admitted */
-    uint64_t arrived, admitted; /* calls so far; calls are admitted in the order of arrival */
-    uint32_t running;       /* places of calls under way, at most plan->conversations */
+    st_sched *sched;        /* runs the sessions' requests on the executor */
+    /* The lock guards the executor, conversations, devices and all counters; the scheduler holds it for a step. Threads
+     * get it in the order in which they ask, so that the scheduler's next step does not pass them. */
+    pthread_mutex_t lock;
+    pthread_cond_t unlocked;
+    uint64_t ticket, serving;
 };
 
 /* Callers hold a const engine; the lock inside is still mutable. */
 void st_engine_lock(const strata_engine *engine);
 void st_engine_unlock(const strata_engine *engine);
 
-/* Waits until the calls that arrived before are admitted and `places` of plan->conversations are free. */
-void st_engine_enter(strata_engine *engine, uint32_t places);
-void st_engine_leave(strata_engine *engine, uint32_t places);
+/* strata_engine_clock, for a caller that has the lock. */
+double st_engine_now(const strata_engine *engine);
 
 enum { ST_SESSION_OUT_ROWS = 16 }; /* rows of logits at a time */
 

@@ -98,3 +98,9 @@ void st_error_list(char *list, size_t size, const char *name)
     size_t used = strlen(list);
     snprintf(list + used, size - used, "%s%s", used ? ", " : "", name);
 }
+
+strata_status st_error_copy(strata_error *error, const strata_error *from)
+{
+    if (error) *error = *from;
+    return from->status;
+}

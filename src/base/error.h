@@ -14,6 +14,9 @@ strata_status st_error_set(strata_error *error, strata_status status, const char
 /* The same for a failed allocation of `bytes` for `what`. Allocates nothing. */
 strata_status st_error_memory(strata_error *error, size_t bytes, const char *what);
 
+/* Copies an error that another thread has set; returns its status. `error` may be NULL. */
+strata_status st_error_copy(strata_error *error, const strata_error *from);
+
 /* Appends `name` to a list of names for a message; list[size] is cut where it is full. */
 void st_error_list(char *list, size_t size, const char *name);
 

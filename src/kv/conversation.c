@@ -258,6 +258,20 @@ strata_status st_conversation_seek(st_conversation *c, const strata_token *token
     return status;
 }
 
+st_peek st_conversation_peek(st_conversation *c, const strata_token *tokens, uint32_t count)
+{
+    st_kv *kv = c->kv;
+    uint32_t limit = count ? count - 1 : 0, point, found_point, idle = 0;
+    uint32_t own = own_reach(c, common_prefix(c->tokens, tokens, c->position < limit ? c->position : limit), &point);
+    uint32_t pages = own < limit ? find_prefix(kv, tokens, count) : 0;
+    uint32_t found = own < limit ? found_reach(kv, pages, limit, &found_point) : 0;
+    const uint32_t *held = found > own ? kv->found : c->tables[0].pages;
+    uint32_t kept = found > own ? found : own;
+    (void)st_kv_mark_running(kv);
+    for (uint32_t i = 0; i < pages_of(kv, kept); i++) idle += !st_kv_marked(kv, held[i]);
+    return (st_peek){.kept = kept, .idle_pages = idle};
+}
+
 strata_status st_conversation_fork(st_conversation *c, st_conversation *child, strata_error *error)
 {
     st_kv *kv = c->kv;
@@ -328,6 +342,12 @@ static strata_status own_page(st_conversation *c, uint32_t pool, strata_error *e
         unconfirm(c, index << kv->shift);
     }
     return status;
+}
+
+bool st_conversation_copies(const st_conversation *c)
+{
+    uint32_t index = c->position >> c->kv->shift;
+    return index < c->tables[0].end && st_pages_holders(c->kv->pages[0], c->tables[0].pages[index]) > 1;
 }
 
 static strata_status take_pages(st_conversation *c, uint32_t pool, uint32_t end, strata_error *error)

@@ -34,6 +34,17 @@ typedef struct st_seek {
 strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared,
                                    st_seek *out, strata_error *error);
 
+/* What st_conversation_seek with `shared` would find now. */
+typedef struct st_peek {
+    uint32_t kept;
+    uint32_t idle_pages; /* of full attention in it that no running conversation holds */
+} st_peek;
+
+st_peek st_conversation_peek(st_conversation *c, const strata_token *tokens, uint32_t count);
+
+/* Whether the page of the next token must be copied before it is written: one more page is taken. */
+bool st_conversation_copies(const st_conversation *c);
+
 /* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free, it can continue at the same
  * position; otherwise st_conversation_seek finds where. */
 strata_status st_conversation_fork(st_conversation *c, st_conversation *child, strata_error *error);

@@ -17,7 +17,8 @@ static strata_status open_bookkeeping(st_kv *kv, strata_error *error)
     kv->slots = st_alloc_zero(slots, sizeof *kv->slots);
     kv->found = st_alloc_zero(table, sizeof *kv->found);
     kv->found_names = st_alloc_zero(table, sizeof *kv->found_names);
-    if (!kv->slots || !kv->found || !kv->found_names)
+    kv->marks = st_alloc_zero((kv->layout->pools[0].pages + 63) / 64, sizeof *kv->marks);
+    if (!kv->slots || !kv->found || !kv->found_names || !kv->marks)
         return st_error_memory(error, slots * sizeof *kv->slots + table * (sizeof *kv->found + sizeof *kv->found_names),
                                "the KV cache");
     strata_status status = STRATA_OK;
@@ -75,6 +76,7 @@ void st_kv_free(st_kv *kv)
     st_free(kv->slots);
     st_free(kv->found);
     st_free(kv->found_names);
+    st_free(kv->marks);
     st_free(kv);
 }
 

@@ -47,6 +47,13 @@ void st_kv_confirm(st_kv *kv);
 /* A device has failed: conversations go back to their confirmed tokens. */
 void st_kv_fail(st_kv *kv);
 
+/* Whether conversations have recurrent state, which a failed step destroys. */
+bool st_kv_has_state(const st_kv *kv);
+
+/* Pages of full attention that running conversations may take: free, cached, or held by idle ones. Counted only as far
+ * as `enough`. */
+uint32_t st_kv_room(const st_kv *kv, uint32_t enough);
+
 typedef struct st_kv_use {
     st_pages_counts pools[ST_KV_POOLS_MAX];
     uint32_t pool_count, page_tokens;

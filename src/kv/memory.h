@@ -32,6 +32,7 @@ struct st_kv {
     st_conversation *first;     /* of the list of all */
     uint32_t *found;            /* [table_max of pool 0]: pages of a prefix */
     st_prefix *found_names;     /* the same */
+    uint64_t *marks;            /* [pages of pool 0 / 64]: a bit for each page, of st_kv_mark_running */
     uint64_t clock;
     uint32_t numbers;
 };
@@ -71,6 +72,10 @@ strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error
 void st_kv_cut(st_conversation *c, uint32_t pool, uint32_t index);
 /* Drops all pages and the slot; the position is 0. */
 void st_kv_release(st_conversation *c);
+
+/* Marks the pages of full attention that running conversations hold; returns how many there are. */
+uint32_t st_kv_mark_running(const st_kv *kv);
+bool st_kv_marked(const st_kv *kv, uint32_t page);
 
 /* Copies the conversation's slot and tails to a restore point, or from it; the copies may end later. */
 strata_status st_kv_save(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);

@@ -248,11 +248,14 @@ static void a_prompt_can_be_cancelled(void **state)
     session_rig_open(&r, "qwen35", (strata_engine_options){.threads = 1, .batch = 8, .kv_type = "f32"});
     session_counter c = {.stop_at = 2};
     strata_prompt_options watched = {.progress = session_count, .context = &c};
-    assert_int_equal(strata_session_prompt(r.session, ids, 40, &watched, NULL, &error), STRATA_INTERRUPTED);
-    assert_int_equal(c.done, 16);
-    assert_int_equal(c.total, 40);
-    assert_int_equal(session_prompt(r.session, ids, 40), 24); /* continues where it stopped */
-    session_check(&r, r.session, ids, 40);
+    assert_int_equal(strata_session_prompt(r.session, ids, 100, &watched, NULL, &error), STRATA_INTERRUPTED);
+    assert_in_range(c.done, 16, 24);
+    assert_int_equal(c.calls, 2);
+    assert_int_equal(c.total, 100);
+    uint64_t left = session_prompt(r.session, ids, 100); /* continues where it stopped, two steps later at most */
+    assert_in_range(left, 100 - c.done - 16, 100 - c.done);
+    assert_int_equal(left % 8, 100 % 8);
+    session_check(&r, r.session, ids, 100);
     c = (session_counter){.stop_at = 1};
     assert_int_equal(strata_session_prompt(r.session, ids + 3, 40, &watched, NULL, &error), STRATA_INTERRUPTED);
     (void)session_logits(r.session); /* and logits are available */
@@ -277,7 +280,7 @@ static void a_session_restarts_after_an_error(void **state)
             st_sim_fail_at(r.engine->backends.world, ST_SIM_LAUNCH, nth);
             assert_int_equal(strata_session_prompt(r.session, ids, 24, NULL, NULL, &error), STRATA_DEVICE);
             assert_int_equal(error.status, STRATA_DEVICE);
-            assert_int_equal(session_prompt(r.session, ids, 24), 24);
+            assert_in_range(session_prompt(r.session, ids, 24), 8, 24); /* steps that had ended may be kept */
             session_check(&r, r.session, ids, 24);
             session_rig_close(&r);
         }
