@@ -124,8 +124,18 @@ strata_status strata_template_new(const char *source, size_t length, strata_temp
 strata_status strata_template_of_model(const strata_model *model, strata_template **out, strata_error *error);
 void strata_template_free(strata_template *chat_template);
 
+/* The ids of an earlier prompt with its sampled answer and end token. */
+typedef struct strata_known {
+    const strata_token *tokens; /* [count] */
+    size_t count;
+} strata_known;
+
 typedef struct strata_render_options {
     int64_t now; /* seconds since the epoch for strftime_now; 0: the current time */
+    /* Of strata_template_tokenize: where the rendered text begins with the text of one of these, up to a special token,
+     * the result has its ids. An answer that comes back unchanged so keeps the ids it was sampled with. */
+    const strata_known *known; /* [known_count] */
+    size_t known_count;
 } strata_render_options;
 
 /* Renders `args`, a JSON object ("messages", "tools", "add_generation_prompt", …), to text (strata_free).
@@ -295,8 +305,16 @@ typedef struct strata_sampling {
 typedef enum strata_finish {
     STRATA_FINISH_END,    /* an end token or a stop string */
     STRATA_FINISH_LENGTH, /* max_tokens reached, or the context is full */
-    STRATA_FINISH_CANCEL, /* on_text returned false, strata_session_interrupt or strata_session_cancel */
+    STRATA_FINISH_CANCEL, /* on_text or on_token returned false, strata_session_interrupt or strata_session_cancel */
 } strata_finish;
+/* A token as it was sampled. */
+typedef struct strata_sampled {
+    strata_token token;
+    bool end;            /* it ends the answer; it is not appended to the session's tokens */
+    bool control;        /* a control token, whose text on_text does not get unless show_control is set */
+    const float *logits; /* [vocab]: before biases and penalties; valid during the call */
+    size_t vocab;
+} strata_sampled;
 typedef struct strata_generation {
     strata_sampling sampling;
     size_t max_tokens;        /* 0: until an end token or a full context */
@@ -310,7 +328,10 @@ typedef struct strata_generation {
     /* Receives whole code points as they are generated, on the caller's thread; returning false cancels, and the answer
      * ends with that text. May be NULL. */
     bool (*on_text)(void *context, const char *text, size_t length);
-    void *context;
+    /* Receives every token of the answer, before its text goes to on_text; returning false cancels. Runs on the engine's
+     * thread, which all sessions wait for: it must return soon and call nothing of the engine. May be NULL. */
+    bool (*on_token)(void *context, const strata_sampled *sampled);
+    void *context; /* of both */
 } strata_generation;
 
 typedef struct strata_answer {

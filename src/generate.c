@@ -174,6 +174,15 @@ static bool outlet_is_full(generator *g)
     return full;
 }
 
+/* Passes a token to the caller; false: the caller cancels. */
+static bool tell_token(const generator *g, strata_token token, bool end, const float *logits)
+{
+    strata_sampled sampled = {.token = token, .end = end, .logits = logits,
+                              .control = st_tokenizer_type(g->tokenizer, token) == ST_TOKEN_CONTROL,
+                              .vocab = g->session->engine->desc->vocab};
+    return !g->options->on_token || g->options->on_token(g->options->context, &sampled);
+}
+
 /* Chooses the next token. False: the answer ends without one. */
 static bool choose(generator *g, const float *logits, strata_token *token)
 {
@@ -185,8 +194,22 @@ static bool choose(generator *g, const float *logits, strata_token *token)
     g->broken = g->status != STRATA_OK;
     if (g->broken) return false;
     if (!st_tokenizer_is_end(g->tokenizer, *token)) return true;
+    (void)tell_token(g, *token, true, logits);
     g->answer.finish = STRATA_FINISH_END;
     return false;
+}
+
+/* Accepts a token and shows its text; *over: the answer ends with it. */
+static void take_token(generator *g, strata_token token, const float *logits, bool *over)
+{
+    bool stopped = false;
+    st_sampler_accept(g->sampler, token);
+    g->answer.tokens++;
+    *over = !tell_token(g, token, false, logits);
+    if (*over) g->answer.finish = STRATA_FINISH_CANCEL;
+    g->status = *over ? show_rest(g) : show_token(g, token, &stopped);
+    if (stopped) g->answer.finish = STRATA_FINISH_END;
+    *over = *over || stopped;
 }
 
 static st_next next_token(void *context, const float *logits, strata_token *token)
@@ -194,17 +217,11 @@ static st_next next_token(void *context, const float *logits, strata_token *toke
     generator *g = context;
     if (outlet_is_full(g)) return ST_NEXT_WAIT;
     if (g->answer.tokens == 0) g->answer.first_seconds = st_engine_now(g->session->engine) - g->start;
-    bool chosen = choose(g, logits, token), stopped = false, fits = false;
-    if (chosen) {
-        st_sampler_accept(g->sampler, *token);
-        g->answer.tokens++;
-        fits = g->request->count < strata_engine_context(g->session->engine);
-        g->status = show_token(g, *token, &stopped);
-        if (stopped) g->answer.finish = STRATA_FINISH_END;
-    }
-    bool last = !chosen || !fits || stopped || g->answer.tokens == g->options->max_tokens || g->status != STRATA_OK;
-    if (!last) return ST_NEXT_TOKEN;
-    if (!stopped && g->status == STRATA_OK) g->status = show_rest(g);
+    bool chosen = choose(g, logits, token), over = false;
+    bool fits = chosen && g->request->count < strata_engine_context(g->session->engine);
+    if (chosen) take_token(g, *token, logits, &over);
+    if (!over && fits && g->answer.tokens != g->options->max_tokens && g->status == STRATA_OK) return ST_NEXT_TOKEN;
+    if (!over && g->status == STRATA_OK) g->status = show_rest(g);
     return fits ? ST_NEXT_LAST : ST_NEXT_END;
 }
 

@@ -10,6 +10,7 @@
 #include "card.h"
 #include "chat/template.h"
 #include "gguf/gguf.h"
+#include "known.h"
 #include "model.h"
 #include "strata.h"
 #include "tokenizer/tokenizer.h"
@@ -373,6 +374,8 @@ strata_status strata_template_tokenize(const strata_template *chat_template, con
     st_str text = {rendering.text.length ? rendering.text.data : "", rendering.text.length};
     st_encode_options encode = {.guard = guard, .foreign = (const unsigned char *)rendering.foreign.data};
     status = st_tokenizer_encode(tokenizer, text, &encode, &ids, error);
+    if (status == STRATA_OK && options)
+        status = st_known_apply(tokenizer, text, encode.foreign, options->known, options->known_count, &ids, error);
     if (status == STRATA_OK) status = begin_prompt(tokenizer, &ids, error);
     if (status == STRATA_OK) status = give_tokens(&ids, tokens, count, error);
 out:

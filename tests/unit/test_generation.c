@@ -251,6 +251,49 @@ static void penalties_over_the_whole_context(void **state)
     close_rig(&r);
 }
 
+/* ---- sampled tokens ----------------------------------------------------------------------------------------------- */
+
+typedef struct listener {
+    strata_sampled seen[16];
+    size_t count, stop_at;
+    bool greedy; /* each token so far had the highest logit */
+} listener;
+
+static bool keep_token(void *context, const strata_sampled *sampled)
+{
+    listener *l = context;
+    for (size_t i = 0; i < sampled->vocab; i++)
+        if (sampled->logits[i] > sampled->logits[sampled->token]) l->greedy = false;
+    l->seen[l->count++] = *sampled;
+    return l->count != l->stop_at;
+}
+
+static void every_sampled_token_is_passed_on(void **state)
+{
+    (void)state;
+    rig r;
+    open_path(&r, kit_path("llama.gguf"));
+    listener l = {.greedy = true};
+    strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = 5, .ignore_end = true,
+                           .on_token = keep_token, .context = &l};
+    assert_int_equal(answer_to(&r, &g).tokens, 5);
+    assert_int_equal(l.count, 5);
+    assert_true(l.greedy);
+    assert_int_equal(l.seen[0].vocab, VOCAB);
+    static const strata_bias end = {.token = IM_END, .bias = 1e9f};
+    l = (listener){0};
+    g.ignore_end = false;
+    g.sampling.biases = &end;
+    g.sampling.bias_count = 1;
+    assert_int_equal(answer_to(&r, &g).tokens, 0);
+    assert_true(l.count == 1 && l.seen[0].end && l.seen[0].control && l.seen[0].token == IM_END);
+    l = (listener){.stop_at = 3};
+    g.ignore_end = true;
+    strata_answer answer = answer_to(&r, &g);
+    assert_true(answer.tokens == 3 && l.count == 3 && answer.finish == STRATA_FINISH_CANCEL);
+    close_rig(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +301,7 @@ int main(void)
         cmocka_unit_test(end_tokens_are_banned_with_ignore_end),
         cmocka_unit_test(nan_logits_are_an_error_and_the_session_goes_on),
         cmocka_unit_test(one_random_stream_spans_generations), cmocka_unit_test(penalties_over_the_whole_context),
+        cmocka_unit_test(every_sampled_token_is_passed_on),
     };
     return cmocka_run_group_tests_name("generation", tests, NULL, NULL);
 }
