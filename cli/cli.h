@@ -259,6 +259,7 @@ typedef struct cli_engine {
     json_t *facts; /* of strata_engine_describe */
     strata_engine *engine;
     strata_session *session; /* NULL: a chat has taken it */
+    uint32_t sessions;       /* that run at a time; 0: as the options say */
 } cli_engine;
 
 /* Loads the model of -m as the options ask. `context` is the default (0: the library's). The model may already be open;

@@ -2,14 +2,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "together.h"
 
-enum { PROMPT_DEFAULT = 512, DECODE_DEFAULT = 64, REPETITIONS_DEFAULT = 5, TESTS = 2 };
+enum {
+    PROMPT_DEFAULT = 512, DECODE_DEFAULT = 64, REPETITIONS_DEFAULT = 5, TESTS = 2,
+    PARALLEL_MAX = 64, PARALLEL_LIST_MAX = 16,
+    MIXED_PROMPT = 4096, MIXED_DECODERS = 3, MIXED_REPETITIONS = 3
+};
 
 /* Negative numbers are not applicable: null in JSON, a dash in the table. */
 typedef struct bench_row {
     char name[48];
     uint32_t tokens;
+    uint32_t parallel;              /* conversations; 0: one, and not asked for */
     double speed, slowest, fastest; /* tokens per second */
     double read_bytes, ops;         /* per token */
     double gb_per_s, gop_per_s, read_share, int8_share;
@@ -22,13 +27,16 @@ typedef struct bench {
     cli_engine engine;
     uint32_t depth, repetitions;
     uint32_t counts[TESTS]; /* tokens of each test; 0: skipped */
+    uint32_t parallel[PARALLEL_LIST_MAX]; /* conversations that decode together */
+    size_t parallel_count;  /* 0: one conversation */
+    together together;      /* of --parallel and --mixed */
     uint32_t vocab;
     strata_token *ids;      /* [context] */
     uint64_t random;
     double load_seconds, first_seconds;
     uint64_t peak_bytes;
     json_t *machine;        /* of strata_engine_measure */
-    bench_row rows[TESTS];
+    bench_row rows[1 + PARALLEL_LIST_MAX];
     size_t row_count;
 } bench;
 
@@ -60,7 +68,7 @@ static strata_status run_ids(bench *b, size_t count, strata_error *error)
  * their KV cache is reused. Reading the logits waits for the GPU. */
 static strata_status begin_sequence(bench *b, size_t base, uint32_t count, strata_error *error)
 {
-    draw_ids(b, b->depth, base - b->depth + count);
+    draw_ids(b, b->depth, base - b->depth + count + 1);
     return base > 0 ? run_ids(b, base, error) : STRATA_OK;
 }
 
@@ -69,11 +77,13 @@ static strata_status run_prompt(bench *b, size_t base, uint32_t count, strata_er
     return run_ids(b, base + count, error);
 }
 
+/* The last token is chosen, but not run: one more than wanted is given. */
 static strata_status run_decode(bench *b, size_t base, uint32_t count, strata_error *error)
 {
-    strata_status status = STRATA_OK;
-    for (uint32_t i = 1; status == STRATA_OK && i <= count; i++) status = run_ids(b, base + i, error);
-    return status;
+    strata_answer answer;
+    strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = count + 1,
+                           .given = b->ids + base, .given_count = count + 1};
+    return strata_session_generate(b->engine.session, &g, &answer, error);
 }
 
 /* ---- cost of a token --------------------------------------------------------------------------------------------- */
@@ -148,6 +158,7 @@ typedef struct bench_test {
     uint32_t count; /* default */
     uint32_t warm;  /* most tokens of the warm-up */
     uint32_t least; /* fewest tokens to start from */
+    bool together;  /* --parallel applies */
     strata_status (*run)(bench *b, size_t base, uint32_t count, strata_error *error);
     double (*bytes)(const bench *b, uint32_t count);
     double (*ops)(const bench *b, uint32_t count);
@@ -155,8 +166,8 @@ typedef struct bench_test {
 } bench_test;
 
 static const bench_test tests[TESTS] = {
-    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, run_prompt, prompt_bytes, prompt_ops, predict_prompt},
-    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, run_decode, decode_bytes, decode_ops, predict_decode},
+    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, false, run_prompt, prompt_bytes, prompt_ops, predict_prompt},
+    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, true, run_decode, decode_bytes, decode_ops, predict_decode},
 };
 
 /* The tokens that a test starts from. */
@@ -179,8 +190,18 @@ static void sum_up(bench_row *row, double *speeds, size_t count)
     row->speed = (speeds[(count - 1) / 2] + speeds[count / 2]) / 2.0;
 }
 
+/* One repetition of --parallel. */
+static strata_status time_together(bench *b, uint32_t parallel, uint32_t count, double *speed, strata_error *error)
+{
+    double seconds = 0.0;
+    strata_status status = together_prompt(&b->together, parallel, b->depth, b->depth ? 0 : 1, error);
+    if (status == STRATA_OK) status = together_decode(&b->together, parallel, count, &seconds, error);
+    *speed = seconds > 0.0 ? (double)parallel * count / seconds : 0.0;
+    return status;
+}
+
 /* One repetition; its operations are added to `profile` if there is one. */
-static strata_status time_once(bench *b, const bench_test *test, uint32_t count, json_t *profile, double *speed,
+static strata_status time_alone(bench *b, const bench_test *test, uint32_t count, json_t *profile, double *speed,
                                strata_error *error)
 {
     json_t *before = NULL, *after = NULL;
@@ -198,6 +219,13 @@ static strata_status time_once(bench *b, const bench_test *test, uint32_t count,
     return status;
 }
 
+static strata_status time_once(bench *b, const bench_test *test, const bench_row *row, uint32_t count, json_t *profile,
+                               double *speed, strata_error *error)
+{
+    return row->parallel ? time_together(b, row->parallel, count, speed, error)
+                         : time_alone(b, test, count, profile, speed, error);
+}
+
 static strata_status run_test(bench *b, const bench_test *test, bench_row *row, strata_error *error)
 {
     cli_progress progress;
@@ -209,9 +237,9 @@ static strata_status run_test(bench *b, const bench_test *test, bench_row *row, 
     strata_status status = cli_allocate(b->repetitions, sizeof(double), "the repetitions", &speeds, error);
     if (status != STRATA_OK) return status;
     cli_progress_begin(&progress, b->arguments, row->name, "repetitions", b->repetitions);
-    status = time_once(b, test, row->tokens < test->warm ? row->tokens : test->warm, NULL, &unused, error);
+    status = time_once(b, test, row, row->tokens < test->warm ? row->tokens : test->warm, NULL, &unused, error);
     for (uint32_t i = 0; status == STRATA_OK && i < b->repetitions; i++) {
-        status = time_once(b, test, row->tokens, row->profile, (double *)speeds + i, error);
+        status = time_once(b, test, row, row->tokens, row->profile, (double *)speeds + i, error);
         cli_progress_step(&progress, i + 1, b->repetitions);
     }
     cli_progress_end(&progress);
@@ -223,16 +251,30 @@ static strata_status run_test(bench *b, const bench_test *test, bench_row *row, 
     return status;
 }
 
+/* Predictions are made for one conversation. */
+static strata_status run_row(bench *b, const bench_test *test, uint32_t tokens, uint32_t parallel, strata_error *error)
+{
+    bench_row *row = &b->rows[b->row_count++];
+    char many[16] = "", depth[24] = "";
+    row->tokens = tokens;
+    row->parallel = parallel;
+    if (parallel) snprintf(many, sizeof many, "@%u", parallel);
+    if (b->depth) snprintf(depth, sizeof depth, " @ d%u", b->depth);
+    snprintf(row->name, sizeof row->name, "%s%u%s%s", test->name, tokens, many, depth);
+    strata_status status = run_test(b, test, row, error);
+    if (parallel > 1) row->predicted = row->read_bytes = -1.0;
+    return status;
+}
+
 static strata_status run_tests(bench *b, strata_error *error)
 {
     strata_status status = STRATA_OK;
     for (size_t i = 0; status == STRATA_OK && i < TESTS; i++) {
         if (b->counts[i] == 0) continue;
-        bench_row *row = &b->rows[b->row_count++];
-        row->tokens = b->counts[i];
-        if (b->depth) snprintf(row->name, sizeof row->name, "%s%u @ d%u", tests[i].name, row->tokens, b->depth);
-        else snprintf(row->name, sizeof row->name, "%s%u", tests[i].name, row->tokens);
-        status = run_test(b, &tests[i], row, error);
+        if (!tests[i].together || b->parallel_count == 0) status = run_row(b, &tests[i], b->counts[i], 0, error);
+        else
+            for (size_t k = 0; status == STRATA_OK && k < b->parallel_count; k++)
+                status = run_row(b, &tests[i], b->counts[i], b->parallel[k], error);
     }
     return status;
 }
@@ -287,15 +329,20 @@ static json_t *number_or_null(double number)
 
 static json_t *row_json(const bench *b, const bench_row *row)
 {
-    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o}", "test", row->name,
+    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o}", "test", row->name,
                                "tokens",
                                (int)row->tokens, "depth", (int)b->depth, "repetitions", (int)b->repetitions, "tps",
                                row->speed, "tps_min", row->slowest, "tps_max", row->fastest, "gb_per_s",
                                number_or_null(row->gb_per_s), "gop_per_s", number_or_null(row->gop_per_s), "read_share",
                                number_or_null(row->read_share), "int8_share", number_or_null(row->int8_share),
-                               "predicted_tps", row->predicted, "ratio", number_or_null(row->ratio));
-    if (object && row->profile && json_object_set(object, "profile", row->profile) == 0) return object;
-    if (object && !row->profile) return object;
+                               "predicted_tps",
+                               number_or_null(row->predicted), "ratio", number_or_null(row->ratio));
+    bool whole = object != NULL;
+    if (whole && row->parallel)
+        whole = json_object_set_new(object, "parallel", json_integer(row->parallel)) == 0 &&
+                json_object_set_new(object, "tps_each", json_real(row->speed / row->parallel)) == 0;
+    if (whole && row->profile) whole = json_object_set(object, "profile", row->profile) == 0;
+    if (whole) return object;
     json_decref(object);
     return NULL;
 }
@@ -403,18 +450,57 @@ static void print_operations(const bench *b)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+/* "1,4,16" */
+static strata_status take_parallel(bench *b, uint32_t *most, strata_error *error)
+{
+    const char *text = b->arguments->values[OPTION_PARALLEL_LIST].text, *at = text;
+    *most = 0;
+    while (at) {
+        char *end;
+        long value = strtol(at, &end, 10);
+        bool number = *at >= '0' && *at <= '9' && value >= 1 && value <= PARALLEL_MAX && (*end == ',' || *end == 0);
+        if (!number || b->parallel_count == PARALLEL_LIST_MAX)
+            return cli_fail(error, STRATA_USAGE, NULL,
+                            "bench: --parallel: expected at most %d numbers from 1 to %d, separated by commas, found %s",
+                            PARALLEL_LIST_MAX, PARALLEL_MAX, text);
+        b->parallel[b->parallel_count++] = (uint32_t)value;
+        if (value > (long)*most) *most = (uint32_t)value;
+        at = *end ? end + 1 : NULL;
+    }
+    return STRATA_OK;
+}
+
+/* The context that the tests need. */
+static uint32_t take_counts(bench *b)
+{
+    uint32_t context = 1;
+    for (size_t i = 0; i < TESTS; i++) {
+        b->counts[i] = (uint32_t)cli_integer(b->arguments, tests[i].option, tests[i].count);
+        uint32_t needed = base_of(b, &tests[i]) + b->counts[i];
+        if (b->counts[i] > 0 && needed > context) context = needed;
+    }
+    return context;
+}
+
 static strata_status take_options(bench *b, uint32_t *context, strata_error *error)
 {
     const cli_arguments *arguments = b->arguments;
-    bool ops = arguments->values[OPTION_OPS].set;
+    bool ops = arguments->values[OPTION_OPS].set, mixed = arguments->values[OPTION_MIXED].set;
+    uint32_t most = 0;
+    strata_status status = take_parallel(b, &most, error);
+    if (status != STRATA_OK) return status;
     b->depth = (uint32_t)cli_integer(arguments, OPTION_DEPTH, 0);
-    *context = 1;
-    for (size_t i = 0; i < TESTS && !ops; i++) {
-        b->counts[i] = (uint32_t)cli_integer(arguments, tests[i].option, tests[i].count);
-        uint32_t needed = base_of(b, &tests[i]) + b->counts[i];
-        if (b->counts[i] > 0 && needed > *context) *context = needed;
+    *context = ops ? 1 : take_counts(b);
+    b->engine.sessions = most;
+    b->repetitions = (uint32_t)cli_integer(arguments, OPTION_REPETITIONS, mixed ? MIXED_REPETITIONS : REPETITIONS_DEFAULT);
+    if (mixed) {
+        b->counts[0] = (uint32_t)cli_integer(arguments, OPTION_PROMPT_TOKENS, MIXED_PROMPT);
+        b->engine.sessions = 1 + (most ? most : MIXED_DECODERS);
+        *context = b->counts[0] + 1;
     }
-    b->repetitions = (uint32_t)cli_integer(arguments, OPTION_REPETITIONS, REPETITIONS_DEFAULT);
+    if (mixed && (b->parallel_count > 1 || b->engine.sessions > PARALLEL_MAX || b->counts[0] == 0))
+        return cli_fail(error, STRATA_USAGE, NULL,
+                        "bench: --mixed: expected a prompt, and one --parallel of at most %d", PARALLEL_MAX - 1);
     if (!ops && b->counts[0] == 0 && b->counts[1] == 0)
         return cli_fail(error, STRATA_USAGE, NULL, "bench: -p 0 and -n 0 leave nothing to measure");
     return cli_need(arguments, OPTION_MODEL, error);
@@ -431,7 +517,7 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
         return cli_fail(error, STRATA_LIMIT, "use fewer tokens (-p, -n, -d)",
                         "bench: %u tokens of context are needed, the model's maximum is %u", context, got);
     void *ids = NULL;
-    status = cli_allocate(context, sizeof *b->ids, "the tokens", &ids, error);
+    status = cli_allocate(context + 1, sizeof *b->ids, "the tokens", &ids, error);
     b->ids = ids;
     return status;
 }
@@ -442,6 +528,12 @@ static strata_status run_bench(bench *b, strata_error *error)
     strata_status status = run_ids(b, 1, error); /* gives the size of the vocabulary */
     b->first_seconds = strata_engine_clock(b->engine.engine) - start;
     if (status != STRATA_OK) return status;
+    if (b->engine.sessions) {
+        status = together_open(&b->together, b->engine.engine, b->engine.sessions, b->vocab, error);
+        if (status != STRATA_OK) return status;
+    }
+    if (b->arguments->values[OPTION_MIXED].set)
+        return cli_bench_mixed(&b->together, b->arguments, b->counts[0], b->repetitions, error);
     if (b->depth) draw_ids(b, 0, b->depth);
     status = run_tests(b, error);
     b->peak_bytes = cli_peak_bytes(); /* before the machine is measured */
@@ -459,13 +551,15 @@ strata_status cli_cmd_bench(const cli_arguments *arguments, strata_error *error)
     strata_status status = take_options(&b, &context, error);
     if (status == STRATA_OK) status = load(&b, context, error);
     if (status == STRATA_OK) status = values[OPTION_OPS].set ? measure_machine(&b, true, error) : run_bench(&b, error);
-    if (status == STRATA_OK && values[OPTION_JSON].set) status = print_json(&b, error);
-    else if (status == STRATA_OK) {
+    bool print = status == STRATA_OK && !values[OPTION_MIXED].set; /* --mixed has printed */
+    if (print && values[OPTION_JSON].set) status = print_json(&b, error);
+    else if (print) {
         if (values[OPTION_OPS].set) print_operations(&b);
         else print_table(&b);
         status = cli_flush(error);
     }
-    for (size_t i = 0; i < TESTS; i++) json_decref(b.rows[i].profile);
+    for (size_t i = 0; i < b.row_count; i++) json_decref(b.rows[i].profile);
+    together_close(&b.together);
     free(b.ids);
     json_decref(b.machine);
     cli_engine_close(&b.engine);

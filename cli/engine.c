@@ -64,6 +64,7 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
     strata_placement placement = cli_placement_of(arguments);
     strata_engine_options options = cli_engine_options(arguments, &placement, context);
     options.nextn = nextn;
+    if (engine->sessions) options.sessions = engine->sessions;
     engine->arguments = arguments;
     strata_status status = engine->model ? STRATA_OK : cli_open_model(arguments, &engine->model, error);
     if (status == STRATA_OK && !engine->card) status = cli_describe(engine->model, 0, &engine->card, error);

@@ -44,6 +44,7 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .context = wanted,
         .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
         .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL, 0),
+        .step_ms = (uint32_t)cli_integer(arguments, OPTION_STEP_MS, 0),
         .restore_bytes = restore_bytes_of(arguments),
         .placement = placement,
         .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
