@@ -182,6 +182,8 @@ typedef struct strata_engine_options {
     uint32_t context;    /* maximum tokens of one session; 0: as many as fit, at most the model's maximum */
     uint32_t batch;      /* prompt tokens per batch; 0: 512, or 2048 with experts in RAM */
     uint32_t sessions;   /* that run at a time, at most 64; others wait. Any number may be open. 0: 1 */
+    uint32_t pool_tokens; /* of the KV cache that all sessions share: at least the context. 0: as many as `sessions` need, or
+                             as fit. If they do not suffice, sessions wait for one another */
     uint32_t step_ms;    /* milliseconds of a step while a session generates, so that a long prompt does not delay its
                             tokens for longer. 0: 100. While none generates, steps take 500, or this if it is more */
     uint64_t restore_bytes; /* host RAM for restore points, which models with window, chunked or recurrent layers need

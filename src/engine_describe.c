@@ -115,12 +115,22 @@ static json_t *kv_use(const strata_engine *engine)
                      (json_int_t)use.restore_bytes, "pools", pools);
 }
 
+static json_t *scheduler(const strata_engine *engine)
+{
+    st_sched_counts c = st_sched_count(engine->sched);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "running", (json_int_t)c.running, "waiting",
+                     (json_int_t)c.waiting, "steps", (json_int_t)c.steps, "rows", (json_int_t)c.rows, "answer_rows",
+                     (json_int_t)c.answer_rows, "parked", (json_int_t)c.parked, "followed", (json_int_t)c.followed,
+                     "longest_wait_seconds", c.longest_wait);
+}
+
 /* What a running session changes: read under the lock. */
 static bool add_counters(const strata_engine *engine, json_t *root)
 {
     st_engine_lock(engine);
     bool whole = json_object_set_new(root, "profile", profile_rows(engine)) == 0 &&
                  json_object_set_new(root, "kv_use", kv_use(engine)) == 0 &&
+                 json_object_set_new(root, "scheduler", scheduler(engine)) == 0 &&
                  (!engine->watch.stats || add_expert_stats(engine, root));
     st_engine_unlock(engine);
     return whole;

@@ -194,8 +194,9 @@ strata_status st_placement_of(const strata_engine_options *options, st_placement
     o->layers = placement->layers;
     o->context = options->context;
     o->batch = options->batch;
-    o->out_rows = ST_SESSION_OUT_ROWS;
+    o->out_rows = options->sessions > ST_SESSION_OUT_ROWS ? options->sessions : ST_SESSION_OUT_ROWS;
     o->conversations = options->sessions;
+    o->pool_tokens = options->pool_tokens;
     if (options->restore_bytes == STRATA_RESTORE_OFF) o->restore_bytes = 0;
     else if (options->restore_bytes) o->restore_bytes = options->restore_bytes;
     o->workers[ST_HOST] = threads;
