@@ -269,15 +269,13 @@ typedef struct saboteur {
     strata_session *other;
     st_sim_world *world;
     strata_status status;
-    uint64_t done;
 } saboteur;
 
-/* Between two steps behind the first page, a step of another session fails. */
+/* Behind the first page a launch fails: in a step of the session, of another one, or of both. */
 static bool sabotage(void *context, uint64_t done, uint64_t total)
 {
     saboteur *s = context;
-    assert_true(done <= total);
-    s->done = done;
+    (void)total;
     if (s->other && done > PAGE) {
         st_sim_fail_at(s->world, ST_SIM_LAUNCH, 2);
         s->status = strata_session_prompt(s->other, session_ids + 50, OTHER, NULL, NULL, NULL);
@@ -286,9 +284,9 @@ static bool sabotage(void *context, uint64_t done, uint64_t total)
     return true;
 }
 
-/* What the first session had enqueued since its first page is lost, and with it the recurrent state; the session goes back to
- * the restore point there. */
-static void a_session_survives_the_failure_of_another(void **state)
+/* A failed step ends the calls of its sessions. They continue from what was stored before: with recurrent state, from the
+ * restore point behind the first page. */
+static void sessions_survive_a_failed_step(void **state)
 {
     (void)state;
     for (int m = 0; m < MODELS; m++) {
@@ -299,9 +297,17 @@ static void a_session_survives_the_failure_of_another(void **state)
         static const size_t marks[] = {PAGE};
         strata_prompt_options options = {.marks = marks, .mark_count = 1, .progress = sabotage, .context = &context};
         strata_error error;
-        if (strata_session_prompt(s.session, session_ids + 7, LONG, &options, NULL, &error) != STRATA_OK) fail_msg("%s", error.message);
-        assert_int_equal(context.status, STRATA_DEVICE);
-        assert_int_equal(context.done, LONG);
+        strata_status status = strata_session_prompt(s.session, session_ids + 7, LONG, &options, NULL, &error);
+        assert_true(status == STRATA_OK || status == STRATA_DEVICE);
+        assert_true(context.status == STRATA_OK || context.status == STRATA_DEVICE);
+        assert_true(status == STRATA_DEVICE || context.status == STRATA_DEVICE);
+        size_t reused = 0;
+        if (status == STRATA_DEVICE) {
+            status = strata_session_prompt(s.session, session_ids + 7, LONG, NULL, &reused, &error);
+            assert_true(reused >= PAGE);
+        }
+        if (status != STRATA_OK) fail_msg("%s", error.message);
+        assert_int_equal(strata_session_prompt(other, session_ids + 50, OTHER, NULL, NULL, NULL), STRATA_OK);
         session_check_near(&s, s.session, session_ids + 7, LONG);
         session_check_near(&s, other, session_ids + 50, OTHER);
         strata_session_free(other);
@@ -314,7 +320,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_failed_call_of_a_step_is_reported),   cmocka_unit_test(gpu_lost_during_a_step_is_reported),
         cmocka_unit_test(each_failed_call_of_a_prompt_is_reported), cmocka_unit_test(each_failed_copy_of_a_fork_is_reported),
-        cmocka_unit_test(a_session_survives_the_failure_of_another),
+        cmocka_unit_test(sessions_survive_a_failed_step),
     };
     return kit_run("step_fault", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }
