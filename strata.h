@@ -64,6 +64,14 @@ typedef struct strata_error {
 /* Frees a char * or an array that a strata_ call returned. */
 void strata_free(void *pointer);
 
+/* ---- log ------------------------------------------------------------------------------------------------------ */
+
+/* Receives the library's log, one line without a newline at a time, from any thread. Without a function the lines go to
+ * standard error. Set it before other calls. */
+typedef enum strata_log_level { STRATA_LOG_ERROR, STRATA_LOG_WARN, STRATA_LOG_NOTE } strata_log_level;
+typedef void (*strata_log)(void *context, strata_log_level level, const char *text);
+void strata_log_to(strata_log log, void *context);
+
 /* ---- model: an opened file, no weights in memory ----------------------------------------------------------- */
 
 typedef struct strata_model strata_model;

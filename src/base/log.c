@@ -1,7 +1,17 @@
 #include "base/log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+
+static _Atomic(strata_log) receiver;
+static _Atomic(void *) receiver_context;
+
+void strata_log_to(strata_log log, void *context)
+{
+    atomic_store(&receiver_context, context);
+    atomic_store(&receiver, log);
+}
 
 void st_log(st_log_level level, const char *format, ...)
 {
@@ -11,6 +21,8 @@ void st_log(st_log_level level, const char *format, ...)
     va_start(args, format);
     int length = vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    strata_log log = atomic_load(&receiver);
+    if (length >= 0 && log) log(atomic_load(&receiver_context), level, line);
     /* one call, so that lines of several threads do not interleave */
-    if (length >= 0) fprintf(stderr, "strata: %s: %s\n", names[level], line);
+    if (length >= 0 && !log) fprintf(stderr, "strata: %s: %s\n", names[level], line);
 }
