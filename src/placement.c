@@ -90,6 +90,17 @@ static void note_absence(const strata_error *why)
     if (!atomic_flag_test_and_set(&told)) st_log(ST_LOG_NOTE, "no GPU: %s; the model runs on the CPU", why->message);
 }
 
+/* A GPU was asked for and none can be used: the option that asks, and why there is none. */
+static strata_status refuse_gpu(const strata_placement *placement, const strata_error *why, strata_error *error)
+{
+    const char *asks = placement->device       ? "placement.device"
+                       : placement->vram_bytes ? "placement.vram_bytes"
+                       : placement->profile    ? "placement.profile"
+                                               : "placement.layers";
+    return st_error_set(error, why->status, why->hint, "%s asks for a GPU, and none can be used: %s", asks,
+                        why->message);
+}
+
 /* Finds the GPU where one is named, asked for, or not ruled out. */
 static strata_status find_gpu(const strata_placement *placement, const st_profile_set *set, st_placement_use use,
                               bool time_operations, st_placement *out, strata_error *error)
@@ -107,10 +118,7 @@ static strata_status find_gpu(const strata_placement *placement, const st_profil
         take_profile(placement, set, &out->devices[ST_CARD]);
         return STRATA_OK;
     }
-    if (placement->device || (use == ST_PLACEMENT_RUN && asked)) {
-        if (error) *error = why;
-        return status;
-    }
+    if (placement->device || (use == ST_PLACEMENT_RUN && asked)) return refuse_gpu(placement, &why, error);
     if (use == ST_PLACEMENT_RUN) note_absence(&why);
     return STRATA_OK;
 }

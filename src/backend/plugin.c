@@ -44,7 +44,9 @@ strata_status st_plugin_load(const char *name, const char *folder, const st_back
 {
     char path[2 * PATH_MAX];
     if (!find(name, folder, path, sizeof path))
-        return st_error_set(error, STRATA_DEVICE, "build or install it, or use placement.device cpu",
+        return st_error_set(error, STRATA_DEVICE,
+                            "`make cuda` builds it (needs nvcc); placement.device cpu runs without a GPU, "
+                            "placement.device sim simulates one",
                             "libstrata-%s.so not found beside the program or in ../lib/strata", name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)

@@ -76,9 +76,10 @@ static strata_status refuse(const reader *r, const char *key, const char *expect
 
 bool st_profile_parse_size(const char *text, uint64_t *out)
 {
+    static const double kib = 1 << 10, mib = 1 << 20, gib = 1 << 30, tib = 1099511627776.0;
     static const struct { const char *name; double bytes; } units[] = {
-        {"", 1},      {"B", 1},     {"kB", 1e3},      {"MB", 1e6},        {"GB", 1e9},           {"TB", 1e12},
-        {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1099511627776.0}};
+        {"", 1},    {"B", 1},   {"kB", 1e3}, {"MB", 1e6},  {"GB", 1e9},  {"TB", 1e12}, {"K", kib},
+        {"M", mib}, {"G", gib}, {"T", tib},  {"KiB", kib}, {"MiB", mib}, {"GiB", gib}, {"TiB", tib}};
     size_t digits = strspn(text, "0123456789.");
     char *end = NULL;
     if (digits == 0) return false;

@@ -32,7 +32,7 @@ strata_status st_profile_file_read(const char *path, st_profile_set *out, strata
 strata_status st_profile_file_parse(const char *where, const char *text, size_t length, st_profile_set *out,
                                     strata_error *error);
 
-/* "12GiB", "500 MiB", "64GB" or plain bytes; the whole text, at most 2⁶² bytes. */
+/* "12GiB" or "12G", "500 MiB", "64GB" or plain bytes; the whole text, at most 2⁶² bytes. */
 bool st_profile_parse_size(const char *text, uint64_t *out);
 
 #endif

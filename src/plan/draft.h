@@ -54,6 +54,7 @@ typedef struct st_planner {
     uint32_t layer_count;    /* without the NextN block */
     uint32_t kv_layer_count; /* with it */
     uint32_t dense_count, moe_count;
+    uint32_t layers_asked;   /* options.layers beyond the model's, which now means all; 0: not beyond */
     bool card;               /* a GPU exists and the options allow it */
     uint32_t pool;           /* the KV pool holds so many contexts: at most one for each conversation */
     st_layer_facts *layers;  /* [kv_layer_count] */

@@ -99,14 +99,14 @@ static strata_status check_margins(const st_plan_source *source, const st_plan_o
 
 static strata_status check_layers(const st_plan_source *source, const st_plan_options *o, strata_error *error)
 {
-    uint32_t count = source->desc->layer_count;
-    if (o->layers < ST_LAYERS_AUTO || (o->layers > 0 && (uint32_t)o->layers > count))
+    if (o->layers < ST_LAYERS_AUTO)
         return st_error_set(error, STRATA_USAGE, "-1 means all layers",
-                            "placement.layers: expected at most the model's %" PRIu32 " layers, found %" PRId32, count,
-                            o->layers);
+                            "placement.layers: expected a number of layers, found %" PRId32, o->layers);
     if (source->device_count == 1 && o->layers != ST_LAYERS_AUTO && o->layers != 0)
-        return st_error_set(error, STRATA_USAGE, "placement.vram_bytes describes a GPU",
-                            "placement.layers %" PRId32 ": expected a GPU, found none", o->layers);
+        return st_error_set(error, STRATA_DEVICE,
+                            "describe a GPU that the machine does not have with placement.vram_bytes or "
+                            "placement.profile; placement.layers 0 uses none",
+                            "placement.layers %" PRId32 " asks for a GPU, and no GPU was found", o->layers);
     return STRATA_OK;
 }
 
@@ -126,8 +126,9 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
     if (o->moe == ST_MOE_CACHE && o->expert_slots == 0)
         return contradiction(error, "placement.expert_slots 0", "a cache needs slots; placement.moe cpu has none");
     if ((cache || o->moe == ST_MOE_RESIDENT) && !p->card)
-        return contradiction(error, slots ? "placement.expert_slots" : "placement.moe",
-                             "expected layers on a GPU, found none");
+        return st_error_set(error, p->source->device_count > 1 ? STRATA_USAGE : STRATA_DEVICE,
+                            "placement.vram_bytes or placement.profile describes a GPU",
+                            "%s: expected layers on a GPU, found none", slots ? "placement.expert_slots" : "placement.moe");
     if ((cache || o->moe == ST_MOE_RESIDENT) && o->cpu_moe_layers >= p->moe_count)
         return contradiction(error, "placement.cpu_moe_layers", "it leaves no layer whose experts could be on the GPU");
     return STRATA_OK;
@@ -156,6 +157,10 @@ static void fill_in(st_planner *p)
     if (o->out_rows == 0) o->out_rows = 1;
     p->pool = 1;
     if (o->page_tokens == 0) o->page_tokens = ST_KV_PAGE_TOKENS;
+    if (o->layers > 0 && (uint32_t)o->layers > p->source->desc->layer_count) {
+        p->layers_asked = (uint32_t)o->layers;
+        o->layers = ST_LAYERS_ALL;
+    }
     p->card = p->source->device_count > 1 && o->layers != 0;
     for (uint32_t i = 0; i < p->source->device_count; i++) {
         const st_profile *profile = &p->source->devices[i];

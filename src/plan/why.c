@@ -55,6 +55,7 @@ static void tell_layers(st_planner *p, const st_draft *draft)
     if (draft->trunk == 0) return;
     bool fixed = p->options.layers != ST_LAYERS_AUTO;
     uint32_t most = p->dense_count > p->options.cpu_ffn_layers ? p->dense_count - p->options.cpu_ffn_layers : 0;
+    if (p->layers_asked) WHY("layers: %u asked for, clamped to the model's %u", p->layers_asked, p->layer_count);
     WHY("layers: attention and KV of %u of %u layers are on the GPU (%s)", draft->trunk, p->layer_count,
         fixed                            ? "placement.layers"
         : draft->trunk == p->layer_count ? "all fit"

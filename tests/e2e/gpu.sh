@@ -20,7 +20,7 @@ check "the note is one line" test "$(grep -c . "$work/err")" -eq 1
 for option in "-g 1" "--vram 1GiB" "--device cuda" "--device cuda:1" "--device-profile rtx-4070-ti"; do
     logits $option
     check "$option asks for a GPU: exit 5" test $code -eq 5
-    check "$option: the error says what is missing" says "error: libstrata-cuda.so not found" err
+    check "$option: the error says what is missing" says " asks for a GPU, and none can be used: libstrata-cuda.so not found" err
 done
 for option in "-g 0" "--device cpu" "--device sim --vram 1GiB"; do
     logits $option

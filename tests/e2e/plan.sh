@@ -106,10 +106,9 @@ check "a file that is given wins over STRATA_MODEL" test "$code" = 0
 # --- refusals
 fails "RAM too small is exit code 4, with the bytes" 4 "bytes are missing" plan "$kit/qwen3.gguf" --ram 100KiB
 fails "a GPU too small for all layers" 4 "bytes are missing" plan "$kit/qwen3.gguf" --vram 520MiB --ram 8GiB -g -1
-fails "more layers than the model has" 2 "expected at most the model's" plan "$kit/qwen3.gguf" $card -g 99
-fails "layers without a GPU" 2 "-g 1: expected a GPU, found none" plan "$kit/qwen3.gguf" -g 1
+fails "layers without a GPU" 5 "-g 1 asks for a GPU, and no GPU was found" plan "$kit/qwen3.gguf" -g 1
 fails "a missing NextN block" 2 "NextN" plan "$kit/qwen3.gguf" --nextn
-fails "no file" 2 "plan: expected FILE" plan --vram 1GiB
+fails "no file" 2 "plan: expected a model" plan --vram 1GiB
 fails "a file that is not a model" 3 "" plan "$kit/README.md"
 fails "a vocabulary alone" 3 "found a file without tensors" plan "$kit/tokenizer/gpt-2.vocab.gguf"
 fails "a simulated GPU without a size" 2 "--device sim: expected a GPU to simulate" plan "$kit/qwen3.gguf" --device sim
@@ -117,7 +116,7 @@ fails "--device cpu with --vram" 2 "--device cpu: expected no GPU, found --vram 
 fails "an unknown device" 2 '--device: expected cpu, sim or cuda, found tpu' plan "$kit/qwen3.gguf" --device tpu
 fails "an unknown mode" 2 '--moe: expected MODE, found "gpu"' plan "$kit/qwen3.gguf" --moe gpu
 fails "an unknown profile lists the known" 2 "rtx-4070-ti, " plan "$kit/qwen3.gguf" --device-profile gtx-1
-for size in 0 -1 12G 1e9 "" GiB 1.2.3GiB 99999999TiB "12 GiB x"; do
+for size in 0 -1 12X 1e9 "" GiB 1.2.3GiB 99999999TiB "12 GiB x"; do
     fails "--vram '$size'" 2 "--vram: expected SIZE, found \"$size\"" plan "$kit/qwen3.gguf" --vram "$size"
 done
 fails "-c too long" 2 "--ctx-size: expected" plan "$kit/qwen3.gguf" -c 2147483648
