@@ -181,9 +181,9 @@ CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
 FUZZ_TARGETS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzz/targets/%)
 BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
 
-## run: download the default model once, then chat with it (PROMPT="…" for one answer)
+## run: download the default model once, then chat with it (PROMPT="…" for one answer, MODEL=FILE for another model)
 run: all
-	@tools/run-default $(if $(PROMPT),-p '$(subst ','\'',$(PROMPT))')
+	@MODEL='$(subst ','\'',$(MODEL))' tools/run-default $(if $(PROMPT),-p '$(subst ','\'',$(PROMPT))')
 
 # Without a network the tests of the model are skipped.
 fetch-model: | $(BUILD)/.deps-build

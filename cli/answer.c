@@ -1,6 +1,8 @@
 /* One answer: sampling options, prompt, streamed text, and a line with the speed. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -38,17 +40,47 @@ static strata_status take_biases(cli_talk *talk, strata_error *error)
     return status;
 }
 
+/* A copy of the text (free) with the escapes \n, \r, \t and \\ replaced; others stay. NULL: no memory. */
+static char *unescape(const char *text)
+{
+    static const char letters[] = "nrt\\", meant[] = "\n\r\t\\";
+    char *made = malloc(strlen(text) + 1), *end = made;
+    if (!made) return NULL;
+    for (; *text; text++) {
+        const char *letter = text[0] == '\\' && text[1] ? strchr(letters, text[1]) : NULL;
+        *end++ = letter ? meant[letter - letters] : *text;
+        text += letter != NULL;
+    }
+    *end = '\0';
+    return made;
+}
+
 static strata_status take_stops(cli_talk *talk, strata_error *error)
 {
     size_t count = 0;
-    talk->stops = cli_repeated(talk->arguments, OPTION_STOP, &count);
-    if (count > 0 && !talk->stops) return cli_fail(error, STRATA_MEMORY, NULL, "no memory for --stop");
-    for (size_t i = 0; i < count; i++)
-        if (!*talk->stops[i])
-            return cli_fail(error, STRATA_USAGE, NULL, "run: --stop: expected a text, found an empty string");
-    talk->generation.stops = talk->stops;
-    talk->generation.stop_count = count;
-    return STRATA_OK;
+    void *stops = NULL;
+    const char **given = cli_repeated(talk->arguments, OPTION_STOP, &count);
+    strata_status status = cli_allocate(count, sizeof *talk->stops, "--stop", &stops, error);
+    talk->stops = stops;
+    for (size_t i = 0; status == STRATA_OK && i < count; i++) {
+        talk->stops[i] = given ? unescape(given[i]) : NULL;
+        if (!talk->stops[i]) status = cli_fail(error, STRATA_MEMORY, NULL, "no memory for --stop");
+        else if (!*talk->stops[i])
+            status = cli_fail(error, STRATA_USAGE, NULL, "run: --stop: expected a text, found an empty string");
+        talk->stop_count = i + 1;
+    }
+    free(given);
+    talk->generation.stops = (const char *const *)talk->stops;
+    talk->generation.stop_count = talk->stop_count;
+    return status;
+}
+
+/* A random seed that can be typed again. */
+static uint64_t random_seed(void)
+{
+    uint32_t seed = 0;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = (uint32_t)(cli_now_seconds() * 1e6);
+    return seed;
 }
 
 strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *error)
@@ -65,7 +97,7 @@ strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *er
     int64_t seed = cli_integer(arguments, OPTION_SEED, -1);
     int64_t last = cli_integer(arguments, OPTION_REPEAT_LAST_N, s.penalty_tokens);
     int64_t predict = cli_integer(arguments, OPTION_PREDICT, -1);
-    s.seed = seed < 0 ? STRATA_SEED_RANDOM : (uint64_t)seed;
+    s.seed = seed < 0 ? random_seed() : (uint64_t)seed;
     s.penalty_tokens = last < 0 ? UINT32_MAX : (uint32_t)last;
     talk->engine = engine;
     talk->generation = (strata_generation){.sampling = s, .max_tokens = predict > 0 ? (size_t)predict : 0,
@@ -74,6 +106,8 @@ strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *er
                                            .continue_random = true}; /* one stream over the turns of a chat */
     talk->silent = predict == 0;
     talk->out = cli_style_of(arguments, stdout);
+    talk->json = arguments->values[OPTION_JSON].set;
+    talk->stats = cli_is_quiet() || talk->json ? CLI_STATS_OFF : CLI_STATS_FULL;
     strata_status status = take_biases(talk, error);
     return status == STRATA_OK ? take_stops(talk, error) : status;
 }
@@ -81,6 +115,7 @@ strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *er
 void cli_talk_close(cli_talk *talk)
 {
     free(talk->biases);
+    for (size_t i = 0; i < talk->stop_count; i++) free(talk->stops[i]);
     free(talk->stops);
 }
 
@@ -128,51 +163,60 @@ static void print_for_terminal(const char *text, size_t length)
 static bool print_and_keep(void *context, const char *text, size_t length)
 {
     listener *l = context;
-    if (l->talk->out.terminal) print_for_terminal(text, length);
+    if (l->talk->json) l->status = STRATA_OK; /* printed at the end */
+    else if (l->talk->out.terminal) print_for_terminal(text, length);
     else fwrite(text, 1, length, stdout);
-    l->status = cli_flush(l->error);
+    if (!l->talk->json) l->status = cli_flush(l->error);
     return l->status == STRATA_OK && keep_text(l, text, length) && !cli_interrupted();
 }
 
-/* ---- speed ------------------------------------------------------------------------------------------------------- */
-
-typedef struct timing {
-    uint64_t prompt_tokens; /* tokens that were run, without the reused prefix */
-    size_t reused_tokens;
-    double prompt_seconds;
-    strata_answer answer;
-} timing;
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 static double rate(double count, double seconds)
 {
     return seconds > 0.0 ? count / seconds : 0.0;
 }
 
-static void print_timing(const cli_talk *talk, const timing *t)
+/* The prompt gives the first token: decoding begins with the second. */
+static double decode_rate(const cli_timing *t)
 {
-    char memory[128], peak[32], reused[48] = "", decode[96] = "";
-    const cli_engine *engine = talk->engine;
-    /* The prompt gives the first token: decoding begins with the second. */
-    if (t->answer.tokens > 1) {
-        double speed = rate((double)(t->answer.tokens - 1), t->answer.seconds - t->answer.first_seconds);
-        double traffic = speed * json_number_value(json_object_get(engine->facts, "bytes_per_token"));
-        snprintf(decode, sizeof decode, " at %.1f t/s (%.2f GB/s)", speed, traffic / 1e9);
-    }
+    if (t->answer.tokens < 2) return 0.0;
+    return rate((double)(t->answer.tokens - 1), t->answer.seconds - t->answer.first_seconds);
+}
+
+/* What a chat prints, and the first part of the whole line. `simulated` stands behind every rate of a simulated GPU. */
+static void print_short(const cli_timing *t, const char *simulated, const char *more)
+{
+    char reused[48] = "", decode[64] = "";
     if (t->reused_tokens) snprintf(reused, sizeof reused, ", %zu reused", t->reused_tokens);
+    if (t->answer.tokens > 1) snprintf(decode, sizeof decode, " at %.1f t/s%s", decode_rate(t), simulated);
+    cli_say("prompt: %llu token%s at %.1f t/s%s%s, first token after %.2f s%s; answer: %zu token%s%s%s",
+            (unsigned long long)t->prompt_tokens, t->prompt_tokens == 1 ? "" : "s",
+            rate((double)t->prompt_tokens, t->prompt_seconds), simulated, reused,
+            t->prompt_seconds + t->answer.first_seconds, simulated, t->answer.tokens,
+            t->answer.tokens == 1 ? "" : "s", decode, more);
+}
+
+static void print_timing(const cli_talk *talk, const cli_timing *t)
+{
+    char memory[128], peak[32], traffic[48] = "", more[320] = "";
+    const cli_engine *engine = talk->engine;
+    const char *simulated = cli_simulates(talk->arguments) ? " simulated" : "";
+    double bytes = decode_rate(t) * json_number_value(json_object_get(engine->facts, "bytes_per_token"));
+    if (bytes > 0.0) snprintf(traffic, sizeof traffic, " (%.2f GB/s%s)", bytes / 1e9, simulated);
+    if (talk->stats == CLI_STATS_FULL)
+        snprintf(more, sizeof more, "%s; seed %llu; %s, peak memory %s", traffic,
+                 (unsigned long long)talk->generation.sampling.seed, cli_engine_memory(engine, memory, sizeof memory),
+                 cli_short_number(cli_peak_bytes(), "B", peak, sizeof peak));
     cli_style style = cli_style_of(talk->arguments, stderr);
     if (style.color) fputs("\033[2m", stderr);
-    cli_note("prompt: %llu token%s at %.1f t/s%s, first token after %.2f s; answer: %zu token%s%s; %s, peak memory %s",
-             (unsigned long long)t->prompt_tokens, t->prompt_tokens == 1 ? "" : "s",
-             rate((double)t->prompt_tokens, t->prompt_seconds), reused, t->prompt_seconds + t->answer.first_seconds,
-             t->answer.tokens, t->answer.tokens == 1 ? "" : "s", decode,
-             cli_engine_memory(engine, memory, sizeof memory),
-             cli_short_number(cli_peak_bytes(), "B", peak, sizeof peak));
+    print_short(t, simulated, more);
     if (style.color) fputs("\033[0m", stderr);
 }
 
 /* ---- the answer -------------------------------------------------------------------------------------------------- */
 
-static strata_status run_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, timing *t,
+static strata_status run_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, cli_timing *t,
                                 strata_error *error)
 {
     cli_progress progress;
@@ -190,18 +234,28 @@ static strata_status run_prompt(cli_talk *talk, strata_session *session, const c
     return status;
 }
 
-static void print_end(const cli_talk *talk, const cli_answer *answer, const timing *t)
+/* Why the answer ended: "end", "length" (-n), "context" (it is full) or "interrupted". */
+static const char *finish_of(const cli_talk *talk, const cli_answer *answer, const cli_timing *t)
+{
+    if (answer->interrupted) return "interrupted";
+    if (talk->silent) return "length";
+    if (t->answer.finish != STRATA_FINISH_LENGTH) return "end";
+    return talk->generation.max_tokens && t->answer.tokens >= talk->generation.max_tokens ? "length" : "context";
+}
+
+static void print_end(const cli_talk *talk, const cli_answer *answer, const cli_timing *t)
 {
     bool newline = answer->length > 0 && answer->text[answer->length - 1] == '\n';
-    if (talk->out.terminal && !newline && answer->length > 0) {
+    if (isatty(STDOUT_FILENO) && !talk->json && !newline && answer->length > 0) {
         putchar('\n');
         fflush(stdout);
     }
-    bool full = t->answer.finish == STRATA_FINISH_LENGTH && !talk->silent &&
-                (talk->generation.max_tokens == 0 || t->answer.tokens < talk->generation.max_tokens);
-    if (full)
+    if (strcmp(answer->finish, "context") == 0)
         cli_note("the context is full (%u tokens): the answer ends here", strata_engine_context(talk->engine->engine));
-    print_timing(talk, t);
+    if (strcmp(answer->finish, "length") == 0 && !talk->silent && !talk->json)
+        cli_note("the answer was cut after %zu token%s (-n %zu)", t->answer.tokens, t->answer.tokens == 1 ? "" : "s",
+                 talk->generation.max_tokens);
+    if (talk->stats != CLI_STATS_OFF) print_timing(talk, t);
 }
 
 strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, cli_answer *out,
@@ -210,7 +264,7 @@ strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const c
     cli_answer made = {0};
     strata_error text_error = {0};
     listener l = {.talk = talk, .answer = &made, .error = &text_error};
-    timing t = {0};
+    cli_timing t = {0};
     strata_generation generation = talk->generation;
     generation.on_text = print_and_keep;
     generation.context = &l;
@@ -228,7 +282,26 @@ strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const c
         free(made.text);
         return status;
     }
+    made.timing = t;
+    made.finish = finish_of(talk, &made, &t);
     print_end(talk, &made, &t);
     *out = made;
     return STRATA_OK;
+}
+
+strata_status cli_print_answer(const cli_talk *talk, const cli_answer *answer, strata_error *error)
+{
+    const cli_timing *t = &answer->timing;
+    json_t *text = json_stringn(answer->text ? answer->text : "", answer->length);
+    uint64_t prompt_tokens = t->prompt_tokens + t->reused_tokens;
+    json_t *root = json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:b}", "answer", text, "finish",
+                             answer->finish, "prompt_tokens", (json_int_t)prompt_tokens, "reused",
+                             (json_int_t)t->reused_tokens, "tokens", (json_int_t)t->answer.tokens, "seed",
+                             (json_int_t)talk->generation.sampling.seed, "prompt_seconds", t->prompt_seconds,
+                             "first_seconds", t->prompt_seconds + t->answer.first_seconds, "seconds",
+                             t->prompt_seconds + t->answer.seconds, "simulated", cli_simulates(talk->arguments));
+    if (!root) return cli_fail(error, STRATA_MEMORY, NULL, "no memory to write JSON");
+    strata_status status = cli_print_json(root, JSON_REAL_PRECISION(6), error);
+    json_decref(root);
+    return status;
 }

@@ -71,6 +71,33 @@ typedef struct cli_given {
     const char *text;
 } cli_given;
 
+/* An option of llama.cpp (llama.def). */
+typedef enum cli_llama_kind { CLI_LLAMA_SETS, CLI_LLAMA_NEEDLESS, CLI_LLAMA_REFUSED } cli_llama_kind;
+
+typedef struct cli_llama {
+    const char *spellings; /* with their dashes, separated by spaces */
+    const char *argument;  /* NULL: none; "[a|b]": only if the next word is one of these */
+    cli_llama_kind kind;
+    cli_option_id option;  /* CLI_LLAMA_SETS: the option that it sets, */
+    const char *value;     /* to this value; NULL: to its argument, or a flag */
+    const char *text;      /* why it does nothing, or what to use; NULL: none */
+} cli_llama;
+
+/* llama.c: the rows in order; NULL: there are no more. */
+const cli_llama *cli_llama_row(size_t index);
+/* The row with this spelling, of a command that loads or plans a model; NULL: none. */
+const cli_llama *cli_llama_find(cli_command_id command, const char *word, size_t length);
+/* Whether `word` is the row's argument. */
+bool cli_llama_takes(const cli_llama *row, const char *word);
+/* The index of a word in a list; -1: not found. */
+int cli_word_index(const char *words, char separator, const char *word, size_t length);
+
+/* An option of llama.cpp that was given and does nothing. */
+typedef struct cli_needless {
+    const char *word;
+    const cli_llama *row;
+} cli_needless;
+
 struct cli_arguments;
 typedef strata_status cli_command_function(const struct cli_arguments *arguments, strata_error *error);
 
@@ -97,6 +124,8 @@ typedef struct cli_arguments {
     const char *operand; /* NULL: none given */
     cli_given *given;    /* [given_count] */
     size_t given_count;
+    cli_needless *needless; /* [needless_count] */
+    size_t needless_count;
 } cli_arguments;
 
 /* options.c: finds a command by its name; false: not found. */
@@ -109,6 +138,10 @@ int64_t cli_integer(const cli_arguments *arguments, cli_option_id id, int64_t ot
 double cli_real(const cli_arguments *arguments, cli_option_id id, double otherwise);
 /* The texts of a repeated option (free), in order. NULL: none were given, or no memory if *count > 0. */
 const char **cli_repeated(const cli_arguments *arguments, cli_option_id id, size_t *count);
+/* find.c: sets --model to the operand, or to the downloaded model if none is named. */
+strata_status cli_find_model(cli_arguments *arguments, strata_error *error);
+/* STRATA_USAGE with the ways to name a model, unless there is one. */
+strata_status cli_need_model(const cli_arguments *arguments, strata_error *error);
 /* STRATA_USAGE unless the option was given. */
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error);
 /* The command whose name is most similar to `name`; NULL: none is similar. */
@@ -120,7 +153,7 @@ bool cli_parse_date(const char *text, int64_t *out);
 /* All of `text` must be a finite decimal number within the range. */
 bool cli_parse_real(const char *text, double low, double high, double *out);
 
-/* "12GiB", "1.5 GB", or plain bytes; at most 2^62. */
+/* "12GiB" or "12G", "1.5 GB" (10^9), or plain bytes: 0, or at least 1 MiB; at most 2^62. */
 bool cli_parse_size(const char *text, int64_t minimum, int64_t *out);
 
 /* A growing list of ids. Zero-initialise to create; free(ids) to destroy. */
@@ -149,9 +182,14 @@ strata_status cli_fail(strata_error *error, strata_status status, const char *hi
 strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error);
 /* Replaces the fields of strata.h that the library names by the options that set them. */
 void cli_name_options(char *text);
+/* --quiet: no notes, no progress, and only errors from the library. */
+void cli_be_quiet(void);
+bool cli_is_quiet(void);
 /* `strata: error: …` and `strata: hint: …` on standard error. */
 void cli_report(const strata_error *error);
-/* Prints a line on standard error. */
+/* Prints a line on standard error, also with --quiet. */
+void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, but not with --quiet. */
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads a whole file (free), "-" being standard input. A failure is STRATA_INPUT. */
@@ -244,6 +282,8 @@ const char *cli_line_read(cli_line *line, const char *prompt);
 
 /* The placement that the options ask for; it points into the command line. */
 strata_placement cli_placement_of(const cli_arguments *arguments);
+/* Whether the options ask for a simulated GPU: rates are then simulated, too. */
+bool cli_simulates(const cli_arguments *arguments);
 /* The engine options of commands that plan or load. `context` is the default (0: the library's); `placement` must
  * outlive the result. */
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
@@ -280,25 +320,39 @@ strata_status cli_profile_add(json_t *sum, const json_t *before, const json_t *a
 /* Prints a table, the longest time first. */
 void cli_print_profile(FILE *stream, const json_t *profile);
 
+typedef enum cli_stats { CLI_STATS_OFF, CLI_STATS_SHORT, CLI_STATS_FULL } cli_stats;
+
 /* The options of `strata run`: generation and output. */
 typedef struct cli_talk {
     const cli_arguments *arguments;
     cli_engine *engine;
     strata_generation generation;
     strata_bias *biases;
-    const char **stops;
+    char **stops;    /* [stop_count]: unescaped */
+    size_t stop_count;
     bool silent;     /* -n 0 */
+    bool json;       /* the answer is printed as JSON at its end */
+    cli_stats stats; /* printed after each answer */
     cli_style out;   /* of standard output */
 } cli_talk;
 
 strata_status cli_talk_open(cli_talk *talk, cli_engine *engine, strata_error *error);
 void cli_talk_close(cli_talk *talk);
 
+typedef struct cli_timing {
+    uint64_t prompt_tokens; /* tokens that were run, without the reused prefix */
+    size_t reused_tokens;
+    double prompt_seconds;
+    strata_answer answer;
+} cli_timing;
+
 /* An answer: free(text). */
 typedef struct cli_answer {
     char *text;
     size_t length;
     bool interrupted;
+    const char *finish; /* "end", "length", "context" or "interrupted" */
+    cli_timing timing;
 } cli_answer;
 
 /* A prompt: strata_free(ids). Marks are the positions where later prompts may branch off. */
@@ -321,6 +375,8 @@ strata_status cli_chat_prompt(const strata_model *model, const strata_template *
 /* Runs the prompt, streams the answer to standard output, and prints the speed on standard error. */
 strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, cli_answer *out,
                                 strata_error *error);
+/* Prints an answer as JSON (docs/json.md). */
+strata_status cli_print_answer(const cli_talk *talk, const cli_answer *answer, strata_error *error);
 /* Runs a chat on a terminal until its end. Takes the engine's session: branches of the chat have one each. */
 strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, const char *system, FILE *stream,
                        strata_error *error);

@@ -8,7 +8,7 @@ strata_status cli_cmd_info(const cli_arguments *arguments, strata_error *error)
     json_t *card = NULL;
     char *text = NULL;
     unsigned flags = (tensors ? STRATA_DESCRIBE_TENSORS : 0u) | (program ? STRATA_DESCRIBE_PROGRAM : 0u);
-    strata_status status = strata_model_open(arguments->operand, NULL, &model, error);
+    strata_status status = cli_open_model(arguments, &model, error);
     if (status != STRATA_OK) return status;
     if (arguments->values[OPTION_JSON].set) {
         status = strata_model_describe(model, flags, &text, error);

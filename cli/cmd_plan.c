@@ -309,14 +309,13 @@ static void print_plan(const cli_arguments *arguments, const json_t *plan, const
 
 strata_status cli_cmd_plan(const cli_arguments *arguments, strata_error *error)
 {
-    const char *path = arguments->operand ? arguments->operand : arguments->values[OPTION_MODEL].text;
+    const char *path = arguments->values[OPTION_MODEL].text;
     strata_placement placement = cli_placement_of(arguments);
     strata_engine_options options = cli_engine_options(arguments, &placement, 0);
     strata_model *model = NULL;
     json_t *plan = NULL;
     char *text = NULL;
-    if (!path) return cli_fail(error, STRATA_USAGE, NULL, "plan: expected FILE, found none");
-    strata_status status = strata_model_open(path, NULL, &model, error);
+    strata_status status = cli_open_model(arguments, &model, error);
     if (status == STRATA_OK) status = strata_plan(model, &options, &text, error);
     if (status == STRATA_OK) cli_name_options(text);
     if (status == STRATA_OK && arguments->values[OPTION_JSON].set) puts(text);

@@ -1,11 +1,10 @@
 /* strata run: a chat on a terminal, or the answer to one prompt. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
-
-static const char default_prompt[] = "Why is the sky blue?";
 
 /* A run of the command: the prompt on its way to the model. */
 typedef struct run {
@@ -52,27 +51,54 @@ static size_t without_newlines(const char *text, size_t length, bool all)
     return length;
 }
 
-/* The prompt of -p, of -f or of standard input, else the sample question. */
+/* A pipe or a file; a terminal and /dev/null have no input to read. */
+static bool input_is_piped(void)
+{
+    struct stat status;
+    return fstat(STDIN_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode));
+}
+
+/* Puts the prompt of -p and a blank line before the input in r->text. */
+static strata_status put_before(run *r, const char *prompt, size_t *length, strata_error *error)
+{
+    char *made = NULL;
+    if (asprintf(&made, "%s\n\n", prompt) < 0)
+        return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the prompt");
+    size_t head = strlen(made);
+    char *grown = realloc(made, head + *length + 1);
+    if (!grown) {
+        free(made);
+        return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the prompt");
+    }
+    memcpy(grown + head, r->text, *length);
+    free(r->text);
+    r->text = grown;
+    *length += head;
+    return STRATA_OK;
+}
+
+/* The prompt of -p, of -f or of standard input; or that of -p, a blank line, and standard input. */
 static strata_status read_prompt(run *r, const char **text, size_t *length, strata_error *error)
 {
-    const cli_value *values = r->arguments->values;
-    if (values[OPTION_PROMPT].set) {
-        *text = values[OPTION_PROMPT].text;
+    const cli_value *prompt = &r->arguments->values[OPTION_PROMPT], *file = &r->arguments->values[OPTION_FILE];
+    bool all = !r->arguments->values[OPTION_RAW].set;
+    strata_status status = STRATA_OK;
+    *length = 0;
+    if (file->set || (prompt->set ? input_is_piped() : !isatty(STDIN_FILENO)))
+        status = cli_read(file->set ? file->text : "-", &r->text, length, error);
+    if (status != STRATA_OK) return status;
+    *length = without_newlines(r->text, *length, all);
+    if (prompt->set && *length == 0) {
+        *text = prompt->text;
         *length = strlen(*text);
         return STRATA_OK;
     }
-    strata_status status = STRATA_OK;
-    *length = 0;
-    if (values[OPTION_FILE].set || !isatty(STDIN_FILENO))
-        status = cli_read(values[OPTION_FILE].set ? values[OPTION_FILE].text : "-", &r->text, length, error);
-    if (status != STRATA_OK) return status;
-    *length = without_newlines(r->text, *length, !values[OPTION_RAW].set);
+    if (*length == 0)
+        return cli_fail(error, STRATA_USAGE, "give a prompt: -p TEXT, -f FILE or standard input",
+                        "run: expected a prompt, found %s", file->set ? "an empty file" : "empty input");
+    if (prompt->set) status = put_before(r, prompt->text, length, error);
     *text = r->text;
-    if (*length == 0 && !values[OPTION_FILE].set) {
-        *text = default_prompt;
-        *length = strlen(default_prompt);
-    }
-    return STRATA_OK;
+    return status;
 }
 
 static strata_status message_tokens(run *r, const char *text, size_t length, strata_error *error)
@@ -116,6 +142,7 @@ static strata_status answer_once(run *r, cli_talk *talk, strata_error *error)
     strata_status status = make_tokens(r, error);
     if (status == STRATA_OK) status = cli_engine_open(&r->engine, r->arguments, 0, false, error);
     if (status == STRATA_OK) status = cli_answer_prompt(talk, r->engine.session, &r->prompt, &answer, error);
+    if (status == STRATA_OK && talk->json) status = cli_print_answer(talk, &answer, error);
     free(answer.text);
     if (status == STRATA_OK && answer.interrupted)
         status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the answer was interrupted");
@@ -127,7 +154,7 @@ static FILE *chat_stream(const cli_arguments *arguments)
 {
     const cli_value *values = arguments->values;
     if (values[OPTION_PROMPT].set || values[OPTION_FILE].set || values[OPTION_IDS_FILE].set) return NULL;
-    if (!isatty(STDIN_FILENO)) return NULL;
+    if (!isatty(STDIN_FILENO) || values[OPTION_JSON].set) return NULL;
     return isatty(STDERR_FILENO) ? stderr : isatty(STDOUT_FILENO) ? stdout : NULL;
 }
 
@@ -140,6 +167,7 @@ static strata_status chat(run *r, cli_talk *talk, FILE *stream, strata_error *er
                                                              : "the model has no chat template");
     strata_status status = cli_engine_open(&r->engine, r->arguments, 0, false, error);
     if (status != STRATA_OK) return status;
+    if (talk->stats == CLI_STATS_FULL) talk->stats = CLI_STATS_SHORT;
     return cli_chat(talk, r->chat_template, r->arguments->values[OPTION_SYSTEM].text, stream, error);
 }
 

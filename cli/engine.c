@@ -78,6 +78,10 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
     uint32_t got = strata_engine_context(engine->engine);
     if (cli_integer(arguments, OPTION_CONTEXT, 0) > (int64_t)got)
         cli_note("the context is %u tokens, the model's maximum, instead of %u", got, options.context);
+    json_int_t layers = json_integer_value(json_object_get(engine->card, "layers"));
+    if (cli_integer(arguments, OPTION_GPU_LAYERS, 0) > layers)
+        cli_note("-g %s is all of the model's %lld layers", arguments->values[OPTION_GPU_LAYERS].text,
+                 (long long)layers);
     if (arguments->values[OPTION_VERBOSE].set) print_setup(engine);
     return STRATA_OK;
 }

@@ -70,7 +70,7 @@ strata_status cli_parse_json(const char *where, const char *text, size_t length,
 
 strata_status cli_open_model(const cli_arguments *arguments, strata_model **out, strata_error *error)
 {
-    strata_status status = cli_need(arguments, OPTION_MODEL, error);
+    strata_status status = cli_need_model(arguments, error);
     if (status != STRATA_OK) return status;
     strata_model_options options = {.pre_tokenizer = arguments->values[OPTION_PRE_TOKENIZER].text};
     return strata_model_open(arguments->values[OPTION_MODEL].text, &options, out, error);

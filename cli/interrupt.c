@@ -66,13 +66,13 @@ static void handle(int signal_number, void (*handler)(int))
 
 void cli_interrupt_install(void)
 {
-    struct sigaction ignore = {.sa_handler = SIG_IGN}, lost = {.sa_sigaction = on_lost_page, .sa_flags = SA_SIGINFO};
+    struct sigaction lost = {.sa_sigaction = on_lost_page, .sa_flags = SA_SIGINFO};
     terminal_known = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &terminal_settings) == 0;
     handle(SIGINT, on_interrupt);
     handle(SIGTERM, on_termination);
     handle(SIGHUP, on_termination);
+    handle(SIGPIPE, on_termination); /* `| head` ends the program silently */
     sigaction(SIGBUS, &lost, NULL);
-    sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is then a failed write, and is reported */
 }
 
 void cli_interrupt_hold(strata_session *session)

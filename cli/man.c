@@ -55,6 +55,34 @@ static void print_command(cli_command_id id)
         if (cli_option_is_for(&cli_options[i], id) && i != OPTION_HELP) print_option(&cli_options[i]);
 }
 
+/* An option of llama.cpp: mapped, not needed or refused. */
+static void print_llama(const cli_llama *row)
+{
+    printf(".TP\n\\fB");
+    print_roff(row->spellings);
+    printf("\\fR");
+    if (row->argument) {
+        printf(" \\fI");
+        print_roff(row->argument);
+        printf("\\fR");
+    }
+    putchar('\n');
+    if (row->kind == CLI_LLAMA_SETS) {
+        printf("is \\fB\\-\\-");
+        print_roff(cli_options[row->option].name);
+        printf("\\fR %s%s", row->value ? row->value : "", row->text ? "; " : "");
+    } else printf(row->kind == CLI_LLAMA_NEEDLESS ? "is not needed: " : "is refused: ");
+    print_paragraph(row->text ? row->text : "");
+}
+
+static void print_llamas(void)
+{
+    printf(".SH \"OPTIONS OF LLAMA.CPP\"\n"
+           "Commands that load or plan a model know these options, too. Spellings with the meaning of an option of\n"
+           "strata stand beside it above.\n");
+    for (size_t i = 0; cli_llama_row(i); i++) print_llama(cli_llama_row(i));
+}
+
 static void print_environment(void)
 {
     printf(".SH ENVIRONMENT\nAn environment variable sets an option that is not given.\n");
@@ -78,19 +106,24 @@ void cli_print_man(void)
            "\\fB\\-\\-\\fR ends the options. Every command takes \\fB\\-\\-help\\fR.\n"
            ".SH COMMANDS\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) print_command((cli_command_id)i);
+    print_llamas();
     print_environment();
     printf(".SH \"EXIT STATUS\"\n");
     for (size_t i = 0; i < cli_exit_code_count; i++) {
         printf(".TP\n\\fB%d\\fR\n", cli_exit_codes[i].code);
         print_paragraph(cli_exit_codes[i].meaning);
     }
-    printf(".SH FILES\n.TP\n\\fI$XDG_STATE_HOME/strata/history\\fR\n"
+    printf(".SH FILES\n.TP\n\\fI$XDG_CACHE_HOME/strata/*.gguf\\fR\n"
+           "The model that `make run` downloaded, the default of all commands; \\fI~/.cache\\fR if the variable is not\n"
+           "set.\n"
+           ".TP\n\\fI$XDG_STATE_HOME/strata/history\\fR\n"
            "The history of lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n"
            ".TP\n\\fI$XDG_CACHE_HOME/strata/devices.json\\fR\n"
            "The measured speed of this machine; \\fI~/.cache\\fR if the variable is not set.\n");
     printf(".SH EXAMPLES\n.nf\n");
-    print_paragraph("strata run -m model.gguf");
-    print_paragraph("strata run -m model.gguf -p 'Why is the sky blue?' --temp 0 -n 200");
+    print_paragraph("strata run model.gguf");
+    print_paragraph("strata run model.gguf -p 'Why is the sky blue?' --temp 0 -n 200");
+    print_paragraph("git diff | strata run model.gguf -p 'Explain this change:'");
     print_paragraph("strata perplexity -m model.gguf -f text.txt");
     print_paragraph("strata info model.gguf");
     print_paragraph("strata plan model.gguf --vram 12GiB --ram 64GiB");

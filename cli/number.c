@@ -54,9 +54,10 @@ bool cli_parse_real(const char *text, double low, double high, double *out)
 
 bool cli_parse_size(const char *text, int64_t minimum, int64_t *out)
 {
+    static const double kib = 1 << 10, mib = 1 << 20, gib = 1 << 30, tib = 1099511627776.0;
     static const struct { const char *name; double bytes; } units[] = {
-        {"", 1},       {"B", 1},         {"kB", 1e3},       {"MB", 1e6},       {"GB", 1e9},
-        {"TB", 1e12},  {"KiB", 1 << 10}, {"MiB", 1 << 20},  {"GiB", 1 << 30},  {"TiB", 1099511627776.0}};
+        {"", 1},     {"B", 1},     {"kB", 1e3},   {"MB", 1e6},   {"GB", 1e9},   {"TB", 1e12},  {"K", kib},
+        {"M", mib},  {"G", gib},   {"T", tib},    {"KiB", kib},  {"MiB", mib},  {"GiB", gib},  {"TiB", tib}};
     const double most = 4611686018427387904.0; /* 2^62 */
     size_t digits = strspn(text, "0123456789."), place = 0;
     char number[64];
@@ -68,7 +69,9 @@ bool cli_parse_size(const char *text, int64_t minimum, int64_t *out)
     while (place < sizeof units / sizeof *units && strcasecmp(text, units[place].name) != 0) place++;
     if (place == sizeof units / sizeof *units) return false;
     /* A number of bytes may exceed the precision of a double. */
-    if (units[place].bytes == 1) return cli_parse_integer(number, digits, minimum, (int64_t)1 << 62, out);
+    if (units[place].bytes == 1 && !cli_parse_integer(number, digits, minimum, (int64_t)1 << 62, out)) return false;
+    /* "12" is a forgotten unit. */
+    if (units[place].bytes == 1) return *text || *out == 0 || *out >= (int64_t)mib;
     if (!cli_parse_real(number, 0, most / units[place].bytes, &value)) return false;
     int64_t bytes = (int64_t)(value * units[place].bytes);
     if (bytes < minimum) return false;

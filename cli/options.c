@@ -88,18 +88,6 @@ bool cli_command_find(const char *name, cli_command_id *out)
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
-/* The index of a word in a list separated by spaces; -1 if it is not found. */
-static int word_index(const char *words, const char *word, size_t length)
-{
-    for (int place = 0; *words; place++) {
-        size_t size = strcspn(words, " ");
-        if (size == length && memcmp(words, word, length) == 0) return place;
-        words += size;
-        words += strspn(words, " ");
-    }
-    return -1;
-}
-
 static bool name_is(const cli_option *option, const char *name, size_t length)
 {
     return strlen(option->name) == length && memcmp(option->name, name, length) == 0;
@@ -121,7 +109,7 @@ static size_t find_other_spelling(cli_command_id command, const char *word, size
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         if (!cli_option_is_for(&cli_options[i], command) || !cli_options[i].also) continue;
-        if (word_index(cli_options[i].also, word, length) >= 0) return i;
+        if (cli_word_index(cli_options[i].also, ' ', word, length) >= 0) return i;
     }
     return OPTION_COUNT;
 }
@@ -148,7 +136,7 @@ static bool parse_value(const cli_type *type, const char *text, cli_value *out)
     out->text = text;
     switch (type->kind) {
     case KIND_DATE: return cli_parse_date(text, &out->number);
-    case KIND_WORD: return (out->number = word_index(type->words, text, strlen(text))) >= 0;
+    case KIND_WORD: return (out->number = cli_word_index(type->words, ' ', text, strlen(text))) >= 0;
     case KIND_INTEGER: return cli_parse_integer(text, strlen(text), type->minimum, type->maximum, &out->number);
     case KIND_REAL: return cli_parse_real(text, type->low, type->high, &out->real);
     case KIND_SIZE: return cli_parse_size(text, type->minimum, &out->number);
@@ -168,7 +156,10 @@ static strata_status fail_value(const char *command, const char *from, const cli
         return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a number from %g to %g, found \"%s\"", command,
                         from, type->low, type->high, text);
     if (type->kind == KIND_DATE) snprintf(hint, sizeof hint, "a date from 1970-01-02 to 9999-12-31");
-    if (type->kind == KIND_SIZE) snprintf(hint, sizeof hint, "examples: 12GiB, 500MiB, 64GB, or a number of bytes");
+    bool digits = *text && text[0] != '0' && strlen(text) <= 6 && strspn(text, "0123456789") == strlen(text);
+    if (type->kind == KIND_SIZE && digits) snprintf(hint, sizeof hint, "did you mean %sGiB?", text);
+    else if (type->kind == KIND_SIZE)
+        snprintf(hint, sizeof hint, "examples: 12G or 12GiB, 500MiB, 64GB (10^9 each), or a number of bytes");
     if (type->kind == KIND_WORD) snprintf(hint, sizeof hint, "one of: %s", type->words);
     return cli_fail(error, STRATA_USAGE, hint, "%s: %s: expected %s, found \"%s\"", command, from, option->argument,
                     text);
@@ -218,21 +209,86 @@ static strata_status take_option(cli_arguments *out, size_t id, const char *atta
     return status;
 }
 
+/* ---- spellings of llama.cpp -------------------------------------------------------------------------------------- */
+
+/* Keys and values have one type: -ctk and -ctv must agree, in any order. */
+static strata_status check_same(const cli_arguments *out, cli_option_id id, const char *word, const char *text,
+                                strata_error *error)
+{
+    const cli_value *before = &out->values[id];
+    char hint[128];
+    if (!before->set || !before->text || !text || strcmp(before->text, text) == 0) return STRATA_OK;
+    snprintf(hint, sizeof hint, "give one type for both: --%s %.32s", cli_options[id].name, before->text);
+    return cli_fail(error, STRATA_USAGE, hint, "%s: %s %s: expected %s, as given before, for --%s",
+                    cli_commands[out->command].name, word, text, before->text, cli_options[id].name);
+}
+
+static strata_status set_by_llama(cli_arguments *out, const cli_llama *row, const char *word, const char *text,
+                                  strata_error *error)
+{
+    bool given = row->argument != NULL;
+    if (!given) text = row->value;
+    strata_status status = given ? check_same(out, row->option, word, text, error) : STRATA_OK;
+    if (status == STRATA_OK) status = set_value(out, row->option, word, text, error);
+    return status;
+}
+
+/* Maps, accepts or refuses an option of llama.cpp. */
+static strata_status take_llama(cli_arguments *out, const cli_llama *row, const char *word, const char *attached,
+                                word_list *rest, strata_error *error)
+{
+    const char *command = cli_commands[out->command].name, *text = attached;
+    char name[NAME_MAX_LENGTH + 3];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    if (row->kind == CLI_LLAMA_REFUSED)
+        return cli_fail(error, STRATA_USAGE, row->text, "%s: %s of llama.cpp is not an option of strata", command,
+                        name);
+    if (!text && rest->left > 0 && cli_llama_takes(row, rest->words[0])) text = next_word(rest);
+    if (row->argument && row->argument[0] != '[' && !text)
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected %s, found nothing", command, name, row->argument);
+    if (!row->argument && attached)
+        return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected no argument, found \"%s\"", command, name,
+                        attached);
+    if (row->kind == CLI_LLAMA_SETS) return set_by_llama(out, row, name, text, error);
+    out->needless[out->needless_count++] = (cli_needless){.word = word, .row = row};
+    return STRATA_OK;
+}
+
+/* The options of llama.cpp that do nothing. */
+static void note_needless(const cli_arguments *arguments)
+{
+    for (size_t i = 0; i < arguments->needless_count; i++) {
+        const cli_needless *n = &arguments->needless[i];
+        cli_note("note: %.*s is not needed: %s", (int)strcspn(n->word, "="), n->word, n->row->text);
+    }
+}
+
+/* -prompt: it would be -p rompt. */
+static strata_status refuse_single_dash(const cli_arguments *out, const char *word, size_t id, strata_error *error)
+{
+    char hint[64];
+    snprintf(hint, sizeof hint, "did you mean --%s?", cli_options[id].name);
+    return cli_fail(error, STRATA_USAGE, hint, "%s: unknown option %.200s", cli_commands[out->command].name, word);
+}
+
 /* --name, --name VALUE, --name=VALUE, -n, -n VALUE, -nVALUE, and other spellings like -sys. Short options cannot be
- * combined (-hm FILE). */
+ * combined (-hm FILE). Whole words are looked for before -nVALUE. */
 static strata_status take_dashed(cli_arguments *out, const char *word, word_list *rest, strata_error *error)
 {
     size_t length = strcspn(word, "=");
     const char *attached = word[length] ? word + length + 1 : NULL;
     size_t id = find_other_spelling(out->command, word, length);
     if (id == OPTION_COUNT && word[1] == '-') id = find_option(out->command, word + 2, length - 2, 0);
-    if (id == OPTION_COUNT && word[1] != '-') {
-        id = find_option(out->command, NULL, 0, word[1]);
-        attached = word[2] ? word + 2 : NULL;
-        length = strlen(word);
-    }
-    if (id == OPTION_COUNT) return fail_unknown(out->command, word, length, error);
-    return take_option(out, id, attached, rest, error);
+    if (id == OPTION_COUNT && word[1] != '-' && length == 2) id = find_option(out->command, NULL, 0, word[1]);
+    if (id != OPTION_COUNT) return take_option(out, id, attached, rest, error);
+    const cli_llama *row = cli_llama_find(out->command, word, length);
+    if (row) return take_llama(out, row, word, attached, rest, error);
+    if (word[1] == '-') return fail_unknown(out->command, word, length, error);
+    size_t meant = find_option(out->command, word + 1, length - 1, 0);
+    if (meant != OPTION_COUNT && length > 2) return refuse_single_dash(out, word, meant, error);
+    id = find_option(out->command, NULL, 0, word[1]);
+    if (id == OPTION_COUNT) return fail_unknown(out->command, word, strlen(word), error);
+    return take_option(out, id, word + 2, rest, error);
 }
 
 static strata_status take_operand(cli_arguments *out, const char *word, strata_error *error)
@@ -240,7 +296,8 @@ static strata_status take_operand(cli_arguments *out, const char *word, strata_e
     const cli_command *command = &cli_commands[out->command];
     if (!command->operand || out->operand) {
         char hint[128];
-        snprintf(hint, sizeof hint, "see strata help %s", command->name);
+        bool prompt = out->operand && cli_option_is_for(&cli_options[OPTION_PROMPT], out->command);
+        snprintf(hint, sizeof hint, prompt ? "a prompt is the argument of -p" : "see strata help %s", command->name);
         return cli_fail(error, STRATA_USAGE, hint, "%s: unexpected argument \"%s\"", command->name, word);
     }
     out->operand = word;
@@ -281,11 +338,13 @@ strata_status cli_parse(int count, char *const *words, cli_arguments *out, strat
     word_list rest = {.words = words, .left = count > 0 ? (size_t)count : 0};
     cli_arguments made = {0};
     bool options_over = false;
-    void *given = NULL;
+    void *given = NULL, *needless = NULL;
     strata_status status = cli_allocate(rest.left + 1, sizeof *made.given, "the command line", &given, error);
-    if (status != STRATA_OK) return status;
     made.given = given;
-    status = parse_command(next_word(&rest), &made.command, error);
+    if (status == STRATA_OK)
+        status = cli_allocate(rest.left + 1, sizeof *made.needless, "the command line", &needless, error);
+    made.needless = needless;
+    if (status == STRATA_OK) status = parse_command(next_word(&rest), &made.command, error);
     while (status == STRATA_OK && rest.left > 0) {
         const char *word = next_word(&rest);
         bool option = !options_over && word[0] == '-' && word[1];
@@ -294,18 +353,24 @@ strata_status cli_parse(int count, char *const *words, cli_arguments *out, strat
         else status = take_operand(&made, word, error);
     }
     if (status == STRATA_OK) status = take_mirrors(&made, error);
+    if (status == STRATA_OK && made.values[OPTION_QUIET].set) cli_be_quiet();
     const cli_command *command = &cli_commands[made.command];
     if (status == STRATA_OK && command->operand_required && !made.operand && !made.values[OPTION_HELP].set)
         status = cli_fail(error, STRATA_USAGE, NULL, "%s: expected %s, found none", command->name, command->operand);
-    if (status == STRATA_OK) *out = made;
-    else cli_arguments_free(&made);
+    if (status == STRATA_OK && !made.values[OPTION_HELP].set) status = cli_find_model(&made, error);
+    if (status == STRATA_OK) {
+        note_needless(&made);
+        *out = made;
+    } else cli_arguments_free(&made);
     return status;
 }
 
 void cli_arguments_free(cli_arguments *arguments)
 {
     free(arguments->given);
+    free(arguments->needless);
     arguments->given = NULL;
+    arguments->needless = NULL;
 }
 
 int64_t cli_integer(const cli_arguments *arguments, cli_option_id id, int64_t otherwise)
@@ -333,6 +398,7 @@ const char **cli_repeated(const cli_arguments *arguments, cli_option_id id, size
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error)
 {
     if (arguments->values[id].set) return STRATA_OK;
+    if (id == OPTION_MODEL) return cli_need_model(arguments, error);
     const cli_option *option = &cli_options[id];
     char hint[192];
     snprintf(hint, sizeof hint, "give --%s %s: %s", option->name, option->argument ? option->argument : "",

@@ -1,4 +1,6 @@
 /* Converts options to the library's placement and engine options. */
+#include <string.h>
+
 #include "cli.h"
 
 strata_placement cli_placement_of(const cli_arguments *arguments)
@@ -23,6 +25,12 @@ strata_placement cli_placement_of(const cli_arguments *arguments)
     placement.deterministic = values[OPTION_DETERMINISTIC].set;
     placement.disk = values[OPTION_DISK].set;
     return placement;
+}
+
+bool cli_simulates(const cli_arguments *arguments)
+{
+    const char *device = arguments->values[OPTION_DEVICE].text;
+    return device && strcmp(device, "sim") == 0;
 }
 
 /* For the library 0 is the default; on the command line it means none. */

@@ -48,6 +48,7 @@ void cli_progress_begin(cli_progress *progress, const cli_arguments *arguments, 
 {
     *progress = (cli_progress){.style = cli_style_of(arguments, stderr), .label = label, .unit = unit, .total = total,
                                .start_seconds = cli_now_seconds()};
+    if (cli_is_quiet()) progress->style.terminal = false;
     if (progress->style.terminal) draw(progress, progress->start_seconds);
 }
 

@@ -7,6 +7,25 @@
 
 #include "cli.h"
 
+static bool quiet; /* --quiet */
+
+static void log_errors(void *context, strata_log_level level, const char *text)
+{
+    (void)context;
+    if (level == STRATA_LOG_ERROR) fprintf(stderr, "strata: error: %s\n", text);
+}
+
+void cli_be_quiet(void)
+{
+    quiet = true;
+    strata_log_to(log_errors, NULL);
+}
+
+bool cli_is_quiet(void)
+{
+    return quiet;
+}
+
 strata_status cli_fail(strata_error *error, strata_status status, const char *hint, const char *format, ...)
 {
     error->status = status;
@@ -77,14 +96,26 @@ void cli_report(const strata_error *error)
     if (error->hint[0]) print_line("hint: ", error->hint);
 }
 
-void cli_note(const char *format, ...)
+static void print_formatted(const char *format, va_list args)
 {
     char text[sizeof((strata_error *)0)->message];
+    if (vsnprintf(text, sizeof text, format, args) >= 0) print_line("", text);
+}
+
+void cli_say(const char *format, ...)
+{
     va_list args;
     va_start(args, format);
-    int written = vsnprintf(text, sizeof text, format, args);
+    print_formatted(format, args);
     va_end(args);
-    if (written >= 0) print_line("", text);
+}
+
+void cli_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!quiet) print_formatted(format, args);
+    va_end(args);
 }
 
 strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error)

@@ -4,7 +4,7 @@
 export PYTHONPATH=tests/e2e PYTHONDONTWRITEBYTECODE=1
 model=$kit/qwen2.gguf
 greedy="--temp 0 --cpu ref --kv-type f32"
-speed='^strata: prompt: [0-9]+ tokens? at [0-9.]+ t/s, first token after [0-9.]+ s; answer: [0-9]+ tokens?( at [0-9.]+ t/s \([0-9.]+ GB/s\))?; weights .* mapped, KV .*, peak memory .*B$'
+speed='^strata: prompt: [0-9]+ tokens? at [0-9.]+ t/s, first token after [0-9.]+ s; answer: [0-9]+ tokens?( at [0-9.]+ t/s \([0-9.]+ GB/s\))?; seed [0-9]+; weights .* mapped, KV .*, peak memory .*B$'
 prompt_tokens() { sed -nE 's/^strata: prompt: ([0-9]+) tokens?.*/\1/p' "$work/err"; }
 answer_tokens() { sed -nE 's/.* answer: ([0-9]+) tokens?.*/\1/p' "$work/err"; }
 
@@ -26,7 +26,7 @@ done
 # --- where the prompt comes from
 run run -m "$model" -p "Is it?" -n 12 --ignore-eos $greedy
 check "-p" test "$code" = 0
-check "one line on standard error, with the speed" eval '[ "$(wc -l <"$work/err")" = 1 ] && grep -qE "$speed" "$work/err"'
+check "standard error: that -n cut it, and the speed" eval '[ "$(wc -l <"$work/err")" = 2 ] && grep -qE "$speed" "$work/err"'
 check "the README shows such a line" grep -qE "$speed" README.md
 cp "$work/out" "$work/answer"
 check "it prints an answer" test -s "$work/answer"
@@ -51,12 +51,9 @@ run run -m "$model" -f "$work/prompt" -n 12 --ignore-eos $greedy
 check "-f" cmp "$work/out" "$work/answer"
 STRATA_MODEL=$model run run -p "Is it?" -n 12 --ignore-eos $greedy
 check "STRATA_MODEL" cmp "$work/out" "$work/answer"
-run run -m "$model" -p "Why is the sky blue?" -n 12 --ignore-eos $greedy
-cp "$work/out" "$work/sky"
-run run -m "$model" -n 12 --ignore-eos $greedy
-check "without a prompt: the sample question" cmp "$work/out" "$work/sky"
 "$strata" run -m "$model" -n 12 --ignore-eos $greedy <&- >"$work/out" 2>"$work/err"
-check "a closed standard input is no prompt" cmp "$work/out" "$work/sky"
+code=$?
+check "a closed standard input is no prompt" failed_as 2 "run: expected a prompt, found empty input"
 run run -m "$model" -p "" -n 12 --ignore-eos $greedy
 check "an empty -p is an empty prompt" test "$(prompt_tokens)" -lt "$(wc -l <"$work/ids")"
 for name in -sys --system --system-prompt --system=; do
@@ -67,7 +64,6 @@ done
 printf 'a\xffb' | "$strata" run -m "$model" >"$work/out" 2>"$work/err"
 code=$?
 check "a prompt that is not UTF-8" failed_as 1 "the prompt is not valid UTF-8"
-fails "no model" 2 "expected --model" run -p x
 fails "a missing model" 3 "none.gguf" run -m none.gguf -p x
 fails "an unknown architecture" 3 "architecture golden" run -m "$kit/llama.expect.gguf" --ids-file "$work/ids"
 fails "a vocabulary alone" 3 "found a file without tensors" run -m "$kit/tokenizer/llama-spm.vocab.gguf" -p x
@@ -209,8 +205,7 @@ check "a closed standard output is exit code 1" test $? = 1
 check "a full disk is exit code 1" test $? = 1
 check "and is reported" err_has "cannot write"
 run_unread run -m "$model" -p x --ignore-eos
-check "a closed pipe is exit code 1" test "$code" = 1
-check "and ends the answer" err_has "Broken pipe"
+check "a closed pipe ends the answer silently, by SIGPIPE" eval '[ "$code" = 243 ] && ! grep -v "note: no GPU" "$work/err"'
 check "text is streamed, and SIGINT ends the answer with exit code 130" python3 - "$strata" "$kit/llama.gguf" "$work/long.gguf" <<'PYTHON'
 import signal, struct, subprocess, sys
 strata, model, long = sys.argv[1:]

@@ -67,7 +67,7 @@ run template --template "$work/now.jinja" --args "$work/args"
 check "without --now the date is today" eval '[ "$(cat "$work/out")" = "$before" ] || [ "$(cat "$work/out")" = "$(date -u +%F)" ]'
 
 # --- errors
-fails "neither model nor template" 2 "expected --model or --template" template --args "$work/args"
+XDG_CACHE_HOME=$work fails "neither model nor template" 2 "expected --model or --template" template --args "$work/args"
 fails "no arguments" 2 "expected --args" template -m "$kit/qwen2.gguf"
 fails "ids without a model" 2 "--ids: expected --model" template --template "$work/own.jinja" --args "$work/args" --ids
 fails "a missing template" 1 "none.jinja: cannot open" template --template "$work/none.jinja" --args "$work/args"
