@@ -335,9 +335,9 @@ static void sizes_are_parsed(void **state)
     (void)state;
     static const struct { const char *text; uint64_t bytes; } good[] = {
         {"0", 0}, {"1234", 1234}, {"12GiB", 12 * GIB}, {"500 MiB", (uint64_t)500 << 20}, {"64GB", 64000000000},
-        {"1.5GiB", 3 * GIB / 2}, {"2kB", 2000}, {"2KiB", 2048}, {"1TiB", (uint64_t)1 << 40}, {"7b", 7},
+        {"1.5GiB", 3 * GIB / 2}, {"2kB", 2000}, {"2KiB", 2048}, {"1TiB", (uint64_t)1 << 40}, {"7b", 7}, {"12G", 12 * GIB}, {"3m", 3 << 20},
         {"4611686018427387903", 4611686018427387903}};
-    static const char *const bad[] = {"", "GiB", "-1", "1e9", "12Gi", "12 GiB ", "12G", "1.2.3GB", "0x10", "99999999TiB", " 1"};
+    static const char *const bad[] = {"", "GiB", "-1", "1e9", "12Gi", "12 GiB ", "12X", "1.2.3GB", "0x10", "99999999TiB", " 1"};
     uint64_t bytes;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_true(st_profile_parse_size(good[i].text, &bytes));

@@ -677,18 +677,32 @@ static void refusals_are_exact_to_the_byte(void **state)
     plan_rig_close(&rig);
 }
 
+/* 99 layers are all layers, and the reasons say so. */
+static void more_layers_than_the_model_has_are_all(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.layers = 99;
+    plan_rig_get(&rig);
+    assert_int_equal(rig.plan->layers_on_card, rig.plan->layers_total);
+    bool told = false;
+    for (uint32_t i = 0; i < rig.plan->why_count; i++)
+        told |= strcmp(rig.plan->why[i], "layers: 99 asked for, clamped to the model's 4") == 0;
+    assert_true(told);
+    plan_rig_close(&rig);
+}
+
 static void contradictory_options_are_refused(void **state)
 {
     (void)state;
     plan_rig rig;
     plan_rig_open(&rig, &plan_small);
-    rig.options.layers = 5;
-    check_refused(&rig, STRATA_USAGE, "placement.layers: expected at most the model's 4 layers, found 5", "-1 means all");
     rig.options.layers = -3;
-    check_refused(&rig, STRATA_USAGE, "found -3", "");
+    check_refused(&rig, STRATA_USAGE, "found -3", "-1 means all");
     rig.options.layers = 2;
     rig.source.device_count = 1;
-    check_refused(&rig, STRATA_USAGE, "placement.layers 2: expected a GPU, found none", "placement.vram_bytes");
+    check_refused(&rig, STRATA_DEVICE, "placement.layers 2 asks for a GPU", "placement.vram_bytes");
     rig.source.device_count = 3;
     check_refused(&rig, STRATA_USAGE, "expected the host and at most one GPU, found 3 devices", "");
     rig.source.device_count = 2;
@@ -768,6 +782,7 @@ int main(void)
         cmocka_unit_test(restore_points_have_a_budget), cmocka_unit_test(conversations_have_logits_and_tables),
         cmocka_unit_test(a_nextn_block),
         cmocka_unit_test(default_margins), cmocka_unit_test(refusals_are_exact_to_the_byte),
+        cmocka_unit_test(more_layers_than_the_model_has_are_all),
         cmocka_unit_test(contradictory_options_are_refused), cmocka_unit_test(weights_may_stay_in_the_file),
         cmocka_unit_test(failed_allocations_are_errors),
     };
