@@ -1,49 +1,32 @@
-/* A chat on a terminal: messages, answers, branches of the conversation and the commands. */
+/* A chat on a terminal: messages, answers, and branches of the conversation. */
+#include "chat.h"
+
 #include <langinfo.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
-
 /* ---- branches ---------------------------------------------------------------------------------------------------- */
 
-/* A conversation: its messages (the system message first, if there is one), and a session that has run them. */
-typedef struct branch {
-    json_t *messages;
-    strata_session *session;
-} branch;
-
-typedef struct chat {
-    cli_talk *talk;
-    const strata_template *chat_template;
-    const char *system; /* NULL: none */
-    branch *branches;   /* [branch_count]; users count them from 1 */
-    size_t branch_count, current;
-    cli_line *line;
-    bool over;
-} chat;
-
-static branch *current_branch(const chat *c)
+cli_branch *cli_chat_branch(const cli_chat_state *c)
 {
     return &c->branches[c->current];
 }
 
-/* Adds a branch; takes both, and frees them if it fails. */
-static strata_status add_branch(chat *c, json_t *messages, strata_session *session, strata_error *error)
+strata_status cli_chat_add_branch(cli_chat_state *c, json_t *messages, strata_session *session, strata_error *error)
 {
-    branch *grown = messages ? realloc(c->branches, (c->branch_count + 1) * sizeof *grown) : NULL;
+    cli_branch *grown = messages ? realloc(c->branches, (c->branch_count + 1) * sizeof *grown) : NULL;
     if (!grown) {
         json_decref(messages);
         strata_session_free(session);
         return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the conversation");
     }
     c->branches = grown;
-    c->branches[c->branch_count++] = (branch){.messages = messages, .session = session};
+    c->branches[c->branch_count++] = (cli_branch){.messages = messages, .session = session};
     return STRATA_OK;
 }
 
-static void free_branches(chat *c)
+static void free_branches(cli_chat_state *c)
 {
     for (size_t i = 0; i < c->branch_count; i++) {
         json_decref(c->branches[i].messages);
@@ -52,33 +35,88 @@ static void free_branches(chat *c)
     free(c->branches);
 }
 
-/* Messages of the user and answers. An answered message and its answer come and go together. */
-static size_t message_count(const chat *c, const branch *b)
+size_t cli_chat_count(const cli_branch *b)
 {
-    return json_array_size(b->messages) - (c->system ? 1 : 0);
+    return json_array_size(b->messages) - (cli_chat_has_system(b->messages) ? 1 : 0);
 }
 
-static strata_status append_message(branch *b, const char *role, const char *text, size_t length, strata_error *error)
+static strata_status append_message(cli_branch *b, const char *role, const char *text, size_t length,
+                                    strata_error *error)
 {
     if (json_array_append_new(b->messages, cli_chat_message(role, text, length)) == 0) return STRATA_OK;
     return cli_fail(error, STRATA_INPUT, NULL, "run: the message is not valid UTF-8");
 }
 
-static void remove_last_message(branch *b)
+void cli_chat_remove_last(cli_branch *b)
 {
     json_array_remove(b->messages, json_array_size(b->messages) - 1);
 }
 
+strata_status cli_chat_reset(cli_chat_state *c, strata_error *error)
+{
+    cli_branch *b = cli_chat_branch(c);
+    json_array_clear(b->messages);
+    return c->system ? append_message(b, "system", c->system, strlen(c->system), error) : STRATA_OK;
+}
+
+/* ---- a full context ---------------------------------------------------------------------------------------------- */
+
+/* Removes the oldest message and its answer; false: only the last message is left. */
+static bool drop_oldest(json_t *messages)
+{
+    size_t first = cli_chat_has_system(messages) ? 1 : 0;
+    if (json_array_size(messages) < first + 3) return false;
+    json_array_remove(messages, first);
+    json_array_remove(messages, first);
+    return true;
+}
+
+/* Drops the oldest messages until the prompt has at most `most` tokens, or none is left to drop. Keeps them all if even
+ * the last message is too long for the context. */
+static strata_status shorten(cli_chat_state *c, size_t most, cli_prompt *prompt, strata_error *error)
+{
+    cli_branch *b = cli_chat_branch(c);
+    size_t context = strata_engine_context(c->talk->engine->engine), before = json_array_size(b->messages);
+    json_t *left = json_copy(b->messages);
+    cli_prompt made = {0};
+    strata_status status = STRATA_OK;
+    while (status == STRATA_OK && (!made.ids || made.count > most) && drop_oldest(left)) {
+        strata_free(made.ids);
+        made = (cli_prompt){0};
+        status = cli_chat_prompt(c->talk->engine->model, c->chat_template, left, &made, error);
+    }
+    if (status == STRATA_OK && made.ids && made.count <= context) {
+        cli_note("the context of %zu tokens is full: the oldest %zu messages were dropped", context,
+                 before - json_array_size(left));
+        json_decref(b->messages);
+        b->messages = json_incref(left);
+        strata_free(prompt->ids);
+        *prompt = made;
+    } else strata_free(made.ids);
+    json_decref(left);
+    return status;
+}
+
+/* The prompt for the last message. If the context has no room left for an answer, the oldest messages go until half of
+ * it is free: the next messages then find their beginning in the cache. */
+static strata_status make_prompt(cli_chat_state *c, cli_prompt *out, strata_error *error)
+{
+    cli_branch *b = cli_chat_branch(c);
+    size_t context = strata_engine_context(c->talk->engine->engine);
+    size_t answer = c->talk->generation.max_tokens, room = context / 8;
+    size_t most = context - (answer && answer < room ? answer : room);
+    strata_status status = cli_chat_prompt(c->talk->engine->model, c->chat_template, b->messages, out, error);
+    return status == STRATA_OK && out->count > most ? shorten(c, context / 2, out, error) : status;
+}
+
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* Answers the last message. `*answered` is false if there is no answer to keep: the prompt or the template failed, or
- * Ctrl-C came before the first text. */
-static strata_status answer_last(chat *c, bool *answered, strata_error *error)
+strata_status cli_chat_answer(cli_chat_state *c, bool *answered, strata_error *error)
 {
-    branch *b = current_branch(c);
+    cli_branch *b = cli_chat_branch(c);
     cli_prompt prompt = {0};
     cli_answer answer = {0};
-    strata_status status = cli_chat_prompt(c->talk->engine->model, c->chat_template, b->messages, &prompt, error);
+    strata_status status = make_prompt(c, &prompt, error);
     if (status == STRATA_OK) status = cli_answer_prompt(c->talk, b->session, &prompt, &answer, error);
     bool keep = status == STRATA_OK && !(answer.interrupted && answer.length == 0);
     if (keep) status = append_message(b, "assistant", answer.text, answer.length, error);
@@ -87,258 +125,108 @@ static strata_status answer_last(chat *c, bool *answered, strata_error *error)
     free(answer.text);
     if (status != STRATA_LIMIT && status != STRATA_INPUT && status != STRATA_TEMPLATE) return status;
     cli_report(error); /* the chat goes on without this answer */
-    if (status == STRATA_LIMIT) cli_note("/undo removes the last exchange, /reset starts a new conversation");
     return STRATA_OK;
 }
 
 /* Answers a message and keeps both in the history; if there is no answer, keeps neither. */
-static strata_status answer_message(chat *c, const char *text, size_t length, strata_error *error)
+static strata_status answer_message(cli_chat_state *c, const char *text, size_t length, strata_error *error)
 {
     bool answered = false;
-    strata_status status = append_message(current_branch(c), "user", text, length, error);
+    strata_status status = append_message(cli_chat_branch(c), "user", text, length, error);
     if (status == STRATA_INPUT) {
         cli_report(error);
         return STRATA_OK;
     }
-    if (status == STRATA_OK) status = answer_last(c, &answered, error);
-    if (!answered) remove_last_message(current_branch(c));
+    if (status == STRATA_OK) status = cli_chat_answer(c, &answered, error);
+    if (!answered) cli_chat_remove_last(cli_chat_branch(c));
     return status;
-}
-
-/* ---- commands ---------------------------------------------------------------------------------------------------- */
-
-typedef struct chat_command {
-    const char *name;
-    const char *argument; /* its name in the help; NULL: none */
-    const char *summary;
-    strata_status (*function)(chat *c, const char *argument, strata_error *error);
-} chat_command;
-
-/* The last message of the user in one line: its first code points, control characters replaced by spaces. */
-enum { EXCERPT_POINTS = 48, EXCERPT_BYTES = EXCERPT_POINTS * 4 + 4 };
-
-static const char *excerpt_of(const chat *c, const branch *b, char out[EXCERPT_BYTES])
-{
-    size_t size = json_array_size(b->messages), points = 0, used = 0;
-    const json_t *last = message_count(c, b) >= 2 ? json_array_get(b->messages, size - 2) : NULL;
-    const char *text = last ? json_string_value(json_object_get(last, "content")) : "(none)";
-    for (; text && *text; text++) {
-        unsigned char byte = (unsigned char)*text, next = (unsigned char)text[1];
-        bool starts = (byte & 0xC0) != 0x80;
-        if (starts && points++ == EXCERPT_POINTS) {
-            memcpy(out + used, "…", sizeof "…" - 1);
-            used += sizeof "…" - 1;
-            break;
-        }
-        bool control = byte < 0x20 || byte == 0x7F || (byte == 0xC2 && next < 0xA0);
-        out[used++] = control ? ' ' : *text;
-        if (control && byte == 0xC2) text++;
-    }
-    out[used] = '\0';
-    return out;
-}
-
-static strata_status command_undo(chat *c, const char *argument, strata_error *error)
-{
-    branch *b = current_branch(c);
-    char excerpt[EXCERPT_BYTES];
-    (void)argument;
-    (void)error;
-    if (message_count(c, b) < 2) {
-        cli_note("/undo: there is no message to remove");
-        return STRATA_OK;
-    }
-    cli_note("removed the last message and its answer: %s", excerpt_of(c, b, excerpt));
-    remove_last_message(b);
-    remove_last_message(b);
-    return STRATA_OK;
-}
-
-/* Replaces the last answer. The random stream goes on, so that sampling gives another one. */
-static strata_status command_retry(chat *c, const char *argument, strata_error *error)
-{
-    branch *b = current_branch(c);
-    bool answered = false;
-    (void)argument;
-    if (message_count(c, b) < 2) {
-        cli_note("/retry: there is no message to answer");
-        return STRATA_OK;
-    }
-    json_t *before = json_incref(json_array_get(b->messages, json_array_size(b->messages) - 1));
-    remove_last_message(b);
-    strata_status status = answer_last(c, &answered, error);
-    if (!answered && json_array_append(b->messages, before) == 0) cli_note("the last answer stays");
-    json_decref(before);
-    return status;
-}
-
-static strata_status command_fork(chat *c, const char *argument, strata_error *error)
-{
-    branch *b = current_branch(c);
-    strata_session *session = NULL;
-    (void)argument;
-    strata_status status = strata_session_fork(b->session, &session, error);
-    if (status == STRATA_OK) status = add_branch(c, json_copy(b->messages), session, error);
-    if (status != STRATA_OK) {
-        cli_report(error); /* the chat goes on in this branch */
-        return STRATA_OK;
-    }
-    size_t from = c->current + 1;
-    c->current = c->branch_count - 1;
-    cli_note("branch %zu begins as a copy of branch %zu; /switch %zu goes back", c->current + 1, from, from);
-    return STRATA_OK;
-}
-
-/* Tokens of a branch's messages; 0 also if the template cannot render them yet: some need a user's message. */
-static size_t token_count(const chat *c, const branch *b)
-{
-    cli_prompt rendered = {0};
-    strata_error ignored;
-    if (json_array_size(b->messages) == 0) return 0;
-    cli_chat_tokens(c->talk->engine->model, c->chat_template, b->messages, false, &rendered, &ignored);
-    strata_free(rendered.ids);
-    return rendered.count;
-}
-
-static strata_status command_branches(chat *c, const char *argument, strata_error *error)
-{
-    char excerpt[EXCERPT_BYTES];
-    (void)argument;
-    (void)error;
-    fprintf(stderr, "  branch  messages    tokens  last message\n");
-    for (size_t i = 0; i < c->branch_count; i++) {
-        const branch *b = &c->branches[i];
-        fprintf(stderr, "%c %6zu %9zu %9zu  %s\n", i == c->current ? '*' : ' ', i + 1, message_count(c, b),
-                token_count(c, b), excerpt_of(c, b, excerpt));
-    }
-    return STRATA_OK;
-}
-
-static strata_status command_switch(chat *c, const char *argument, strata_error *error)
-{
-    int64_t number;
-    char excerpt[EXCERPT_BYTES];
-    (void)error;
-    if (!cli_parse_integer(argument, strlen(argument), 1, (int64_t)c->branch_count, &number)) {
-        cli_note("/switch: expected a branch from 1 to %zu, found %s; /branches lists them", c->branch_count,
-                 *argument ? argument : "none");
-        return STRATA_OK;
-    }
-    c->current = (size_t)number - 1;
-    cli_note("branch %zu, last message: %s", c->current + 1, excerpt_of(c, current_branch(c), excerpt));
-    return STRATA_OK;
-}
-
-static strata_status command_reset(chat *c, const char *argument, strata_error *error)
-{
-    branch *b = current_branch(c);
-    (void)argument;
-    json_array_clear(b->messages);
-    return c->system ? append_message(b, "system", c->system, strlen(c->system), error) : STRATA_OK;
-}
-
-static strata_status command_quit(chat *c, const char *argument, strata_error *error)
-{
-    (void)argument;
-    (void)error;
-    c->over = true;
-    return STRATA_OK;
-}
-
-static strata_status command_help(chat *c, const char *argument, strata_error *error);
-
-static const chat_command commands[] = {
-    {"/help", NULL, "show this list", command_help},
-    {"/retry", NULL, "generate another answer to the last message", command_retry},
-    {"/undo", NULL, "remove the last message and its answer", command_undo},
-    {"/fork", NULL, "copy the conversation to a new branch and continue there", command_fork},
-    {"/branches", NULL, "list the branches", command_branches},
-    {"/switch", "N", "continue in branch N", command_switch},
-    {"/reset", NULL, "start a new conversation in this branch", command_reset},
-    {"/quit", NULL, "end the chat (also Ctrl-D)", command_quit},
-};
-
-static strata_status command_help(chat *c, const char *argument, strata_error *error)
-{
-    (void)c;
-    (void)argument;
-    (void)error;
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "%s %s", commands[i].name, commands[i].argument ? commands[i].argument : "");
-        fprintf(stderr, "  %-10s %s\n", name, commands[i].summary);
-    }
-    fputs("  Ctrl-C     stop the answer; at the prompt: end the chat\n"
-          "  \\          at the end of a line: continue the message in the next line\n", stderr);
-    return STRATA_OK;
-}
-
-/* A slash and one word of letters are a command, and so is a command that takes an argument, with any text behind it.
- * Other lines with a slash (a path, a fraction) are messages. `*word` is the length of the slash and the word. */
-static bool is_command(const char *line, size_t *word, const chat_command **out)
-{
-    size_t letters = strspn(line + (line[0] == '/'), "abcdefghijklmnopqrstuvwxyz");
-    *word = 1 + letters;
-    *out = NULL;
-    if (line[0] != '/' || letters == 0 || (line[*word] && line[*word] != ' ')) return false;
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (strlen(commands[i].name) == *word && memcmp(commands[i].name, line, *word) == 0) *out = &commands[i];
-    bool alone = line[*word + strspn(line + *word, " ")] == '\0';
-    return alone || (*out && (*out)->argument);
-}
-
-static strata_status run_command(chat *c, char *line, size_t word, const chat_command *command, strata_error *error)
-{
-    if (!command) {
-        cli_note("unknown command %.*s: /help lists the commands", (int)word, line);
-        return STRATA_OK;
-    }
-    char *argument = line + word + strspn(line + word, " "), *end = argument + strlen(argument);
-    while (end > argument && end[-1] == ' ') *--end = '\0';
-    return command->function(c, argument, error);
 }
 
 /* ---- the chat ---------------------------------------------------------------------------------------------------- */
 
-/* Reads a message (free): a backslash at the end of a line continues it. *text is NULL at the end of the input. */
-static strata_status read_message(chat *c, char **text, size_t *length, strata_error *error)
+/* A message as it is typed. */
+typedef struct draft {
+    char *text; /* free; NULL: nothing yet */
+    size_t length;
+    bool quoted; /* between """ and """ */
+} draft;
+
+static bool append_line(draft *d, const char *line, size_t length)
 {
-    char *made = NULL;
-    size_t used = 0;
-    for (;;) {
-        const char *line = cli_line_read(c->line, made ? "… " : "> ");
-        if (!line) break;
-        size_t size = strlen(line);
-        char *grown = realloc(made, used + size + 1);
-        if (!grown) {
-            free(made);
-            return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for a message");
-        }
-        made = grown;
-        memcpy(made + used, line, size + 1);
-        used += size;
-        if (used == 0 || made[used - 1] != '\\') break;
-        made[used - 1] = '\n';
+    char *grown = realloc(d->text, d->length + length + 2);
+    if (!grown) return false;
+    if (d->text) grown[d->length++] = '\n';
+    memcpy(grown + d->length, line, length);
+    d->length += length;
+    grown[d->length] = '\0';
+    d->text = grown;
+    return true;
+}
+
+/* Adds a line. *more: a backslash at its end, or an open """, continues the message. False: no memory. */
+static bool take_line(draft *d, const char *line, bool *more)
+{
+    static const char quotes[] = "\"\"\"";
+    enum { QUOTES = sizeof quotes - 1 };
+    if (!d->text && !d->quoted && strncmp(line, quotes, QUOTES) == 0) {
+        d->quoted = *more = true;
+        line += QUOTES;
+        if (!*line) return true;
     }
-    *text = made;
-    *length = used;
+    size_t length = strlen(line);
+    if (d->quoted) {
+        *more = length < QUOTES || strcmp(line + length - QUOTES, quotes) != 0;
+        if (!*more) length -= QUOTES;
+        /* the closing quotes alone are no line of the message */
+        return (!*more && length == 0 && d->text) || append_line(d, line, length);
+    }
+    *more = length > 0 && line[length - 1] == '\\';
+    return append_line(d, line, *more ? length - 1 : length);
+}
+
+/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED. *text is NULL at
+ * the end of the input. */
+static strata_status read_message(cli_chat_state *c, char **text, size_t *length, strata_error *error)
+{
+    draft d = {0};
+    bool more = true;
+    strata_status status = STRATA_OK;
+    while (more && status == STRATA_OK) {
+        cli_line_event event;
+        const char *line = cli_line_read(c->line, d.text || d.quoted ? "… " : "> ", &event);
+        if (event == CLI_LINE_END) break;
+        if (event == CLI_LINE_CLEARED && (line || d.text)) {
+            free(d.text);
+            d = (draft){0};
+        } else if (event == CLI_LINE_CLEARED) {
+            status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the chat was interrupted");
+        } else if (!take_line(&d, line, &more)) {
+            status = cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for a message");
+        }
+    }
+    if (status != STRATA_OK) {
+        free(d.text);
+        return status;
+    }
+    *text = d.text;
+    *length = d.length;
     return STRATA_OK;
 }
 
-static strata_status converse(chat *c, strata_error *error)
+static strata_status converse(cli_chat_state *c, strata_error *error)
 {
-    strata_status status = command_reset(c, "", error);
+    strata_status status = cli_chat_reset(c, error);
     while (status == STRATA_OK && !c->over) {
         char *text = NULL;
-        size_t length = 0, word;
-        const chat_command *command;
+        size_t length = 0;
         status = read_message(c, &text, &length, error);
         if (status != STRATA_OK) break;
         if (!text) {
             c->over = true;
             fputc('\n', stderr);
-        } else if (is_command(text, &word, &command)) status = run_command(c, text, word, command, error);
-        else if (strspn(text, " \t\n") < length) status = answer_message(c, text, length, error);
+        } else if (!cli_chat_command(c, text, &status, error) && strspn(text, " \t\n") < length) {
+            status = answer_message(c, text, length, error);
+        }
         free(text);
     }
     return status;
@@ -355,18 +243,21 @@ static void greet(const cli_engine *engine)
 strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, const char *system, FILE *stream,
                        strata_error *error)
 {
-    chat c = {.talk = talk, .chat_template = chat_template, .system = system};
-    strata_status status = add_branch(&c, json_array(), talk->engine->session, error);
+    cli_chat_state c = {.talk = talk, .chat_template = chat_template, .system = system ? strdup(system) : NULL};
+    strata_status status = cli_chat_add_branch(&c, json_array(), talk->engine->session, error);
     talk->engine->session = NULL;
-    if (status != STRATA_OK) return status;
     /* Without a locale the terminal is still most likely a UTF-8 one. */
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
-    status = cli_line_open(stream, cli_style_of(talk->arguments, stream).color, &c.line, error);
+    if (status == STRATA_OK && system && !c.system)
+        status = cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the system message");
+    if (status == STRATA_OK)
+        status = cli_line_open(stream, cli_style_of(talk->arguments, stream).color, &c.line, error);
     if (status == STRATA_OK) {
         greet(talk->engine);
         status = converse(&c, error);
     }
     cli_line_close(c.line);
     free_branches(&c);
+    free(c.system);
     return status;
 }

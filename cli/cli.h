@@ -182,6 +182,8 @@ strata_status cli_fail(strata_error *error, strata_status status, const char *hi
 strata_status cli_allocate(size_t count, size_t size, const char *what, void **out, strata_error *error);
 /* Replaces the fields of strata.h that the library names by the options that set them. */
 void cli_name_options(char *text);
+/* A strata_log that names options and does not print into a progress bar. */
+void cli_log(void *context, strata_log_level level, const char *text);
 /* --quiet: no notes, no progress, and only errors from the library. */
 void cli_be_quiet(void);
 bool cli_is_quiet(void);
@@ -256,13 +258,19 @@ void cli_progress_begin(cli_progress *progress, const cli_arguments *arguments, 
                         uint64_t total);
 /* A strata_progress whose context is a cli_progress: false after an interrupt. */
 bool cli_progress_step(void *context, uint64_t done, uint64_t total);
+/* Removes the bar that is shown now until it is drawn again. */
+void cli_progress_hide(void);
 /* Removes the bar. */
 void cli_progress_end(cli_progress *progress);
 
 /* Interrupts: Ctrl-C exits at once with code 130 and restores the terminal. While interrupts are held, the first Ctrl-C
- * stops the session's prompt or answer, and the second one exits. */
+ * stops the session's prompt or answer, and the second one exits; what is typed meanwhile is not shown. */
 void cli_interrupt_install(void);
 void cli_interrupt_hold(strata_session *session);
+/* While a line is read, Ctrl-C is noted and ends a read; with `paste` the terminal marks pasted text. */
+void cli_interrupt_line(bool reading, bool paste);
+/* Whether Ctrl-C was noted since cli_interrupt_line, or since the last call. */
+bool cli_interrupt_take(void);
 /* Ends the hold; returns whether there was an interrupt. */
 bool cli_interrupt_release(void);
 bool cli_interrupted(void);
@@ -272,11 +280,15 @@ void cli_interrupt_remove(const char *path);
 /* A line editor with a persistent history. */
 typedef struct cli_line cli_line;
 
+/* How reading a line ended: with a line, at the end of the input, or with Ctrl-C. */
+typedef enum cli_line_event { CLI_LINE_TEXT, CLI_LINE_END, CLI_LINE_CLEARED } cli_line_event;
+
 /* `stream` shows prompt and line; it must be a terminal. */
 strata_status cli_line_open(FILE *stream, bool color, cli_line **out, strata_error *error);
 void cli_line_close(cli_line *line);
-/* The next line without its newline, valid until the next call; NULL at the end of the input. */
-const char *cli_line_read(cli_line *line, const char *prompt);
+/* The next line without its newline, valid until the next call; a pasted block may have newlines. CLI_LINE_CLEARED:
+ * Ctrl-C; not NULL if it cleared a half-typed line. */
+const char *cli_line_read(cli_line *line, const char *prompt, cli_line_event *event);
 
 /* ---- placement options (placement.c) ----------------------------------------------------------------------------- */
 
@@ -366,6 +378,8 @@ typedef struct cli_prompt {
 
 /* A message of a conversation; NULL: the text is not UTF-8, or there is no memory. */
 json_t *cli_chat_message(const char *role, const char *text, size_t length);
+/* Whether the first message is the system's. */
+bool cli_chat_has_system(const json_t *messages);
 /* A conversation rendered with the chat template, without marks. `answer`: the model's answer comes next. */
 strata_status cli_chat_tokens(const strata_model *model, const strata_template *chat_template, json_t *messages,
                               bool answer, cli_prompt *out, strata_error *error);

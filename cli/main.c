@@ -54,6 +54,7 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");
     open_standard_streams();
     cli_interrupt_install();
+    strata_log_to(cli_log, NULL);
     strata_status status = run_program(argc > 0 ? argc - 1 : 0, argv + (argc > 0), &error);
     strata_status flushed = cli_flush(&flush_error);
     if (status == STRATA_OK && flushed != STRATA_OK) {

@@ -114,8 +114,8 @@ void cli_print_man(void)
         print_paragraph(cli_exit_codes[i].meaning);
     }
     printf(".SH FILES\n.TP\n\\fI$XDG_CACHE_HOME/strata/*.gguf\\fR\n"
-           "The model that `make run` downloaded, the default of all commands; \\fI~/.cache\\fR if the variable is not\n"
-           "set.\n"
+           "The model that `make run` downloaded, the default of all commands; \\fI~/.cache\\fR if the variable is\n"
+           "not set.\n"
            ".TP\n\\fI$XDG_STATE_HOME/strata/history\\fR\n"
            "The history of lines typed in chats; \\fI~/.local/state\\fR if the variable is not set.\n"
            ".TP\n\\fI$XDG_CACHE_HOME/strata/devices.json\\fR\n"

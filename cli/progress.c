@@ -6,6 +6,7 @@
 
 enum { BAR_WIDTH = 24, COLUMNS_NEEDED = 72 };
 static const double redraw_seconds = 0.1;
+static cli_progress *current; /* the bar on the screen; NULL: none */
 
 static size_t terminal_columns(void)
 {
@@ -41,6 +42,7 @@ static void draw(cli_progress *p, double now)
     fflush(stderr);
     p->drawn_seconds = now;
     p->shown = true;
+    current = p;
 }
 
 void cli_progress_begin(cli_progress *progress, const cli_arguments *arguments, const char *label, const char *unit,
@@ -68,4 +70,10 @@ void cli_progress_end(cli_progress *progress)
     fputs("\r\033[K", stderr);
     fflush(stderr);
     progress->shown = false;
+    current = NULL;
+}
+
+void cli_progress_hide(void)
+{
+    if (current) cli_progress_end(current);
 }

@@ -27,7 +27,7 @@ strata_status cli_chat_tokens(const strata_model *model, const strata_template *
 
 /* ---- marks ------------------------------------------------------------------------------------------------------- */
 
-static bool has_system(const json_t *messages)
+bool cli_chat_has_system(const json_t *messages)
 {
     const char *role = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
     return role && strcmp(role, "system") == 0;
@@ -53,7 +53,7 @@ static void add_mark(const strata_model *model, const strata_template *chat_temp
 static json_t *opening_of(json_t *messages)
 {
     json_t *opening = json_array();
-    bool failed = has_system(messages) && json_array_append(opening, json_array_get(messages, 0)) != 0;
+    bool failed = cli_chat_has_system(messages) && json_array_append(opening, json_array_get(messages, 0)) != 0;
     if (!failed && json_array_append_new(opening, cli_chat_message("user", "", 0)) == 0) return opening;
     json_decref(opening);
     return NULL;
@@ -63,7 +63,7 @@ static json_t *opening_of(json_t *messages)
 static json_t *earlier_than_last(json_t *messages)
 {
     size_t count = json_array_size(messages);
-    if (count < (has_system(messages) ? 3u : 2u)) return NULL;
+    if (count < (cli_chat_has_system(messages) ? 3u : 2u)) return NULL;
     json_t *earlier = json_copy(messages);
     json_array_remove(earlier, count - 1);
     return earlier;

@@ -9,16 +9,9 @@
 
 static bool quiet; /* --quiet */
 
-static void log_errors(void *context, strata_log_level level, const char *text)
-{
-    (void)context;
-    if (level == STRATA_LOG_ERROR) fprintf(stderr, "strata: error: %s\n", text);
-}
-
 void cli_be_quiet(void)
 {
     quiet = true;
-    strata_log_to(log_errors, NULL);
 }
 
 bool cli_is_quiet(void)
@@ -87,7 +80,15 @@ static void print_line(const char *kind, const char *text)
         bool control = byte < 0x20 || byte == 0x7F || (byte == 0xC2 && next >= 0x80 && next < 0xA0);
         if (control) *c = '?';
     }
+    cli_progress_hide();
     fprintf(stderr, "strata: %s%s\n", kind, line);
+}
+
+void cli_log(void *context, strata_log_level level, const char *text)
+{
+    static const char *const kinds[] = {"error: ", "warning: ", "note: "};
+    (void)context;
+    if (!quiet || level == STRATA_LOG_ERROR) print_line(kinds[level], text);
 }
 
 void cli_report(const strata_error *error)
