@@ -200,6 +200,12 @@ strata_status cli_read(const char *path, char **text, size_t *length, strata_err
 /* Parses a JSON value; strings may contain NUL bytes. `where` names the source in errors. */
 strata_status cli_parse_json(const char *where, const char *text, size_t length, json_t **out, strata_error *error);
 
+/* json.c: a field of an object; 0 or "" if it is absent or of another type. */
+uint64_t cli_number_of(const json_t *object, const char *field);
+double cli_real_of(const json_t *object, const char *field);
+const char *cli_text_of(const json_t *object, const char *field);
+bool cli_text_is(const json_t *object, const char *field, const char *text);
+
 /* Flushes standard output; any write error since the start is STRATA_RUNTIME. */
 strata_status cli_flush(strata_error *error);
 /* Writes JSON and a newline. */
@@ -394,6 +400,13 @@ strata_status cli_print_answer(const cli_talk *talk, const cli_answer *answer, s
 /* Runs a chat on a terminal until its end. Takes the engine's session: branches of the chat have one each. */
 strata_status cli_chat(cli_talk *talk, const strata_template *chat_template, const char *system, FILE *stream,
                        strata_error *error);
+
+/* cmd_devices.c: where the rates of a device come from, in words. */
+void cli_print_rates(const json_t *device);
+/* plan_summary.c: the verdict, the summary of a plan and its table of contexts. */
+void cli_print_verdict(const cli_arguments *arguments, const json_t *plan, const char *path, const cli_style *style);
+void cli_print_summary(const cli_arguments *arguments, const json_t *plan);
+void cli_print_alternatives(const cli_arguments *arguments, const json_t *plan, const cli_style *style);
 
 /* ---- commands and pages ------------------------------------------------------------------------------------------ */
 

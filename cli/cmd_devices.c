@@ -3,31 +3,43 @@
 
 #include "cli.h"
 
-static double real_of(const json_t *object, const char *field)
-{
-    return json_number_value(json_object_get(object, field));
-}
-
-static uint64_t number_of(const json_t *object, const char *field)
-{
-    json_int_t value = json_integer_value(json_object_get(object, field));
-    return value > 0 ? (uint64_t)value : 0;
-}
-
 static void print_bytes(const json_t *object, const char *field, const char *label)
 {
     char text[32];
-    printf("  %-15s %s bytes\n", label, cli_group_digits(number_of(object, field), text, sizeof text));
+    printf("  %-15s %s bytes\n", label, cli_group_digits(cli_number_of(object, field), text, sizeof text));
 }
 
 static void print_rate(const json_t *object, const char *field, const char *label, const char *unit)
 {
-    if (json_object_get(object, field)) printf("  %-15s %.1f %s\n", label, real_of(object, field), unit);
+    if (json_object_get(object, field)) printf("  %-15s %.1f %s\n", label, cli_real_of(object, field), unit);
 }
 
 static bool is_card(const json_t *device)
 {
-    return strcmp(json_string_value(json_object_get(device, "kind")), "card") == 0;
+    return cli_text_is(device, "kind", "card");
+}
+
+/* How the source of rates is said. */
+typedef struct rates_row {
+    const char *source, *text;
+} rates_row;
+
+static const rates_row rates_rows[] = {
+    {"file", "of the profile's file"},
+    {"data sheet", "of the profile"},
+    {"stand-in", "unknown: those of the"},
+    {"assumed", "not measured: low estimates (strata devices --probe measures them)"},
+    {"measured", "measured"},
+};
+
+void cli_print_rates(const json_t *device)
+{
+    const char *other = cli_text_of(device, "rates_of");
+    double spread = cli_real_of(device, "spread");
+    for (size_t i = 0; i < sizeof rates_rows / sizeof *rates_rows; i++)
+        if (cli_text_is(device, "rates", rates_rows[i].source)) printf("%s", rates_rows[i].text);
+    if (*other) printf(" %s stand for them (--device-profile names another GPU)", other);
+    if (spread > 0.10) printf(" on a busy machine: they varied by %.0f %%", 100.0 * spread);
 }
 
 static void print_device(const json_t *device, const cli_style *style)
@@ -41,14 +53,16 @@ static void print_device(const json_t *device, const cli_style *style)
     print_bytes(device, "total_bytes", card ? "memory" : "RAM");
     print_bytes(device, "free_bytes", "available");
     if (card) print_bytes(device, "overhead_bytes", "driver");
-    else printf("  %-15s %llu\n", "cores", (unsigned long long)number_of(device, "cores"));
+    else printf("  %-15s %llu\n", "cores", (unsigned long long)cli_number_of(device, "cores"));
     print_rate(device, "memory_gb_per_s", "reads", "GB/s");
     print_rate(device, "ops_gop_per_s", "computes", "Gop/s");
     print_rate(device, "link_up_gb_per_s", "link up", "GB/s");
     print_rate(device, "link_down_gb_per_s", "link down", "GB/s");
     print_rate(device, "disk_gb_per_s", "disk", "GB/s");
     print_rate(device, "handover_us", "hand-over", "µs");
-    printf("  %-15s %s\n", "rates", json_is_true(json_object_get(device, "estimate")) ? "estimate" : "measured");
+    printf("  %-15s ", "rates");
+    cli_print_rates(device);
+    putchar('\n');
 }
 
 static void print_profiles(const json_t *profiles, const cli_style *style)
@@ -60,10 +74,12 @@ static void print_profiles(const json_t *profiles, const cli_style *style)
     putchar('\n');
     json_array_foreach(profiles, i, row) {
         char bytes[32] = "-";
-        if (json_object_get(row, "total_bytes")) cli_group_digits(number_of(row, "total_bytes"), bytes, sizeof bytes);
+        uint64_t total = cli_number_of(row, "total_bytes");
+        if (total) cli_group_digits(total, bytes, sizeof bytes);
         printf("%-16s %-6s %16s %10.1f", json_string_value(json_object_get(row, "name")),
-               is_card(row) ? "GPU" : "host", bytes, real_of(row, "memory_gb_per_s"));
-        if (json_object_get(row, "link_up_gb_per_s")) printf(" %10.1f", real_of(row, "link_up_gb_per_s"));
+               is_card(row) ? "GPU" : "host", bytes, cli_real_of(row, "memory_gb_per_s"));
+        if (json_object_get(row, "link_up_gb_per_s")) printf(" %10.1f", cli_real_of(row, "link_up_gb_per_s"));
+        if (json_is_true(json_object_get(row, "no_backend"))) printf("  plans alone: strata cannot run on it yet");
         putchar('\n');
     }
 }
@@ -77,8 +93,6 @@ static void print_devices(const cli_arguments *arguments, const json_t *devices)
         printf("  %-15s ", "saved in");
         cli_print_text(json_string_value(kept), json_string_length(kept));
         putchar('\n');
-    } else if (json_is_true(json_object_get(json_object_get(devices, "host"), "estimate"))) {
-        printf("  %-15s measure this machine: strata devices --probe\n", "");
     }
     for (size_t i = 0; i < json_array_size(cards); i++) print_device(json_array_get(cards, i), &style);
     if (json_array_size(cards) == 0) printf("no GPU found\n");

@@ -3,28 +3,11 @@
 
 #include "cli.h"
 
-enum { BAR_WIDTH = 64, LABEL_WIDTH = 15, TEXT_SIZE = 256 };
-
-static uint64_t number_of(const json_t *object, const char *field)
-{
-    json_int_t value = json_integer_value(json_object_get(object, field));
-    return value > 0 ? (uint64_t)value : 0;
-}
-
-static double real_of(const json_t *object, const char *field)
-{
-    return json_number_value(json_object_get(object, field));
-}
-
-static const char *text_of(const json_t *object, const char *field)
-{
-    const char *text = json_string_value(json_object_get(object, field));
-    return text ? text : "";
-}
+enum { BAR_WIDTH = 64, TEXT_SIZE = 256 };
 
 static bool is_card(const json_t *object, const char *field)
 {
-    return strcmp(text_of(object, field), "card") == 0;
+    return cli_text_is(object, field, "card");
 }
 
 static const char *place_name(const json_t *object, const char *field)
@@ -32,98 +15,11 @@ static const char *place_name(const json_t *object, const char *field)
     return is_card(object, field) ? "the GPU" : "the CPU";
 }
 
-static void print_label(const char *label)
-{
-    printf("  %-*s ", LABEL_WIDTH, label);
-}
-
-static void print_grouped(uint64_t number)
-{
-    char text[32];
-    fputs(cli_group_digits(number, text, sizeof text), stdout);
-}
-
 static void print_title(const cli_style *style, const char *title)
 {
     putchar('\n');
     cli_print_bold(style, title);
     putchar('\n');
-}
-
-/* ---- summary ----------------------------------------------------------------------------------------------------- */
-
-/* The longest conversation, and the memory that all conversations share. */
-static void print_context(const json_t *plan)
-{
-    uint64_t context = number_of(plan, "context"), restore = number_of(plan, "restore_bytes");
-    uint64_t maximum = number_of(json_object_get(plan, "model"), "context_length");
-    unsigned long long sequences = number_of(plan, "sequences");
-    print_label("context");
-    print_grouped(context);
-    printf(" tokens per conversation, the model's maximum");
-    if (context != maximum) {
-        printf(" is ");
-        print_grouped(maximum);
-    }
-    printf("; KV cache %s\n", text_of(plan, "kv_type"));
-    print_label("pool");
-    print_grouped(number_of(plan, "pool_tokens"));
-    if (sequences == 1) printf(" tokens for one running conversation\n");
-    else printf(" tokens shared by up to %llu running conversations\n", sequences);
-    if (restore) {
-        print_label("restore points");
-        print_grouped(restore);
-        printf(" bytes\n");
-    }
-    print_label("batch");
-    print_grouped(number_of(plan, "batch"));
-    printf(" tokens\n");
-}
-
-static void print_experts(const json_t *experts)
-{
-    if (!experts) return;
-    print_label("experts");
-    printf("%s: %.1f of %llu per layer on the GPU (%.1f %%), budget ", text_of(experts, "mode"),
-           real_of(experts, "slots_per_layer"), (unsigned long long)number_of(experts, "experts_per_layer"),
-           100.0 * real_of(experts, "resident_share"));
-    print_grouped(number_of(experts, "budget_bytes"));
-    printf(" bytes\n");
-    if (!json_object_get(experts, "hit_rate")) return;
-    print_label("");
-    printf("%.1f %% hit rate assumed (%s)\n", 100.0 * real_of(experts, "hit_rate"), text_of(experts, "hit_source"));
-}
-
-static void print_speed(const json_t *speed)
-{
-    char depth[32], prompt[32];
-    print_label("speed");
-    printf("%s%.1f t/s decoding at a depth of %s, %.0f t/s for a prompt of %s\n",
-           json_is_true(json_object_get(speed, "estimate")) ? "estimate: " : "", real_of(speed, "decode_tps"),
-           cli_group_digits(number_of(speed, "depth"), depth, sizeof depth), real_of(speed, "prefill_tps"),
-           cli_group_digits(number_of(speed, "prefill_tokens"), prompt, sizeof prompt));
-    print_label("limit");
-    const char *limit = text_of(speed, "limit");
-    printf("%s\n", strcmp(limit, "the card's memory") == 0 ? "the GPU's memory" : limit);
-}
-
-static void print_summary(const json_t *plan, const char *path, const cli_style *style)
-{
-    const json_t *model = json_object_get(plan, "model"), *layers = json_object_get(plan, "layers");
-    const char *name = json_string_value(json_object_get(model, "name"));
-    char size[32];
-    cli_print_bold(style, name && *name ? name : path);
-    putchar('\n');
-    print_label("weights");
-    print_grouped(number_of(plan, "weight_bytes"));
-    printf(" bytes (%s)%s\n", cli_short_number(number_of(plan, "weight_bytes"), "B", size, sizeof size),
-           json_is_true(json_object_get(plan, "disk")) ? ", some of them read from disk during inference" : "");
-    print_context(plan);
-    print_label("layers");
-    printf("%llu of %llu on the GPU\n", (unsigned long long)number_of(layers, "device"),
-           (unsigned long long)number_of(layers, "total"));
-    print_experts(json_object_get(plan, "experts"));
-    print_speed(json_object_get(plan, "predicted"));
 }
 
 /* ---- devices: the bar and the table ------------------------------------------------------------------------------ */
@@ -156,15 +52,15 @@ static void print_cells(const cli_style *style, const owner_row *row, size_t cou
 
 static uint64_t owner_bytes(const json_t *device, const owner_row *row)
 {
-    if (strcmp(row->name, "margin") == 0) return number_of(device, "margin_bytes");
-    if (strcmp(row->name, "free") == 0) return number_of(device, "free_bytes");
-    return number_of(json_object_get(device, "owners"), row->name);
+    if (strcmp(row->name, "margin") == 0) return cli_number_of(device, "margin_bytes");
+    if (strcmp(row->name, "free") == 0) return cli_number_of(device, "free_bytes");
+    return cli_number_of(json_object_get(device, "owners"), row->name);
 }
 
 /* Each owner ends at the rounded running sum, so that the cells add up to the bar. */
 static void print_picture(const json_t *device, const cli_style *style)
 {
-    double capacity = (double)number_of(device, "capacity_bytes"), sum = 0.0;
+    double capacity = (double)cli_number_of(device, "capacity_bytes"), sum = 0.0;
     size_t drawn = 0;
     printf("  [");
     for (size_t i = 0; i < OWNERS; i++) {
@@ -189,7 +85,7 @@ static void print_device(const json_t *device, const cli_style *style)
     char text[32], title[TEXT_SIZE];
     bool card = is_card(device, "kind");
     /* A GPU that was described without a name is called "card" in the JSON. */
-    const char *name = card && is_card(device, "name") ? "unnamed" : text_of(device, "name");
+    const char *name = card && is_card(device, "name") ? "unnamed" : cli_text_of(device, "name");
     snprintf(title, sizeof title, "%s: %s", card ? "GPU" : "RAM", name);
     print_title(style, title);
     print_picture(device, style);
@@ -200,17 +96,17 @@ static void print_device(const json_t *device, const cli_style *style)
         print_cells(style, &owner_rows[i], 1);
         printf(" %-18s %20s\n", owner_rows[i].name, cli_group_digits(bytes, text, sizeof text));
     }
-    print_bytes_line("planned", number_of(device, "planned_bytes"));
-    print_bytes_line("margin", number_of(device, "margin_bytes"));
-    print_bytes_line("free", number_of(device, "free_bytes"));
-    print_bytes_line(card ? "total" : "available", number_of(device, "capacity_bytes"));
+    print_bytes_line("planned", cli_number_of(device, "planned_bytes"));
+    print_bytes_line("margin", cli_number_of(device, "margin_bytes"));
+    print_bytes_line("free", cli_number_of(device, "free_bytes"));
+    print_bytes_line(card ? "total" : "available", cli_number_of(device, "capacity_bytes"));
 }
 
 /* ---- the layer map: consecutive equal layers are one line -------------------------------------------------------- */
 
 static int add_experts(const json_t *layer, char *out, size_t size)
 {
-    unsigned long long slots = number_of(layer, "expert_slots"), count = number_of(layer, "expert_count");
+    unsigned long long slots = cli_number_of(layer, "expert_slots"), count = cli_number_of(layer, "expert_count");
     if (count == 0) return snprintf(out, size, "%s", "");
     if (is_card(layer, "experts") && (slots == 0 || slots >= count))
         return snprintf(out, size, ", all %llu experts on the GPU", count);
@@ -223,7 +119,7 @@ static void describe_layer(const json_t *layer, char *out, size_t size)
 {
     bool together = is_card(layer, "attention") == is_card(layer, "ffn");
     bool with_kv = is_card(layer, "attention") == is_card(layer, "kv_device");
-    bool dense = number_of(layer, "expert_count") == 0;
+    bool dense = cli_number_of(layer, "expert_count") == 0;
     size_t used = 0;
     if (with_kv && together && dense)
         used = (size_t)snprintf(out, size, "attention, KV and feed-forward on %s", place_name(layer, "attention"));
@@ -271,12 +167,12 @@ static void print_kv(const json_t *plan, const cli_style *style)
     cli_print_bold(style, "KV cache          layers  on        positions  bytes each            bytes");
     putchar('\n');
     json_array_foreach(json_object_get(plan, "kv"), i, row) {
-        printf("  %-16s %7llu  %-5s %13s %11s %16s\n", text_of(row, "kind"),
-               (unsigned long long)number_of(row, "layers"),
+        printf("  %-16s %7llu  %-5s %13s %11s %16s\n", cli_text_of(row, "kind"),
+               (unsigned long long)cli_number_of(row, "layers"),
                is_card(row, "device") ? "GPU" : "RAM",
-               cli_group_digits(number_of(row, "positions"), positions, sizeof positions),
-               cli_group_digits(number_of(row, "position_bytes"), row_bytes, sizeof row_bytes),
-               cli_group_digits(number_of(row, "bytes"), bytes, sizeof bytes));
+               cli_group_digits(cli_number_of(row, "positions"), positions, sizeof positions),
+               cli_group_digits(cli_number_of(row, "position_bytes"), row_bytes, sizeof row_bytes),
+               cli_group_digits(cli_number_of(row, "bytes"), bytes, sizeof bytes));
     }
 }
 
@@ -297,12 +193,20 @@ static void print_plan(const cli_arguments *arguments, const json_t *plan, const
 {
     cli_style style = cli_style_of(arguments, stdout);
     const json_t *devices = json_object_get(plan, "devices");
-    print_summary(plan, path, &style);
+    cli_print_verdict(arguments, plan, path, &style);
+    cli_print_summary(arguments, plan);
     for (size_t i = json_array_size(devices); i-- > 0;) print_device(json_array_get(devices, i), &style);
     print_map(plan, &style);
     print_kv(plan, &style);
+    cli_print_alternatives(arguments, plan, &style);
     print_lines(json_object_get(plan, "why"), "why", &style);
     if (!arguments->values[OPTION_EXPLAIN].set) return;
+    const char *advice = cli_text_of(plan, "advice");
+    print_title(&style, "the option that would help most");
+    printf("  ");
+    if (*advice) cli_print_text(advice, strlen(advice));
+    else printf("none would make it 5 %% faster");
+    putchar('\n');
     print_lines(json_object_get(plan, "lacking"), "what did not fit, and what would change that", &style);
     if (json_array_size(json_object_get(plan, "lacking")) == 0) printf("\n  Everything fits.\n");
 }

@@ -21,6 +21,7 @@ typedef struct st_measurement {
     char cpu[64];
     uint32_t cores;
     double read_rate; /* bytes per second */
+    double spread;    /* of read_rate in repeated measurements: (largest − smallest) / largest */
     double int8_rate; /* operations per second in registers; 0: none */
     double op_rate;   /* multiplications and additions per second of a batch's matrix products */
     double expert_share; /* of op_rate, by routed experts of a batch; 0: unknown */
@@ -39,7 +40,13 @@ bool st_rate_sums_add(void *sums, const st_op_measure *row);
 /* Sets op_rate and expert_share. False: no batch of matrices was timed. */
 bool st_rate_sums_finish(const st_rate_sums *sums);
 
-/* Measures with all cores; takes about ten seconds. */
+/* Calls `sample` for rates until three in a row agree within ST_SPREAD_MAX, at most nine times. *best is the largest of
+ * the last three, and *spread what they differ by: above ST_SPREAD_MAX the machine was busy. */
+#define ST_SPREAD_MAX 0.10
+typedef strata_status st_rate_sample(void *context, double *rate, strata_error *error);
+strata_status st_rate_settle(st_rate_sample *sample, void *context, double *best, double *spread, strata_error *error);
+
+/* Measures with all cores; takes about ten seconds. A busy machine is measured again, and then warned about. */
 strata_status st_measurement_take(st_measurement *out, strata_error *error);
 
 /* The path of the stored measurements (st_free); NULL: no cache folder, or no memory. */

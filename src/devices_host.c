@@ -34,6 +34,8 @@ void st_host_cpu_name(const char *path, char *out, size_t size)
 static void set_measured(st_profile *p, const st_measurement *m)
 {
     p->estimate = false;
+    p->rates = ST_RATES_MEASURED;
+    p->rates_spread = m->spread;
     p->memory_rate = m->read_rate;
     p->op_rate = m->op_rate;
     p->expert_share = m->expert_share;
@@ -50,6 +52,7 @@ st_profile st_host_profile(void)
     p.free_bytes = memory.available_bytes;
     p.cores = st_cores_here();
     p.estimate = true;
+    p.rates = ST_RATES_ASSUMED;
     p.memory_rate = unmeasured_read;
     p.op_rate = unmeasured_ops_per_core * p.cores;
     p.disk_rate = unmeasured_disk;

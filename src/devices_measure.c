@@ -14,6 +14,7 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "devices.h"
 
 enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
@@ -62,15 +63,53 @@ static strata_status read_types(const st_backend *backend, st_device *device, st
     return STRATA_OK;
 }
 
+strata_status st_rate_settle(st_rate_sample *sample, void *context, double *best, double *spread, strata_error *error)
+{
+    enum { WINDOW = 3, SAMPLES_MAX = 9 };
+    double last[WINDOW] = {0}, low = 0.0, high = 0.0;
+    for (int taken = 1; taken <= SAMPLES_MAX; taken++) {
+        strata_status status = sample(context, &last[taken % WINDOW], error);
+        if (status != STRATA_OK) return status;
+        if (taken < WINDOW) continue;
+        low = high = last[0];
+        for (int i = 1; i < WINDOW; i++) {
+            low = fmin(low, last[i]);
+            high = fmax(high, last[i]);
+        }
+        if (high - low <= ST_SPREAD_MAX * high) break;
+    }
+    *best = high;
+    *spread = high > 0.0 ? (high - low) / high : 0.0;
+    return STRATA_OK;
+}
+
+typedef struct probing {
+    const st_backend *backend;
+    st_device *device;
+    double int8_rate; /* the largest */
+} probing;
+
+static strata_status probe_once(void *context, double *rate, strata_error *error)
+{
+    probing *p = context;
+    st_device_rates rates = {0};
+    strata_status status = p->backend->probe(p->device, &rates, error);
+    *rate = rates.read_bytes;
+    p->int8_rate = fmax(p->int8_rate, rates.int8_ops);
+    return status;
+}
+
 static strata_status measure_device(const st_backend *backend, st_device *device, st_measurement *m,
                                     strata_error *error)
 {
-    st_device_rates rates = {0};
+    probing p = {.backend = backend, .device = device};
     st_rate_sums sums = {.m = m};
-    strata_status status = backend->probe(device, &rates, error);
+    strata_status status = st_rate_settle(probe_once, &p, &m->read_rate, &m->spread, error);
     if (status != STRATA_OK) return status;
-    m->read_rate = rates.read_bytes;
-    m->int8_rate = rates.int8_ops;
+    m->int8_rate = p.int8_rate;
+    if (m->spread > ST_SPREAD_MAX)
+        st_log(ST_LOG_WARN, "the machine is busy: its memory rate varied by %.0f %%, measured again and again; kept",
+               100.0 * m->spread);
     status = st_measure_ops(backend, device, st_rate_sums_add, &sums, error);
     if (status != STRATA_OK) return status;
     if (!st_rate_sums_finish(&sums) || !(m->read_rate > 0.0))
@@ -172,10 +211,12 @@ static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measur
 {
     st_measurement m = {.cores = cores, .read_rate = rate_of(entry, "read_gb_per_s"),
                         .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s"),
-                        .expert_share = json_number_value(json_object_get(entry, "expert_share"))};
+                        .expert_share = json_number_value(json_object_get(entry, "expert_share")),
+                        .spread = json_number_value(json_object_get(entry, "spread"))};
     snprintf(m.cpu, sizeof m.cpu, "%s", cpu);
     if (!(m.read_rate > 0.0 && m.op_rate > 0.0 && m.int8_rate >= 0.0)) return false;
     if (!(m.expert_share > 0.0 && m.expert_share <= 1.0)) m.expert_share = 0;
+    if (!(m.spread > 0.0 && m.spread <= 1.0)) m.spread = 0;
     read_shares(entry, m.type_share);
     *out = m;
     return true;
@@ -211,8 +252,9 @@ bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
 
 static json_t *write_entry(const st_measurement *m)
 {
-    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores",
-                     (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "int8_gop_per_s", m->int8_rate / 1e9,
+    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores",
+                     (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "spread", m->spread,
+                     "int8_gop_per_s", m->int8_rate / 1e9,
                      "batch_gop_per_s", m->op_rate / 1e9, "expert_share", m->expert_share, "type_share",
                      st_shares_json(m->type_share));
 }

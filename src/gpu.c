@@ -9,6 +9,7 @@
 
 static void set_rates(st_profile *p, const st_device_rates *rates)
 {
+    p->rates = ST_RATES_MEASURED;
     p->memory_rate = rates->read_bytes;
     p->op_rate = rates->batch_ops;
     p->link_up = rates->link_up;

@@ -34,13 +34,18 @@ static st_profile host_of(const strata_placement *placement, const st_profile_se
     return host;
 }
 
+/* A GPU of which only the memory is known has the rates of this one. */
+#define STAND_IN "rtx-4070-ti"
+
 /* The profile's GPU, or a typical one with the given memory. */
 static st_profile card_of(const strata_placement *placement, const st_profile_set *set)
 {
     st_profile card = set->card;
     if (!set->has_card) {
-        st_profile_find(ST_STR("rtx-4070-ti"), &card);
+        st_profile_find(ST_STR(STAND_IN), &card);
         memcpy(card.name, "card", sizeof "card");
+        card.rates = ST_RATES_STAND_IN;
+        card.rates_of = STAND_IN;
     }
     if (placement->vram_bytes) give_memory(&card, placement->vram_bytes);
     if (placement->overhead_bytes != ST_BYTES_AUTO) card.overhead_bytes = placement->overhead_bytes;

@@ -27,11 +27,12 @@ static json_t *model_facts(const st_gguf *gguf, const st_desc *desc)
     return NULL;
 }
 
-static strata_status write_plan(const st_gguf *gguf, const st_plan_source *source, const st_plan *plan, char **json,
-                                strata_error *error)
+static strata_status write_plan(const st_gguf *gguf, const st_plan_source *source, const st_plan *plan,
+                                const st_alternatives *alternatives, char **json, strata_error *error)
 {
     json_t *root = st_plan_json(source, plan);
-    bool whole = json_object_set_new(root, "model", model_facts(gguf, source->desc)) == 0;
+    bool whole = root && st_alternatives_json(alternatives, root) &&
+                 json_object_set_new(root, "model", model_facts(gguf, source->desc)) == 0;
     if (!whole) {
         json_decref(root);
         root = NULL;
@@ -48,6 +49,7 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
     st_placement placement = {0};
     st_plan_source source = {.devices = placement.devices};
     const st_plan *plan = NULL;
+    st_alternatives alternatives;
     if (!options) options = &defaults;
     uint32_t threads = options->threads ? options->threads : st_cores_here();
     strata_status status = st_placement_of(options, ST_PLACEMENT_PLAN, threads, &placement, error);
@@ -57,7 +59,8 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
         source.device_count = placement.device_count;
         status = st_plan_build(&source, &placement.options, &arena, &plan, error);
     }
-    if (status == STRATA_OK) status = write_plan(gguf, &source, plan, json, error);
+    if (status == STRATA_OK) status = st_plan_alternatives(&source, &placement.options, plan, &alternatives, error);
+    if (status == STRATA_OK) status = write_plan(gguf, &source, plan, &alternatives, json, error);
     st_arena_free(&arena);
     st_placement_close(&placement);
     return status;

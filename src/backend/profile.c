@@ -116,6 +116,14 @@ void st_profile_set_backend(st_profile *profile, const st_backend *backend)
     for (int op = 0; op < ST_OP_COUNT && backend->types; op++) profile->types[op] &= backend->types[op];
 }
 
+const char *st_rates_name(st_rates_source source)
+{
+    static const char *const names[] = {[ST_RATES_FILE] = "file", [ST_RATES_SHEET] = "data sheet",
+                                        [ST_RATES_STAND_IN] = "stand-in", [ST_RATES_ASSUMED] = "assumed",
+                                        [ST_RATES_MEASURED] = "measured"};
+    return names[source];
+}
+
 st_profile st_profile_default(st_device_kind kind)
 {
     st_profile profile = {.kind = kind, .alignment = HOST_ALIGNMENT, .granularity = 1,

@@ -11,10 +11,23 @@
 
 typedef enum st_device_kind { ST_DEVICE_HOST, ST_DEVICE_CARD } st_device_kind;
 
+/* Where the rates of a profile come from. */
+typedef enum st_rates_source {
+    ST_RATES_FILE,     /* the user's file */
+    ST_RATES_SHEET,    /* the table's row: the data sheet's */
+    ST_RATES_STAND_IN, /* those of another profile: `rates_of` */
+    ST_RATES_ASSUMED,  /* low estimates: the machine was not measured */
+    ST_RATES_MEASURED,
+} st_rates_source;
+
 typedef struct st_profile {
     char name[64];
     st_device_kind kind;
     bool estimate;             /* from a data sheet; the rates below are already the share that counts */
+    st_rates_source rates;
+    const char *rates_of;      /* ST_RATES_STAND_IN: the profile whose rates these are; a text that lives forever */
+    double rates_spread;       /* ST_RATES_MEASURED: (largest − smallest) / largest of repeated measurements */
+    bool no_backend;           /* strata cannot run on such a GPU yet: it can be planned for and simulated */
     bool display;              /* it drives a display: a larger margin */
     uint64_t total_bytes, free_bytes;
     double memory_rate;        /* bytes per second: a GPU's memory; a host's DRAM with all cores, shared with copies */
@@ -34,6 +47,9 @@ typedef struct st_profile {
     st_scratch_statement scratch; /* of the backend that runs it */
     uint64_t types[ST_OP_COUNT]; /* supported operations. Bit t: with weights of type t; bit 0: without weights */
 } st_profile;
+
+/* "file", "data sheet", "stand-in", "assumed" or "measured". */
+const char *st_rates_name(st_rates_source source);
 
 /* The work of one operation for rows that see `depth` earlier positions, in bytes of the device's memory and in
  * operations. Keys and values are counted at their own type. */

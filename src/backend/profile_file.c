@@ -226,6 +226,7 @@ static strata_status start_from(reader *r, json_t *object, st_profile *p)
     if (!r->measured && !(word && strcmp(word, "data sheet") == 0))
         return refuse(r, "source", "\"data sheet\" or \"measured\"", source);
     p->estimate = !r->measured;
+    p->rates = ST_RATES_FILE;
     if (!like) memcpy(p->name, r->device, strlen(r->device) + 1);
     return STRATA_OK;
 }

@@ -14,19 +14,42 @@ typedef struct card_row {
     double memory;  /* of the data sheet, unless it was reached */
     double ops;     /* of the data sheet: half precision on tensor cores, without sparsity */
     double link;    /* what pinned copies reach, either way */
-    bool reached;   /* `memory` was measured */
+    enum { SHEET, REACHED, NO_BACKEND } source; /* REACHED: `memory` was measured; NO_BACKEND: no backend runs on it */
 } card_row;
 
+/* What pinned copies reach over PCIe of a generation and so many lanes. */
+enum { PCIE4_X8 = 13, PCIE4_X16 = 25, PCIE5_X8 = 25, PCIE5_X16 = 50 };
+
+/* Where the figures are published is in docs/plan.md. */
 static const card_row card_rows[] = {
-    {"rtx-3060", 12, 360, 51e3, 25, false},
-    {"rtx-3090", 24, 936, 142e3, 25, false},
-    {"rtx-4060", 8, 272, 60e3, 13, false},
-    {"rtx-4070-ti", 12, 504, 160e3, 25, false},
-    {"rtx-4090", 24, 1008, 330e3, 25, false},
-    {"rtx-5070-ti", 16, 896, 176e3, 50, false},
-    {"rtx-5090", 32, 1792, 419e3, 50, false},
-    {"h200", 139, 4300, 989e3, 55, true},
+    {"rtx-3060", 12, 360, 51e3, PCIE4_X16, SHEET},
+    {"rtx-3070", 8, 448, 81e3, PCIE4_X16, SHEET},
+    {"rtx-3080", 10, 760, 119e3, PCIE4_X16, SHEET},
+    {"rtx-3090", 24, 936, 142e3, PCIE4_X16, SHEET},
+    {"rtx-4060", 8, 272, 60e3, PCIE4_X8, SHEET},
+    {"rtx-4060-ti-16gb", 16, 288, 88e3, PCIE4_X8, SHEET},
+    {"rtx-4070", 12, 504, 117e3, PCIE4_X16, SHEET},
+    {"rtx-4070-ti", 12, 504, 160e3, PCIE4_X16, SHEET},
+    {"rtx-4080", 16, 717, 195e3, PCIE4_X16, SHEET},
+    {"rtx-4090", 24, 1008, 330e3, PCIE4_X16, SHEET},
+    {"rtx-5060-ti-16gb", 16, 448, 95e3, PCIE5_X8, SHEET},
+    {"rtx-5070", 12, 672, 123e3, PCIE5_X16, SHEET},
+    {"rtx-5070-ti", 16, 896, 176e3, PCIE5_X16, SHEET},
+    {"rtx-5080", 16, 960, 225e3, PCIE5_X16, SHEET},
+    {"rtx-5090", 32, 1792, 419e3, PCIE5_X16, SHEET},
+    {"rtx-a6000", 48, 768, 155e3, PCIE4_X16, SHEET},
+    {"h200", 139, 4300, 989e3, 55, REACHED},
+    {"rx-7900-xtx", 24, 960, 123e3, PCIE4_X16, NO_BACKEND},
+    {"rx-9070-xt", 16, 640, 195e3, PCIE5_X16, NO_BACKEND},
+    {"arc-b580", 12, 456, 117e3, PCIE4_X8, NO_BACKEND},
 };
+
+/* Shorter names of a row. */
+static const struct { const char *name, *row; } other_names[] = {
+    {"rtx-4060-ti", "rtx-4060-ti-16gb"}, {"rtx-5060-ti", "rtx-5060-ti-16gb"}, {"a6000", "rtx-a6000"},
+    {"7900-xtx", "rx-7900-xtx"},         {"9070-xt", "rx-9070-xt"},           {"b580", "arc-b580"},
+};
+enum { OTHER_NAMES = sizeof other_names / sizeof *other_names };
 
 typedef struct host_row {
     const char *name;
@@ -52,7 +75,9 @@ static st_profile card_profile(const card_row *row)
     memcpy(p.name, row->name, strlen(row->name) + 1);
     p.estimate = true;
     p.total_bytes = p.free_bytes = row->vram_gib * GIB;
-    p.memory_rate = row->memory * 1e9 * (row->reached ? 1.0 : ST_DATA_SHEET_SHARE);
+    p.rates = ST_RATES_SHEET;
+    p.no_backend = row->source == NO_BACKEND;
+    p.memory_rate = row->memory * 1e9 * (row->source == REACHED ? 1.0 : ST_DATA_SHEET_SHARE);
     p.op_rate = row->ops * 1e9 * ST_DATA_SHEET_SHARE;
     p.link_up = p.link_down = row->link * 1e9;
     return p;
@@ -63,6 +88,7 @@ static st_profile host_profile(const host_row *row)
     st_profile p = st_profile_default(ST_DEVICE_HOST);
     memcpy(p.name, row->name, strlen(row->name) + 1);
     p.estimate = true;
+    p.rates = ST_RATES_SHEET;
     p.total_bytes = p.free_bytes = row->ram_gib * GIB;
     p.memory_rate = row->memory * 1e9;
     p.op_rate = row->ops * 1e9 * ST_DATA_SHEET_SHARE;
@@ -86,7 +112,7 @@ static const char *row_name(size_t index)
     return index < CARDS ? card_rows[index].name : host_rows[index - CARDS].name;
 }
 
-/* Whether they are the same but for case, blanks and dashes. */
+/* Whether they are the same but for case, spaces and dashes. */
 static bool name_is(const char *name, st_str text)
 {
     size_t i = 0;
@@ -98,8 +124,17 @@ static bool name_is(const char *name, st_str text)
     }
 }
 
+/* The row that the name stands for; the name itself if it is none of the others. */
+static st_str row_of(st_str name)
+{
+    for (size_t i = 0; i < OTHER_NAMES; i++)
+        if (name_is(other_names[i].name, name)) return st_str_from(other_names[i].row);
+    return name;
+}
+
 bool st_profile_find(st_str name, st_profile *out)
 {
+    name = row_of(name);
     for (size_t i = 0; i < st_profile_row_count(); i++) {
         if (!name_is(row_name(i), name)) continue;
         *out = st_profile_row(i);
@@ -110,7 +145,7 @@ bool st_profile_find(st_str name, st_profile *out)
 
 static strata_status refuse_name(st_str name, strata_error *error)
 {
-    char known[256] = "";
+    char known[512] = "";
     for (size_t i = 0; i < st_profile_row_count(); i++) st_error_list(known, sizeof known, row_name(i));
     return st_error_set(error, STRATA_USAGE, "give a GPU, a host, GPU+HOST or a JSON file (docs/json.md)",
                         "placement.profile: expected one of %s, found %.*s", known,

@@ -70,6 +70,7 @@ typedef struct st_planner {
     uint32_t scratch_batch;
     st_lines why, lacking;
     bool out_of_memory;      /* a line of why or lacking is missing */
+    uint32_t tried_context;  /* of these predictions; all experts on the GPU may have been tried with less */
     double tried_tps[4];     /* [st_moe_mode]: predicted when the mode was chosen; 0: not tried, or it does not fit */
 } st_planner;
 

@@ -47,6 +47,10 @@ static json_t *device_json(explainer *e, uint32_t index)
     set(e, object, "name", json_string(device->profile->name));
     set(e, object, "kind", json_string(device_kind(index)));
     set(e, object, "estimate", json_boolean(device->profile->estimate));
+    set(e, object, "rates", json_string(st_rates_name(device->profile->rates)));
+    if (device->profile->rates_of) set(e, object, "rates_of", json_string(device->profile->rates_of));
+    if (device->profile->rates_spread > 0.0) set(e, object, "spread", json_real(device->profile->rates_spread));
+    if (device->profile->no_backend) set(e, object, "no_backend", json_true());
     set_size(e, object, "total_bytes", device->profile->total_bytes);
     set_size(e, object, "capacity_bytes", device->capacity_bytes);
     set_size(e, object, "margin_bytes", device->margin_bytes);
@@ -265,6 +269,15 @@ static json_t *weights_json(explainer *e)
     return json_integer((json_int_t)bytes);
 }
 
+static json_t *load_json(explainer *e)
+{
+    st_load_times times = st_plan_load_times(e->source, e->plan);
+    json_t *object = json_object();
+    set(e, object, "disk_seconds", json_real(times.disk_seconds));
+    set(e, object, "cache_seconds", json_real(times.cache_seconds));
+    return object;
+}
+
 static void set_lists(explainer *e, json_t *root)
 {
     json_t *devices = json_array(), *map = json_array();
@@ -276,6 +289,7 @@ static void set_lists(explainer *e, json_t *root)
     set(e, root, "kv", kv_json(e));
     if (e->plan->experts.mode != ST_MOE_AUTO) set(e, root, "experts", experts_json(e));
     set(e, root, "predicted", speed_json(e));
+    set(e, root, "load", load_json(e));
     set(e, root, "why", lines_json(e, e->plan->why, e->plan->why_count));
     set(e, root, "lacking", lines_json(e, e->plan->lacking, e->plan->lacking_count));
 }
@@ -298,4 +312,34 @@ json_t *st_plan_json(const st_plan_source *source, const st_plan *plan)
     if (!e.failed && root) return root;
     json_decref(root);
     return NULL;
+}
+
+static json_t *cell_json(explainer *e, const char *kv_type, const st_alternative *cell)
+{
+    json_t *object = json_object();
+    set(e, object, "kv_type", json_string(kv_type));
+    set_size(e, object, "context", cell->context);
+    set(e, object, "fits", json_boolean(cell->fits));
+    if (!cell->fits) return object;
+    set(e, object, "decode_tps", json_real(cell->decode_tps));
+    set(e, object, "prefill_tps", json_real(cell->prefill_tps));
+    return object;
+}
+
+bool st_alternatives_json(const st_alternatives *a, json_t *plan)
+{
+    explainer e = {0};
+    json_t *cells = json_array(), *longest = json_array();
+    for (uint32_t i = 0; i < a->type_count; i++) {
+        const char *kv_type = st_kv_type_name(a->types[i]);
+        for (uint32_t j = 0; j < a->context_count; j++) append(&e, cells, cell_json(&e, kv_type, &a->table[i][j]));
+        json_t *most = json_object();
+        set(&e, most, "kv_type", json_string(kv_type));
+        set_size(&e, most, "context", a->longest[i]);
+        append(&e, longest, most);
+    }
+    set(&e, plan, "alternatives", cells);
+    set(&e, plan, "longest", longest);
+    set(&e, plan, "advice", a->advice[0] ? json_string(a->advice) : json_null());
+    return !e.failed;
 }

@@ -106,6 +106,7 @@ static strata_status try_mode(st_planner *p, st_moe_mode mode, strata_error *err
 {
     uint32_t context = p->options.context ? st_context_fixed(p) : st_context_usual(p, mode);
     st_draft draft;
+    if (context > p->tried_context) p->tried_context = context;
     if (!st_draft_at(p, mode, mode == ST_MOE_RESIDENT, context, &draft)) return STRATA_OK;
     return st_draft_decode_tps(p, &draft, &p->tried_tps[mode], error);
 }

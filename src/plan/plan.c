@@ -128,7 +128,8 @@ static strata_status check_moe(const st_planner *p, strata_error *error)
     if ((cache || o->moe == ST_MOE_RESIDENT) && !p->card)
         return st_error_set(error, p->source->device_count > 1 ? STRATA_USAGE : STRATA_DEVICE,
                             "placement.vram_bytes or placement.profile describes a GPU",
-                            "%s: expected layers on a GPU, found none", slots ? "placement.expert_slots" : "placement.moe");
+                            "%s: expected layers on a GPU, found none",
+                            slots ? "placement.expert_slots" : "placement.moe");
     if ((cache || o->moe == ST_MOE_RESIDENT) && o->cpu_moe_layers >= p->moe_count)
         return contradiction(error, "placement.cpu_moe_layers", "it leaves no layer whose experts could be on the GPU");
     return STRATA_OK;

@@ -81,7 +81,7 @@ static void tell_output(st_planner *p, const st_draft *draft)
               : draft->output ? "; it is also the embedding" : "");
 }
 
-static void tell_mode(st_planner *p, const st_draft *draft)
+static void tell_mode(st_planner *p, const st_draft *draft, const st_plan *plan)
 {
     const st_plan_options *o = &p->options;
     const char *name = st_moe_mode_name(draft->mode);
@@ -102,14 +102,23 @@ static void tell_mode(st_planner *p, const st_draft *draft)
                              p->tried_tps[mode]);
         else used += snprintf(text + used, sizeof text - (size_t)used, "%s%s does not fit", comma, mode_name);
     }
-    WHY("experts: %s; predicted: %s; a mode is chosen if it is 15 %% faster than the simpler ones", name, text);
+    char context[ST_NUMBER_TEXT];
+    WHY("experts: %s, at %.1f t/s; compared with a context of %s: %s; a mode must be 15 %% faster than simpler ones",
+        name, plan->speed.decode_tps, st_number_text(p->tried_context, context), text);
+}
+
+/* The routed experts of the layer that has most. */
+static uint32_t most_experts(const st_planner *p)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < p->kv_layer_count; i++)
+        if (most < p->layers[i].experts) most = p->layers[i].experts;
+    return most;
 }
 
 static void tell_slots(st_planner *p)
 {
-    uint32_t asked = (uint32_t)p->options.expert_slots, most = 0;
-    for (uint32_t i = 0; i < p->kv_layer_count; i++)
-        if (most < p->layers[i].experts) most = p->layers[i].experts;
+    uint32_t asked = (uint32_t)p->options.expert_slots, most = most_experts(p);
     if (asked > most) WHY("expert slots: %u asked for, clamped to the %u experts of a layer", asked, most);
     else WHY("expert slots: %u per layer, as asked", asked);
 }
@@ -118,13 +127,15 @@ static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *pl
 {
     if (p->moe_count == 0) return;
     const st_plan_experts *e = &plan->experts;
-    tell_mode(p, draft);
+    tell_mode(p, draft, plan);
     if (draft->trunk == 0) return;
     char size[ST_NUMBER_TEXT];
     WHY("expert budget: %s of GPU memory beside the other weights, KV and scratch; %.1f experts per layer are on the "
-        "GPU (%.0f %%)",
+        "GPU (%.1f %%)",
         st_size_text(e->budget_bytes, size), e->slots_per_layer, 100 * e->resident_share);
-    if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.0f %% assumed (%s)", 100 * e->hit_rate, e->hit_source);
+    if (draft->mode == ST_MOE_CACHE && strcmp(e->hit_source, "table") == 0)
+        WHY("hit rate: %.1f %%, typical for %.1f of %u slots", 100 * e->hit_rate, e->slots_per_layer, most_experts(p));
+    else if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.1f %% (%s)", 100 * e->hit_rate, e->hit_source);
     if (p->options.expert_slots > 0) tell_slots(p);
     if (p->options.cpu_moe_layers)
         WHY("experts of the first %u layers are on the CPU, as asked", p->options.cpu_moe_layers);
@@ -194,7 +205,7 @@ static void tell_sizes(st_planner *p, const st_draft *draft)
 {
     const st_plan_options *o = &p->options;
     char disk[ST_NUMBER_TEXT];
-    WHY("kv type: %s (%s)", st_type_find(draft->kv_type)->name,
+    WHY("kv type: %s (%s)", st_kv_type_name(draft->kv_type),
         o->kv_type >= 0 ? "as asked" : p->source->desc->recurrent ? "the model has recurrent state" : "default");
     WHY("batch: %u (%s)", draft->batch,
         draft->batch == draft->context ? "the whole context" : o->batch ? "as asked"

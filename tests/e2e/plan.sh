@@ -163,6 +163,24 @@ for row in d["kv"]:
 assert all(why in text for why in d["why"]) and not any(lacking in text for lacking in d["lacking"])
 assert "{:,} tokens".format(d["context"]) in text and "KV cache %s" % d["kv_type"] in text
 assert "estimate: %.1f t/s" % d["predicted"]["decode_tps"] in text
+verdict = text.split("\n")[0]
+assert "about %.1f t/s, prompts %.0f t/s" % (d["predicted"]["decode_tps"], d["predicted"]["prefill_tps"]) in verdict, verdict
+for device in d["devices"]:
+    assert "%.1f of %.1f GiB" % (device["planned_bytes"] / 2**30, device["capacity_bytes"] / 2**30) in verdict, verdict
+types = [row["kv_type"] for row in d["longest"]]
+assert types[0] == d["kv_type"] and "q8_0" in types, types
+for cell in d["alternatives"]:
+    line = next(l for l in text.split("\n") if re.match("  +{:,} ".format(cell["context"]), l))
+    assert ("%.1f / %.0f" % (cell["decode_tps"], cell["prefill_tps"]) if cell["fits"] else "does not fit") in line, (cell, line)
+own = [c for c in d["alternatives"] if c["context"] == d["context"] and c["kv_type"] == d["kv_type"]]
+assert len(own) == 1 and own[0]["decode_tps"] == d["predicted"]["decode_tps"], own
+assert "%.1f s from disk, %.1f s from the page cache" % (d["load"]["disk_seconds"], d["load"]["cache_seconds"]) in text
+if "hit_rate" in d.get("experts", {}):
+    rate = "%.1f %%" % (100 * d["experts"]["hit_rate"])
+    assert any(l.startswith("hit rate: " + rate) for l in d["why"]) and rate + " hit rate" in text
+if "experts" in d and d["layers"]["device"]:
+    assert any("experts: %s" % d["experts"]["mode"] in l for l in d["why"])
+assert "kv type: %s" % d["kv_type"] in " ".join(d["why"])
 bars = re.findall(r"(?m)^  \[(.{64})\]$", text)
 assert len(bars) == len(d["devices"]) and all(ord(c) < 128 for bar in bars for c in bar), bars
 PYTHON
@@ -177,6 +195,25 @@ check "the layer map has a line for each run" eval 'out_has "  layers 0–1: att
     grep -qE "^  layers 2–[0-9]+: attention, KV and feed-forward on the CPU" "$work/out"'
 run plan "$kit/qwen3.gguf" $card --explain -g 0
 check "--explain" eval '[ $code = 0 ] && grep -qE "what did not fit|Everything fits" "$work/out"'
+check "--explain names the option that helps most" out_has "the option that would help most"
+run plan "$kit/qwen3.gguf" --vram 1GiB --ram 8GiB
+check "which profile stands for --vram is said" out_has "unknown: those of the rtx-4070-ti stand for them (--device-profile names another GPU)"
+check "and that the host was not measured" out_has "not measured: low estimates (strata devices --probe measures them)"
+run plan "$kit/qwen3.gguf" --device-profile rx-7900-xtx --ram 8GiB
+check "a GPU that strata cannot run on is marked in the verdict" eval 'head -1 "$work/out" | grep -qF "; strata cannot run on the rx-7900-xtx yet"'
+run plan "$kit/qwen3.gguf" --device sim --vram 1GiB --ram 8GiB
+check "--device sim: every rate is marked" eval '! sed "/^why/,\$d; /^  *[0-9,]* /d" "$work/out" | grep -E "[0-9] (t/s|s from)" | grep -vqE simulated && out_has "t/s simulated"'
+run plan "$kit/qwen3moe.gguf" $card --json
+check "why and headline give the same speed" json 'd["experts"]["mode"] == "resident" and any("experts: resident, at %.1f t/s" % d["predicted"]["decode_tps"] in l for l in d["why"])'
+python3 -c 'import json, sys
+json.dump({"machines": [{"strata": sys.argv[2], "cpu": sys.argv[3], "cores": int(sys.argv[4]), "read_gb_per_s": 20, "int8_gop_per_s": 1,
+    "batch_gop_per_s": 100, "spread": 0.25}]}, open(sys.argv[1], "w"))' "$work/busy.json" "$("$strata" version | cut -d" " -f2)" \
+    "$("$strata" devices --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["host"]["name"])')" \
+    "$("$strata" devices --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["host"]["cores"])')"
+mkdir -p "$XDG_CACHE_HOME/strata" && cp "$work/busy.json" "$XDG_CACHE_HOME/strata/devices.json"
+run plan "$kit/qwen3.gguf"
+check "that the machine was busy when it was measured is said" out_has "measured on a busy machine: they varied by 25 %"
+rm "$XDG_CACHE_HOME/strata/devices.json"
 TERM=xterm LC_ALL=C.UTF-8 terminal plan "$kit/qwen3.gguf" $card
 check "blocks and colours on a terminal" eval 'out_has "░" && grep -q "$(printf "\\033")" "$work/out"'
 TERM=xterm LC_ALL=C terminal plan "$kit/qwen3.gguf" $card
@@ -186,6 +223,14 @@ check "letters without UTF-8" eval '! out_has "░" && out_has "rr"'
 run devices --json
 check "devices: this host, and no GPU" json 'd["host"]["kind"] == "host" and d["host"]["estimate"] and d["cards"] == [] and
     d["measurement"] is None and 0 < d["host"]["free_bytes"] <= d["host"]["total_bytes"]'
+check "devices: the GPUs people have" json '{"rtx-3060", "rtx-3070", "rtx-3080", "rtx-3090", "rtx-4060-ti-16gb", "rtx-4070", "rtx-4080", "rtx-4090",
+    "rtx-5060-ti-16gb", "rtx-5070", "rtx-5080", "rtx-5090", "rx-7900-xtx", "rx-9070-xt", "rtx-a6000", "arc-b580"} <= {p["name"] for p in d["profiles"]}'
+check "docs/plan.md has a source for each GPU" python3 - "$work/out" docs/plan.md <<'PYTHON'
+import json, sys
+page = open(sys.argv[2]).read()
+missing = [p["name"] for p in json.load(open(sys.argv[1]))["profiles"] if p["kind"] == "card" and "| `%s` |" % p["name"] not in page]
+assert not missing, missing
+PYTHON
 check "devices: the profiles" json '{"rtx-3060", "rtx-4070-ti", "rtx-5090", "h200", "ddr4-3200", "ddr5-5600"} <= {p["name"] for p in d["profiles"]}'
 run devices
 check "devices: text" eval 'out_has "no GPU found" && out_has "strata devices --probe" && out_has "rtx-4070-ti"'

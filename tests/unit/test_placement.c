@@ -138,7 +138,10 @@ static void the_table_of_profiles(void **state)
     (void)state;
     static const struct { const char *name; double vram_gib, memory, link; } cards[] = {
         {"rtx-3060", 12, 360, 25}, {"rtx-3090", 24, 936, 25}, {"rtx-4060", 8, 272, 13}, {"rtx-4070-ti", 12, 504, 25},
-        {"rtx-4090", 24, 1008, 25}, {"rtx-5070-ti", 16, 896, 50}, {"rtx-5090", 32, 1792, 50}};
+        {"rtx-4090", 24, 1008, 25}, {"rtx-5070-ti", 16, 896, 50}, {"rtx-5090", 32, 1792, 50}, {"rtx-3070", 8, 448, 25},
+        {"rtx-3080", 10, 760, 25}, {"rtx-4060-ti", 16, 288, 13}, {"rtx-4070", 12, 504, 25}, {"rtx-4080", 16, 717, 25},
+        {"rtx-5060-ti", 16, 448, 25}, {"rtx-5070", 12, 672, 50}, {"rtx-5080", 16, 960, 50}, {"a6000", 48, 768, 25},
+        {"RX 7900 XTX", 24, 960, 25}, {"9070-xt", 16, 640, 50}, {"Arc B580", 12, 456, 13}};
     for (size_t i = 0; i < st_profile_row_count(); i++) {
         st_profile row = st_profile_row(i), found;
         assert_true(row.estimate && row.memory_rate > 0 && row.op_rate > 0);
@@ -152,6 +155,7 @@ static void the_table_of_profiles(void **state)
         assert_true(st_profile_find(st_str_from(cards[i].name), &card));
         assert_true((double)card.total_bytes == cards[i].vram_gib * GIB);
         assert_true(card.memory_rate == 0.75e9 * cards[i].memory && card.link_up == 1e9 * cards[i].link);
+        assert_int_equal(card.no_backend, strncmp(card.name, "rtx-", 4) != 0); /* only CUDA runs yet */
     }
 }
 
@@ -166,7 +170,7 @@ static void invalid_devices_are_refused(void **state)
     refuse(PLACEMENT(.device = "sim"), "expected a GPU to simulate");
     refuse(PLACEMENT(.device = "sim", .profile = "ddr4-3200"), "expected a GPU to simulate");
     refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "found placement.vram_bytes 1073741824");
-    refuse(PLACEMENT(.profile = "rtx-4080"), "expected one of rtx-3060, ");
+    refuse(PLACEMENT(.profile = "gtx-1080"), "expected one of rtx-3060, ");
     refuse(PLACEMENT(.profile = "rtx-4070-ti+rtx-3060"), "found two GPUs, rtx-4070-ti and rtx-3060");
     refuse(PLACEMENT(.profile = "ddr4-3200+ddr5-5600"), "found two hosts");
     refuse(PLACEMENT(.profile = "rtx-4070-ti+"), "expected one of");
@@ -386,6 +390,38 @@ static size_t files_in(const char *path)
     return count;
 }
 
+/* Rates for st_rate_settle, in order. */
+typedef struct samples {
+    const double *rates;
+    size_t taken;
+} samples;
+
+static strata_status next_sample(void *context, double *rate, strata_error *error)
+{
+    samples *s = context;
+    (void)error;
+    *rate = s->rates[s->taken++];
+    return STRATA_OK;
+}
+
+/* A machine that is busy for a while is measured until it is quiet; one that stays busy is reported. */
+static void a_busy_machine_is_measured_again(void **state)
+{
+    (void)state;
+    static const double quiet[] = {10, 9.5, 9.8}, calmed[] = {5, 10, 9.6, 9.9},
+                        busy[] = {5, 10, 5, 10, 5, 10, 5, 10, 5};
+    samples s = {.rates = quiet};
+    double best = 0, spread = 0;
+    assert_int_equal(st_rate_settle(next_sample, &s, &best, &spread, NULL), STRATA_OK);
+    assert_true(s.taken == 3 && best == 10 && spread > 0.04 && spread < 0.06);
+    s = (samples){.rates = calmed};
+    assert_int_equal(st_rate_settle(next_sample, &s, &best, &spread, NULL), STRATA_OK);
+    assert_true(s.taken == 4 && best == 10 && spread < ST_SPREAD_MAX);
+    s = (samples){.rates = busy};
+    assert_int_equal(st_rate_settle(next_sample, &s, &best, &spread, NULL), STRATA_OK);
+    assert_true(s.taken == 9 && best == 10 && spread == 0.5);
+}
+
 static void a_measurement_is_stored(void **state)
 {
     (void)state;
@@ -394,6 +430,7 @@ static void a_measurement_is_stored(void **state)
     st_measurement second = first;
     first.type_share[ST_TYPE_Q4_K] = 0.5;
     first.expert_share = 0.75;
+    first.spread = 0.25;
     snprintf(in, sizeof in, "%s/strata", folder);
     assert_true(strncmp(path, in, strlen(in)) == 0);
     assert_false(st_measurement_load(path, "A", 4, &found));
@@ -404,7 +441,7 @@ static void a_measurement_is_stored(void **state)
     assert_int_equal(files_in(in), 1); /* no temporary file is left */
     assert_true(st_measurement_load(path, "A", 4, &found));
     assert_true(found.read_rate == 40e9 && found.op_rate == 500e9 && found.type_share[ST_TYPE_Q4_K] == 0.5);
-    assert_true(found.expert_share == 0.75);
+    assert_true(found.expert_share == 0.75 && found.spread == 0.25);
     assert_true(found.type_share[ST_TYPE_Q6_K] == 0 && found.int8_rate == 0);
     assert_true(st_measurement_load(path, "B", 4, &found) && found.read_rate == 10e9 && found.expert_share == 0);
     assert_false(st_measurement_load(path, "A", 3, &found));
@@ -580,6 +617,7 @@ int main(void)
         IN_FOLDER(invalid_profiles_are_refused),
         cmocka_unit_test(sizes_are_parsed),
         IN_FOLDER(memory_and_cpu_name_are_read_from_proc),
+        cmocka_unit_test(a_busy_machine_is_measured_again),
         IN_FOLDER(a_measurement_is_stored),
         IN_FOLDER(rates_of_a_gpu_are_stored),
         IN_FOLDER(a_damaged_measurement_is_ignored),

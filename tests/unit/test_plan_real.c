@@ -1,7 +1,10 @@
 /* src/plan on the shapes of real models, with a GPU of 12 GiB: the placements that the documentation promises. */
 #include "support/plan_rig.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#include "plan/alternatives.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define MIB ((uint64_t)1 << 20)
@@ -204,9 +207,106 @@ static void qwen35_27b_is_split(void **state)
     plan_rig_close(&rig);
 }
 
+/* ---- other plans ------------------------------------------------------------------------------------------------- */
+
+static st_alternatives alternatives_of(plan_rig *rig)
+{
+    st_alternatives found;
+    strata_error error = {0};
+    plan_rig_get(rig);
+    if (st_plan_alternatives(&rig->source, &rig->options, rig->plan, &found, &error) != STRATA_OK)
+        fail_msg("%s", error.message);
+    return found;
+}
+
+/* At 131,072 tokens a KV cache of q8_0 leaves room for expert slots. */
+static void a_long_context_wants_another_kv_type(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    open_desktop(&rig, &qwen3_30b_a3b, 64 * GIB);
+    rig.options.context = 131072;
+    st_alternatives a = alternatives_of(&rig);
+    if (strncmp(a.advice, "options.kv_type q8_0: ", 22) != 0) fail_msg("%s", a.advice);
+    double now = rig.plan->speed.decode_tps;
+    rig.options.kv_type = ST_TYPE_Q8_0;
+    plan_rig_get(&rig);
+    char rates[64];
+    snprintf(rates, sizeof rates, ": %.1f t/s instead of %.1f t/s", rig.plan->speed.decode_tps, now);
+    assert_non_null(strstr(a.advice, rates));
+    assert_true(rig.plan->speed.decode_tps > 1.5 * now);
+    a = alternatives_of(&rig);
+    assert_int_equal(strncmp(a.advice, "options.kv_type", 15) == 0, false); /* it is q8_0 already */
+    plan_rig_close(&rig);
+}
+
+/* Options that hold the plan back are named. */
+static void options_that_slow_a_plan_down_are_named(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    open_desktop(&rig, &qwen3_30b_a3b, 64 * GIB);
+    rig.options.context = 8192;
+    rig.options.layers = 3;
+    assert_int_equal(strncmp(alternatives_of(&rig).advice, "without placement.layers: ", 26), 0);
+    rig.options.layers = ST_LAYERS_AUTO;
+    rig.options.moe = ST_MOE_CPU;
+    assert_int_equal(strncmp(alternatives_of(&rig).advice, "without placement.moe: ", 23), 0);
+    plan_rig_close(&rig);
+}
+
+/* The table's cell of the plan's context and KV type is the plan, and the longest contexts fit. */
+static void the_table_agrees_with_the_plan(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    open_desktop(&rig, &qwen3_8b, 10 * GIB);
+    rig.devices[ST_CARD].total_bytes = rig.devices[ST_CARD].free_bytes = 8 * GIB;
+    rig.options.layers = ST_LAYERS_ALL;
+    st_alternatives a = alternatives_of(&rig);
+    assert_true(a.type_count == 2 && a.types[0] == ST_TYPE_F16 && a.types[1] == ST_TYPE_Q8_0);
+    bool found = false;
+    for (uint32_t j = 0; j < a.context_count; j++) {
+        assert_true(j == 0 || a.table[0][j].context > a.table[0][j - 1].context);
+        if (a.table[0][j].context != rig.plan->context) continue;
+        found = a.table[0][j].decode_tps == rig.plan->speed.decode_tps;
+    }
+    assert_true(found);
+    for (uint32_t i = 0; i < a.type_count; i++) {
+        rig.options.kv_type = (int32_t)a.types[i];
+        rig.options.context = a.longest[i];
+        assert_int_equal(plan_rig_plan(&rig), STRATA_OK);
+        rig.options.context = a.longest[i] + 1024;
+        if (a.longest[i] < rig.source.desc->context_max) assert_int_equal(plan_rig_plan(&rig), STRATA_MEMORY);
+    }
+    assert_true(a.longest[1] > a.longest[0]);
+    plan_rig_close(&rig);
+}
+
+/* From disk all weights are read; from the page cache only the GPU's are copied. */
+static void load_times_follow_the_rates(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    open_desktop(&rig, &qwen3_8b, 64 * GIB);
+    rig.devices[ST_HOST].disk_rate = 2e9;
+    rig.devices[ST_CARD].link_up = 10e9;
+    plan_rig_get(&rig);
+    st_load_times times = st_plan_load_times(&rig.source, rig.plan);
+    double copied = (double)rig.plan->devices[ST_CARD].owners[ST_OWNER_WEIGHTS];
+    assert_true(times.cache_seconds == copied / 10e9);
+    assert_true(times.disk_seconds > copied / 2e9 && times.disk_seconds < 1.2 * copied / 2e9);
+    rig.source.device_count = 1;
+    plan_rig_get(&rig);
+    assert_true(st_plan_load_times(&rig.source, rig.plan).cache_seconds == 0.0);
+    plan_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_long_context_wants_another_kv_type), cmocka_unit_test(options_that_slow_a_plan_down_are_named),
+        cmocka_unit_test(the_table_agrees_with_the_plan), cmocka_unit_test(load_times_follow_the_rates),
         cmocka_unit_test(qwen3_8b_fits_the_gpu), cmocka_unit_test(gemma4_12b_fits_the_gpu),
         cmocka_unit_test(qwen3_30b_a3b_uses_an_expert_cache), cmocka_unit_test(bytes_agree_with_the_documentation),
         cmocka_unit_test(llama4_scout_in_ram), cmocka_unit_test(qwen35_27b_is_split),
