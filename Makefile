@@ -8,7 +8,8 @@ CFLAGS_COMMON := -std=c11 -D_GNU_SOURCE -I. -Isrc -Itests -g -fno-omit-frame-poi
     -Wall -Wextra -Werror -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
     -Wcast-qual -Wpointer-arith -Wwrite-strings -Wvla -Wundef -Wconversion -Wno-sign-conversion -Wformat=2 \
     -Wimplicit-fallthrough
-CFLAGS_release := -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2
+# One set of objects for the static and the shared library: only what strata.h declares is visible outside.
+CFLAGS_release := -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIC -fvisibility=hidden -fno-semantic-interposition
 CFLAGS_asan    := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 CFLAGS_tsan    := -O1 -fsanitize=thread
 CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
@@ -51,17 +52,39 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: all cuda cuda-here run test smoke fetch-model check crowd asan tsan fuzz bench install help clean flags deps-build deps-test deps-dev
+.PHONY: force all cuda cuda-here run test smoke fetch-model check crowd asan tsan fuzz bench install uninstall help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# As many jobs as cores, unless make is called with -j; a make below takes its jobs from the one above.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+# V=1 prints a line for every file. Otherwise a terminal shows the current one, and a log nothing.
+ifeq ($(V),1)
+say = echo "  $(1)"
+said = :
+else
+say = [ ! -t 1 ] || printf '\r\033[K  %s' "$(1)"
+said = [ ! -t 1 ] || printf '\r\033[K'
+endif
+
+VERSION := $(shell sed -n 's/^\#define STRATA_VERSION "\(.*\)"/\1/p' strata.h)
+SONAME := libstrata.so.0
+SHARED := libstrata.so.$(VERSION)
 
 ## all: build the program, build/strata; with the CUDA plugin where nvcc and a GPU are found
-all: $(BUILD)/strata $(BUILD)/libstrata.a $(BUILD)/strata.1 cuda-here
+all: $(BUILD)/strata $(BUILD)/libstrata.a $(BUILD)/$(SHARED) $(BUILD)/strata.1 cuda-here
+	@$(said)
 
 $(BUILD)/strata: $(BUILD)/release/strata
 	@cp -f $< $@.new && mv -f $@.new $@
 $(BUILD)/libstrata.a: $(BUILD)/release/libstrata.a
 	@cp -f $< $@.new && mv -f $@.new $@
+$(BUILD)/$(SHARED): $(LIB_SOURCES:%.c=$(BUILD)/release/%.o)
+	@$(call say,ld $@)
+	@gcc -shared -Wl,-soname,$(SONAME) -Wl,-z,defs $^ $(LIBS) -o $@.new && mv -f $@.new $@
+	@ln -sf $(SHARED) $(BUILD)/$(SONAME) && ln -sf $(SONAME) $(BUILD)/libstrata.so
 $(BUILD)/strata.1: $(BUILD)/strata
 	@$(BUILD)/strata --print-man > $@.new && mv -f $@.new $@
 
@@ -76,9 +99,9 @@ deps-dev: $(BUILD)/.deps-build $(BUILD)/.deps-test $(BUILD)/.deps-dev
 # --- one set of rules per configuration --------------------------------------------------------------------------------
 # Objects depend on the packages (order only), so a fresh machine needs nothing but make.
 define config_rules
-$(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build $(2)
+$(BUILD)/$(1)/%.o: %.c $(BUILD)/.flags-$(1) | $(BUILD)/.deps-build $(2)
 	@mkdir -p $$(@D)
-	@echo "  $$(CC_$(1)) $$<$(if $(filter-out release,$(1)), ($(1)))"
+	@$$(call say,$$(CC_$(1)) $$<$(if $(filter-out release,$(1)), ($(1))))
 	@$$(CC_$(1)) $$(CFLAGS_COMMON) $$(CFLAGS_$(1)) $$(call kernel_flags,$(1),$$(<F)) -c $$< -o $$@
 $(BUILD)/$(1)/libstrata.a: $$(LIB_SOURCES:%.c=$(BUILD)/$(1)/%.o)
 	@rm -f $$@
@@ -98,6 +121,12 @@ $(eval $(call config_rules,asan,))
 $(eval $(call config_rules,tsan,))
 $(eval $(call config_rules,fuzz,$(BUILD)/.deps-dev))
 .SECONDARY:
+
+# Objects are compiled again when the flags change.
+$(BUILD)/.flags-%: force
+	@mkdir -p $(BUILD)
+	@echo '$(CFLAGS_COMMON) $(CFLAGS_$*)' | cmp -s - $@ || echo '$(CFLAGS_COMMON) $(CFLAGS_$*)' >$@
+force:
 
 # A fuzz target runs under libFuzzer (clang); in the tests a plain main runs it over its corpus.
 $(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libstrata.a
@@ -130,11 +159,11 @@ CUDA80_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_80,code=sm_$(a))
 define cuda_rules
 $(BUILD)/$(1)/%.o: %.c | $(BUILD)/.deps-build
 	@mkdir -p $$(@D)
-	@echo "  gcc $$< ($(1))"
+	@$$(call say,gcc $$< ($(1)))
 	@gcc $$(CFLAGS_COMMON) $$(CFLAGS_release) -fPIC -fvisibility=hidden -isystem $$(CUDA_INCLUDE) -c $$< -o $$@
 $(BUILD)/$(1)/%.cu.o: %.cu | $(BUILD)/.deps-build
 	@mkdir -p $$(@D)
-	@echo "  nvcc $$< ($(1))"
+	@$$(call say,nvcc $$< ($(1)))
 	@$$(NVCC) $$(NVCC_FLAGS) $$($(3)) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@
 $(BUILD)/$(2): $$(CUDA_SOURCES:%.c=$(BUILD)/$(1)/%.o) $$(CUDA_KERNELS:%=$(BUILD)/$(1)/%.o)
 	@$$(NVCC) -shared -cudart static $$($(3)) $$^ -Xlinker -s,-z,defs,--exclude-libs,ALL -o $$@
@@ -151,7 +180,7 @@ $(BUILD)/cuda/tests/test_cuda_fault: $(BUILD)/release/tests/fault/test_cuda_faul
 
 ## cuda: build the CUDA plugin, build/libstrata-cuda.so (needs nvcc; CUDA_ARCHS=all for every supported GPU)
 cuda:
-	@$(MAKE) --no-print-directory -j2 $(BUILD)/libstrata-cuda.so
+	@$(MAKE) --no-print-directory $(BUILD)/libstrata-cuda.so
 
 # The program is built with the plugin where it can be built and used.
 cuda-here:
@@ -191,13 +220,13 @@ fetch-model: | $(BUILD)/.deps-build
 
 ## test: every test, also under the sanitizers, and the fuzz corpus; ends with `N passed, N failed, N skipped`
 test: deps-test fetch-model
-	@$(MAKE) --no-print-directory -j2 all $(RELEASE_TESTS) $(FAKE_PLUGIN) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
+	@$(MAKE) --no-print-directory all $(RELEASE_TESTS) $(FAKE_PLUGIN) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
 
 ## smoke: build and briefly run what test does not: the CUDA plugin, fuzz, tsan, bench, valgrind, lint, install
 smoke: deps-dev all
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory cuda; else echo "smoke: no nvcc: the CUDA plugin is left out"; fi
-	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
+	@$(MAKE) --no-print-directory $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
 	@tests/fuzz/run 2 $(FUZZ_TARGETS)
 	@tests/run $(TSAN_TESTS)
 	@bench/run $(BENCH_PROGRAMS)
@@ -210,17 +239,17 @@ smoke: deps-dev all
 ## crowd: conversations in one step, with CROWD_SEEDS (200) seeds for every family
 CROWD_SEEDS ?= 200
 crowd: deps-test
-	@$(MAKE) --no-print-directory -j2 $(BUILD)/release/tests/golden/test_crowd
+	@$(MAKE) --no-print-directory $(BUILD)/release/tests/golden/test_crowd
 	@STRATA_CROWD_SEEDS=$(CROWD_SEEDS) tests/run $(BUILD)/release/tests/golden/test_crowd
 
 ## asan: the tests under the address and undefined-behaviour sanitizers
 asan: deps-test
-	@$(MAKE) --no-print-directory -j2 $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
+	@$(MAKE) --no-print-directory $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(ASAN_TESTS) $(CORPUS_TESTS)
 
 ## tsan: the tests with several threads under the thread sanitizer
 tsan: deps-test
-	@$(MAKE) --no-print-directory -j2 $(TSAN_TESTS)
+	@$(MAKE) --no-print-directory $(TSAN_TESTS)
 	@tests/run $(TSAN_TESTS)
 
 ## check: the tests, then the thread sanitizer, clang-tidy, cppcheck and valgrind
@@ -234,29 +263,61 @@ flags:
 
 ## fuzz: run each libFuzzer target for FUZZ_SECONDS (60) under the sanitizers
 fuzz: deps-dev
-	@$(MAKE) --no-print-directory -j2 $(FUZZ_TARGETS)
+	@$(MAKE) --no-print-directory $(FUZZ_TARGETS)
 	@tests/fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 ## bench: timings on this machine, and the planner's predictions beside them
 bench: all
-	@$(MAKE) --no-print-directory -j2 $(BENCH_PROGRAMS)
+	@$(MAKE) --no-print-directory $(BENCH_PROGRAMS)
 	@bench/run $(BENCH_PROGRAMS)
 	@bench/predict --strata $(BUILD)/strata
 
-## install: install program, library, header, man page and completions under PREFIX (/usr/local)
+# What `make install` puts where, and `make uninstall` removes: folder under PREFIX, mode, and files.
+DOCS := README.md LICENSE $(sort $(wildcard docs/*.md docs/*.c))
+INSTALLED := bin/strata lib/libstrata.a lib/$(SHARED) lib/$(SONAME) lib/libstrata.so lib/pkgconfig/strata.pc \
+    lib/strata/libstrata-cuda.so include/strata.h share/man/man1/strata.1 share/bash-completion/completions/strata \
+    share/zsh/site-functions/_strata share/fish/vendor_completions.d/strata.fish \
+    $(DOCS:%=share/doc/strata/%)
+TARGET = $(DESTDIR)$(PREFIX)
+
+define pkg_config
+prefix=$(PREFIX)
+libdir=$${prefix}/lib
+includedir=$${prefix}/include
+
+Name: strata
+Description: Language models larger than the GPU
+Version: $(VERSION)
+Requires.private: libpcre2-8 libutf8proc jansson
+Libs: -L$${libdir} -lstrata
+Libs.private: -lm -lpthread
+Cflags: -I$${includedir}
+endef
+
+## install: install program, libraries, header, strata.pc, man page, completions and docs under PREFIX (/usr/local)
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include \
-	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
-	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	install -m 755 $(BUILD)/strata $(DESTDIR)$(PREFIX)/bin/strata
-	install -m 644 $(BUILD)/libstrata.a $(DESTDIR)$(PREFIX)/lib/libstrata.a
-	install -m 644 strata.h $(DESTDIR)$(PREFIX)/include/strata.h
-	if [ -f $(BUILD)/libstrata-cuda.so ]; then \
-	    install -D -m 755 $(BUILD)/libstrata-cuda.so $(DESTDIR)$(PREFIX)/lib/strata/libstrata-cuda.so; fi
-	install -m 644 $(BUILD)/strata.1 $(DESTDIR)$(PREFIX)/share/man/man1/strata.1
-	$(BUILD)/strata --print-completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/strata
-	$(BUILD)/strata --print-completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_strata
-	$(BUILD)/strata --print-completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/strata.fish
+	@install -d $(sort $(dir $(INSTALLED:%=$(TARGET)/%)))
+	@install -m 755 $(BUILD)/strata $(TARGET)/bin/strata
+	@install -m 644 $(BUILD)/libstrata.a $(TARGET)/lib/libstrata.a
+	@install -m 755 $(BUILD)/$(SHARED) $(TARGET)/lib/$(SHARED)
+	@ln -sf $(SHARED) $(TARGET)/lib/$(SONAME) && ln -sf $(SONAME) $(TARGET)/lib/libstrata.so
+	@install -m 644 strata.h $(TARGET)/include/strata.h
+	$(file >$(BUILD)/strata.pc,$(pkg_config))
+	@install -m 644 $(BUILD)/strata.pc $(TARGET)/lib/pkgconfig/strata.pc
+	@if [ -f $(BUILD)/libstrata-cuda.so ]; then \
+	    install -m 755 $(BUILD)/libstrata-cuda.so $(TARGET)/lib/strata/libstrata-cuda.so; fi
+	@install -m 644 $(BUILD)/strata.1 $(TARGET)/share/man/man1/strata.1
+	@$(BUILD)/strata --print-completion bash > $(TARGET)/share/bash-completion/completions/strata
+	@$(BUILD)/strata --print-completion zsh > $(TARGET)/share/zsh/site-functions/_strata
+	@$(BUILD)/strata --print-completion fish > $(TARGET)/share/fish/vendor_completions.d/strata.fish
+	@for file in $(DOCS); do install -m 644 $$file $(TARGET)/share/doc/strata/$$file; done
+	@echo "strata $(VERSION) is installed in $(TARGET)$(if $(DESTDIR),,; a new library may need \`ldconfig\`)"
+
+## uninstall: remove what install installed
+uninstall:
+	@rm -f $(INSTALLED:%=$(TARGET)/%)
+	@rmdir --ignore-fail-on-non-empty $(TARGET)/share/doc/strata/docs $(TARGET)/share/doc/strata $(TARGET)/lib/strata 2>/dev/null || true
+	@echo "strata was removed from $(TARGET)"
 
 ## clean: remove build/
 clean:

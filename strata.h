@@ -20,6 +20,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default) /* the shared library exports what this header declares */
+#endif
 
 #define STRATA_VERSION "0.1.0"
 
@@ -165,7 +168,8 @@ strata_status strata_template_tokenize(const strata_template *chat_template, con
 typedef bool (*strata_progress)(void *context, uint64_t done, uint64_t total);
 typedef struct strata_engine strata_engine;
 
-/* Constraints on the plan. Start from STRATA_PLACEMENT_DEFAULT, which leaves every choice to the planner. */
+/* Constraints on the plan. Start from STRATA_PLACEMENT_DEFAULT, which leaves every choice to the planner. It names every
+ * field, because C++ compilers warn about those that are left out. */
 typedef struct strata_placement {
     const char *device;       /* "cpu": no GPU; "cuda", "cuda:1": an NVIDIA GPU; "sim": a simulated GPU; NULL: auto */
     const char *profile;      /* device profile: a name (strata_devices lists them) or a JSON file */
@@ -183,8 +187,10 @@ typedef struct strata_placement {
 } strata_placement;
 
 #define STRATA_PLACEMENT_DEFAULT                                                                                  \
-    {.vram_margin_bytes = UINT64_MAX, .ram_margin_bytes = UINT64_MAX, .overhead_bytes = UINT64_MAX, .layers = -2,  \
-     .expert_slots = -1}
+    {.device = NULL, .profile = NULL, .vram_bytes = 0, .ram_bytes = 0, .vram_margin_bytes = UINT64_MAX,           \
+     .ram_margin_bytes = UINT64_MAX, .overhead_bytes = UINT64_MAX, .layers = -2, .moe = NULL, .expert_slots = -1,  \
+     .cpu_moe_layers = 0, .cpu_ffn_layers = 0, .expert_policy = NULL, .expert_profile = NULL, .prefetch = NULL,   \
+     .deterministic = false, .disk = false}
 
 typedef struct strata_engine_options {
     uint32_t context;    /* maximum tokens of one session; 0: as many as fit, at most the model's maximum */
@@ -310,7 +316,8 @@ typedef struct strata_sampling {
 } strata_sampling;
 #define STRATA_SEED_RANDOM UINT64_MAX
 #define STRATA_SAMPLING_DEFAULT {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, \
-                                 .repeat_penalty = 1, .penalty_tokens = 64, .seed = STRATA_SEED_RANDOM}
+                                 .repeat_penalty = 1, .presence_penalty = 0, .frequency_penalty = 0, \
+                                 .penalty_tokens = 64, .seed = STRATA_SEED_RANDOM, .biases = NULL, .bias_count = 0}
 
 typedef enum strata_finish {
     STRATA_FINISH_END,    /* an end token or a stop string */
@@ -355,6 +362,9 @@ typedef struct strata_answer {
 strata_status strata_session_generate(strata_session *session, const strata_generation *generation,
                                       strata_answer *answer, strata_error *error);
 
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

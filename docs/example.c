@@ -1,28 +1,46 @@
 /* A complete program on strata.h: it asks a model one question and prints the answer as it comes.
  *
- *     gcc -std=c11 docs/example.c -I. build/libstrata.a -lpcre2-8 -lutf8proc -ljansson -lm -lpthread -o example
- *     ./example model.gguf '"Why is the sky blue?"'          (the question is a JSON string)
+ *     gcc docs/example.c $(pkg-config --cflags --libs strata) -o example        (after `make install`)
+ *     ./example model.gguf 'Why is the sky blue?'
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "strata.h"
 
-/* Whole code points as they come; returning false would stop the answer. */
+/* Receives whole code points as they come; returning false would stop the answer. */
 static bool print_text(void *context, const char *text, size_t length)
 {
     (void)context;
     return fwrite(text, 1, length, stdout) == length && fflush(stdout) == 0;
 }
 
-/* The question as the model wants to read it: through its own chat template, as tokens. */
+/* Appends the text to `out` as the inside of a JSON string. False: it is too long. */
+static bool escape(const char *text, char *out, size_t size)
+{
+    size_t used = strlen(out);
+    for (; *text; text++) {
+        unsigned char byte = (unsigned char)*text;
+        const char *format = byte == '"' || byte == '\\' ? "\\%c" : byte < 0x20 ? "\\u%04x" : "%c";
+        int length = snprintf(out + used, size - used, format, byte);
+        if (length < 0 || (size_t)length >= size - used) return false;
+        used += (size_t)length;
+    }
+    return true;
+}
+
+/* The question as tokens, through the model's own chat template. */
 static strata_status tokenize_question(const strata_model *model, const char *question, strata_token **tokens,
                                        size_t *count, strata_error *error)
 {
-    char args[4096];
+    static const char end[] = "\"}], \"add_generation_prompt\": true}";
+    char args[16384] = "{\"messages\": [{\"role\": \"user\", \"content\": \"";
     strata_template *chat_template = NULL;
-    snprintf(args, sizeof args,
-             "{\"messages\": [{\"role\": \"user\", \"content\": %s}], \"add_generation_prompt\": true}", question);
+    if (!escape(question, args, sizeof args - sizeof end)) {
+        snprintf(error->message, sizeof error->message, "the question is too long");
+        return STRATA_INPUT;
+    }
+    memcpy(args + strlen(args), end, sizeof end);
     strata_status status = strata_template_of_model(model, &chat_template, error);
     if (status == STRATA_OK)
         status = strata_template_tokenize(chat_template, model, args, strlen(args), NULL, tokens, count, error);
@@ -48,14 +66,14 @@ static strata_status print_answer(strata_engine *engine, const strata_token *tok
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: %s MODEL.gguf '\"a question\"'\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL.gguf 'a question'\n", argv[0]);
         return strata_status_exit_code(STRATA_USAGE);
     }
     strata_model *model = NULL;
     strata_engine *engine = NULL;
     strata_token *tokens = NULL;
     size_t count = 0;
-    strata_error error;
+    strata_error error = {STRATA_OK, "", ""};
     strata_status status = strata_model_open(argv[1], NULL, &model, &error);
     if (status == STRATA_OK) status = tokenize_question(model, argv[2], &tokens, &count, &error);
     if (status == STRATA_OK) status = strata_engine_new(model, NULL, &engine, &error);

@@ -9,32 +9,48 @@
 
 #include "base/error.h"
 
-/* Relative to the program's own folder. */
-static const char *const places[] = {".", "../lib/strata"};
-
-enum { PLACES = sizeof places / sizeof *places };
-
-/* The folder of the running program, without a slash at its end. */
-static bool program_folder(char out[PATH_MAX])
+/* Cuts the path after its folder, without a slash at its end. */
+static bool cut_to_folder(char path[PATH_MAX])
 {
-    ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 1);
-    if (length <= 0) return false;
-    out[length] = '\0';
-    char *slash = strrchr(out, '/');
+    char *slash = strrchr(path, '/');
     if (!slash) return false;
     *slash = '\0';
     return true;
 }
 
+/* The folder of the running program. */
+static bool program_folder(char out[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 1);
+    if (length <= 0) return false;
+    out[length] = '\0';
+    return cut_to_folder(out);
+}
+
+/* The folder of the shared library that this code is in, if it is in one. */
+static bool library_folder(char out[PATH_MAX])
+{
+    static const char here;
+    Dl_info info;
+    return dladdr(&here, &info) != 0 && info.dli_fname && realpath(info.dli_fname, out) && cut_to_folder(out);
+}
+
+static const struct {
+    bool (*folder)(char out[PATH_MAX]);
+    const char *place; /* relative to it */
+} places[] = {{program_folder, "."}, {program_folder, "../lib/strata"}, {library_folder, "."}, {library_folder, "strata"}};
+
+enum { PLACES = sizeof places / sizeof *places };
+
 /* Where the library is; false if it is in none of the places. */
 static bool find(const char *name, const char *folder, char *path, size_t bytes)
 {
-    char program[PATH_MAX];
+    char found[PATH_MAX];
     if (folder && snprintf(path, bytes, "%s/libstrata-%s.so", folder, name) < (int)bytes && access(path, R_OK) == 0)
         return true;
-    if (!program_folder(program)) return false;
     for (size_t i = 0; i < PLACES; i++)
-        if (snprintf(path, bytes, "%s/%s/libstrata-%s.so", program, places[i], name) < (int)bytes &&
+        if (places[i].folder(found) &&
+            snprintf(path, bytes, "%s/%s/libstrata-%s.so", found, places[i].place, name) < (int)bytes &&
             access(path, R_OK) == 0)
             return true;
     return false;

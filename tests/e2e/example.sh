@@ -8,11 +8,11 @@ mkdir "$work/include"
 cp strata.h "$work/include"
 check "it builds without a warning" gcc -std=c11 -Wall -Wextra -Werror $flags docs/example.c -I "$work/include" "$library" \
     -lpcre2-8 -lutf8proc -ljansson -lm -lpthread -o "$work/example"
-"$work/example" "$kit/llama.gguf" '"Is it?"' >"$work/out" 2>"$work/err"
+"$work/example" "$kit/llama.gguf" 'Is "it" \ so?' >"$work/out" 2>"$work/err"
 code=$?
 check "it runs" test "$code" = 0
 check "it prints an answer" grep -qE '^\([1-9][0-9]* tokens in [0-9.]+ s\)$' "$work/out"
-"$work/example" "$work/none.gguf" '"Is it?"' >"$work/out" 2>"$work/err"
+"$work/example" "$work/none.gguf" 'Is "it" \ so?' >"$work/out" 2>"$work/err"
 code=$?
 check "an error has its exit code and message" eval '[ "$code" = 3 ] && err_has "none.gguf"'
 finish
