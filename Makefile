@@ -92,6 +92,9 @@ $(BUILD)/strata.1: $(BUILD)/strata
 $(BUILD)/.deps-%: packages.txt tools/deps
 	@tools/deps $*
 	@mkdir -p $(BUILD) && touch $@
+# One after the other: only one apt-get can run.
+$(BUILD)/.deps-test: | $(BUILD)/.deps-build
+$(BUILD)/.deps-dev: | $(BUILD)/.deps-test
 deps-build: $(BUILD)/.deps-build
 deps-test: $(BUILD)/.deps-build $(BUILD)/.deps-test
 deps-dev: $(BUILD)/.deps-build $(BUILD)/.deps-test $(BUILD)/.deps-dev
@@ -253,7 +256,9 @@ tsan: deps-test
 	@tests/run $(TSAN_TESTS)
 
 ## check: the tests, then the thread sanitizer, clang-tidy, cppcheck and valgrind
-check: deps-dev test tsan
+check: deps-dev
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory tsan
 	@tools/lint
 	@tests/run --valgrind $(VALGRIND_TESTS)
 

@@ -28,6 +28,8 @@ typedef enum cli_kind {
     KIND_FLAG, /* no argument */
     KIND_TEXT,
     KIND_FILE, /* a path: completions offer files */
+    KIND_MODEL,   /* the path of a model: completions offer .gguf files */
+    KIND_PROFILE, /* a device profile: completions offer the names and .json files */
     KIND_DATE, /* YYYY-MM-DD; its value is the first second of that day, UTC */
     KIND_WORD, /* one word of a list; its value is the index in the list */
     KIND_INTEGER,

@@ -176,7 +176,8 @@ static void print_kv(const json_t *plan, const cli_style *style)
     }
 }
 
-static void print_lines(const json_t *lines, const char *title, const cli_style *style)
+/* `mark`: rates in them are simulated. */
+static void print_lines(const json_t *lines, const char *title, bool mark, const cli_style *style)
 {
     size_t i;
     json_t *line;
@@ -185,7 +186,7 @@ static void print_lines(const json_t *lines, const char *title, const cli_style 
     json_array_foreach(lines, i, line) {
         printf("  ");
         cli_print_text(json_string_value(line), json_string_length(line));
-        putchar('\n');
+        puts(mark && strstr(json_string_value(line), "t/s") ? " (simulated)" : "");
     }
 }
 
@@ -199,15 +200,16 @@ static void print_plan(const cli_arguments *arguments, const json_t *plan, const
     print_map(plan, &style);
     print_kv(plan, &style);
     cli_print_alternatives(arguments, plan, &style);
-    print_lines(json_object_get(plan, "why"), "why", &style);
+    bool mark = cli_simulates(arguments);
+    print_lines(json_object_get(plan, "why"), "why", mark, &style);
     if (!arguments->values[OPTION_EXPLAIN].set) return;
     const char *advice = cli_text_of(plan, "advice");
     print_title(&style, "the option that would help most");
     printf("  ");
     if (*advice) cli_print_text(advice, strlen(advice));
     else printf("none would make it 5 %% faster");
-    putchar('\n');
-    print_lines(json_object_get(plan, "lacking"), "what did not fit, and what would change that", &style);
+    puts(mark && *advice ? " (simulated)" : "");
+    print_lines(json_object_get(plan, "lacking"), "what did not fit, and what would change that", mark, &style);
     if (json_array_size(json_object_get(plan, "lacking")) == 0) printf("\n  Everything fits.\n");
 }
 

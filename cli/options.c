@@ -10,6 +10,8 @@
 #define TYPE_TEXT {.kind = KIND_TEXT}
 #define TYPE_REPEATED {.kind = KIND_TEXT, .repeats = true}
 #define TYPE_FILE {.kind = KIND_FILE}
+#define TYPE_MODEL {.kind = KIND_MODEL}
+#define TYPE_PROFILE {.kind = KIND_PROFILE}
 #define TYPE_DATE {.kind = KIND_DATE}
 #define TYPE_WORD(list) {.kind = KIND_WORD, .words = (list)}
 #define TYPE_INTEGER(from, to) {.kind = KIND_INTEGER, .minimum = (from), .maximum = (to)}
@@ -318,19 +320,40 @@ static strata_status take_mirrors(cli_arguments *out, strata_error *error)
     return STRATA_OK;
 }
 
+/* Commands of other programs, and what to type here. */
+static const struct { const char *word, *hint; } foreign_commands[] = {
+    {"chat", "did you mean strata run FILE?"},
+    {"cli", "did you mean strata run FILE?"},
+    {"show", "did you mean strata info FILE?"},
+    {"list", "models are files: strata info FILE shows one"},
+    {"ls", "models are files: strata info FILE shows one"},
+    {"pull", "strata does not download models: download a .gguf file, then strata run FILE"},
+};
+
+/* What was probably meant; NULL: unknown. `text` has room for it. */
+static const char *meant_command(const char *word, char *text, size_t size)
+{
+    size_t length = strlen(word);
+    const char *nearest = cli_command_nearest(word);
+    for (size_t i = 0; i < sizeof foreign_commands / sizeof *foreign_commands; i++)
+        if (strcmp(word, foreign_commands[i].word) == 0) return foreign_commands[i].hint;
+    bool model = length > 5 && strcmp(word + length - 5, ".gguf") == 0;
+    if (model) snprintf(text, size, "did you mean strata run %.160s?", word);
+    else if (nearest) snprintf(text, size, "did you mean %s?", nearest);
+    return model || nearest ? text : NULL;
+}
+
 static strata_status parse_command(const char *word, cli_command_id *out, strata_error *error)
 {
     if (!word)
         return cli_fail(error, STRATA_USAGE, "strata --help lists the commands", "expected a command, found none");
     if (cli_command_find(word, out)) return STRATA_OK;
     if (word[0] == '-')
-        return cli_fail(error, STRATA_USAGE, "strata --help lists the commands; options come after the command",
+        return cli_fail(error, STRATA_USAGE, "options come after the command: strata run -m FILE; strata --help lists all",
                         "expected a command, found option %s", word);
-    const char *nearest = cli_command_nearest(word);
-    char hint[128];
-    if (nearest) snprintf(hint, sizeof hint, "did you mean %s?", nearest);
-    return cli_fail(error, STRATA_USAGE, nearest ? hint : "strata --help lists the commands", "unknown command \"%s\"",
-                    word);
+    char text[192];
+    const char *hint = meant_command(word, text, sizeof text);
+    return cli_fail(error, STRATA_USAGE, hint ? hint : "strata --help lists the commands", "unknown command \"%s\"", word);
 }
 
 strata_status cli_parse(int count, char *const *words, cli_arguments *out, strata_error *error)

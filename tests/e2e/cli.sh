@@ -141,8 +141,27 @@ complete_words() { # WORDS...: what bash would offer for the last one
 check "bash completes a command" test "$(complete_words strata in)" = info
 check "bash completes an option" test "$(complete_words strata info --te)" = --tensors
 check "bash completes the argument of --color" test "$(complete_words strata info --color al)" = always
-check "bash completes a file" test "$(complete_words strata info README.m)" = README.md
-check "bash completes a model" test "$(complete_words strata run -m README.m)" = README.md
+check "bash completes a file" test "$(complete_words strata run -f README.m)" = README.md
+check "bash completes a trace" test "$(complete_words strata replay README.m)" = README.md
+mkdir "$work/models" && touch "$work/models/one.gguf" "$work/models/one.txt"
+for words in "run -m" "run" "info" "plan --vram 12G -m" "bench"; do
+    check "bash completes a model: $words" test "$(complete_words strata $words "$work/models/o")" = "$work/models/one.gguf"
+done
+check "bash completes a profile" test "$(complete_words strata plan --device-profile rtx-40)" = \
+    "rtx-4060 rtx-4060-ti-16gb rtx-4070 rtx-4070-ti rtx-4080 rtx-4090"
+profiles_in_all() {
+    local name shell
+    for name in $("$strata" devices --json | python3 -c 'import json, sys; print(*(p["name"] for p in json.load(sys.stdin)["profiles"]))'); do
+        for shell in bash zsh fish; do grep -qw -e "$name" "$work/complete.$shell" || { echo "$shell: $name"; return 1; }; done
+    done
+}
+check "all shells offer every profile" profiles_in_all
+if command -v fish >/dev/null; then
+    offers() { fish -c "source $work/complete.fish; cd $work/models; complete -C '$1'" | cut -f1 | grep -qx -e "$2"; }
+    check "fish completes a model" offers "strata run -m " one.gguf
+    check "fish completes an operand" offers "strata info " one.gguf
+    check "fish completes a profile" offers "strata plan --device-profile rtx-50" rtx-5090
+fi
 check "bash completes a word of the table" test "$(complete_words strata run --kv-type q)" = q8_0
 check "bash completes another spelling" test "$(complete_words strata run -sy)" = -sys
 check "bash completes nothing for a number" test -z "$(complete_words strata run -n '')"

@@ -74,6 +74,13 @@ words = " ".join(rows).split()
 assert len(words) == len(set(words)), [word for word in words if words.count(word) > 1]
 PYTHON
 
+# --- commands of other programs
+fails "a model without a command" 2 "hint: did you mean strata run some/model.gguf?" some/model.gguf
+fails "an option without a command" 2 "hint: options come after the command: strata run -m FILE" -m x
+for row in "chat|strata run FILE" "show|strata info FILE" "pull|strata does not download models" "list|strata info FILE"; do
+    fails "strata ${row%%|*}" 2 "${row#*|}" "${row%%|*}" x
+done
+
 # --- layers and GPUs
 run plan "$model" --vram 1GiB --json -ngl 99
 check "-ngl 99 is all layers" json 'd["layers"]["device"] == d["layers"]["total"] and any("99 asked for" in line for line in d["why"])'

@@ -201,8 +201,8 @@ check "which profile stands for --vram is said" out_has "unknown: those of the r
 check "and that the host was not measured" out_has "not measured: low estimates (strata devices --probe measures them)"
 run plan "$kit/qwen3.gguf" --device-profile rx-7900-xtx --ram 8GiB
 check "a GPU that strata cannot run on is marked in the verdict" eval 'head -1 "$work/out" | grep -qF "; strata cannot run on the rx-7900-xtx yet"'
-run plan "$kit/qwen3.gguf" --device sim --vram 1GiB --ram 8GiB
-check "--device sim: every rate is marked" eval '! sed "/^why/,\$d; /^  *[0-9,]* /d" "$work/out" | grep -E "[0-9] (t/s|s from)" | grep -vqE simulated && out_has "t/s simulated"'
+run plan "$kit/qwen3moe.gguf" --device sim --vram 1GiB --ram 8GiB --explain -g 1
+check "--device sim: every rate is marked" eval '! sed "/^  *[0-9,]* /d" "$work/out" | grep -E "[0-9] (t/s|s from)" | grep -vqE simulated && out_has "t/s simulated"'
 run plan "$kit/qwen3moe.gguf" $card --json
 check "why and headline give the same speed" json 'd["experts"]["mode"] == "resident" and any("experts: resident, at %.1f t/s" % d["predicted"]["decode_tps"] in l for l in d["why"])'
 python3 -c 'import json, sys
