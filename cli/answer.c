@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -243,13 +244,22 @@ static const char *finish_of(const cli_talk *talk, const cli_answer *answer, con
     return talk->generation.max_tokens && t->answer.tokens >= talk->generation.max_tokens ? "length" : "context";
 }
 
+/* Whether standard output and standard error go to one file or pipe: `2>&1`. */
+static bool same_file(void)
+{
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+           out.st_ino == err.st_ino;
+}
+
 static void print_end(const cli_talk *talk, const cli_answer *answer, const cli_timing *t)
 {
     bool newline = answer->length > 0 && answer->text[answer->length - 1] == '\n';
-    if (isatty(STDOUT_FILENO) && !talk->json && !newline && answer->length > 0) {
+    bool open = !talk->json && !newline && answer->length > 0;
+    if (open && isatty(STDOUT_FILENO)) {
         putchar('\n');
         fflush(stdout);
-    }
+    } else if (open && !cli_is_quiet() && same_file()) fputc('\n', stderr);
     if (strcmp(answer->finish, "context") == 0)
         cli_note("the context is full (%u tokens): the answer ends here", strata_engine_context(talk->engine->engine));
     if (strcmp(answer->finish, "length") == 0 && !talk->silent && !talk->json)

@@ -349,11 +349,13 @@ static strata_status parse_command(const char *word, cli_command_id *out, strata
         return cli_fail(error, STRATA_USAGE, "strata --help lists the commands", "expected a command, found none");
     if (cli_command_find(word, out)) return STRATA_OK;
     if (word[0] == '-')
-        return cli_fail(error, STRATA_USAGE, "options come after the command: strata run -m FILE; strata --help lists all",
+        return cli_fail(error, STRATA_USAGE,
+                        "options come after the command: strata run -m FILE; strata --help lists the commands",
                         "expected a command, found option %s", word);
     char text[192];
     const char *hint = meant_command(word, text, sizeof text);
-    return cli_fail(error, STRATA_USAGE, hint ? hint : "strata --help lists the commands", "unknown command \"%s\"", word);
+    return cli_fail(error, STRATA_USAGE, hint ? hint : "strata --help lists the commands", "unknown command \"%s\"",
+                    word);
 }
 
 strata_status cli_parse(int count, char *const *words, cli_arguments *out, strata_error *error)

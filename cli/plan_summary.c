@@ -122,7 +122,7 @@ static void print_speed(const json_t *speed, const char *mark)
 static void print_load(const json_t *load, const char *mark)
 {
     print_label("load");
-    printf("about %.1f s%s from disk, %.1f s%s from the page cache\n", cli_real_of(load, "disk_seconds"), mark,
+    printf("about %.2f s%s from disk, %.2f s%s from the page cache\n", cli_real_of(load, "disk_seconds"), mark,
            cli_real_of(load, "cache_seconds"), mark);
 }
 

@@ -193,9 +193,28 @@ run run "$model" -p "Is it?" --temp 0 --logit-bias "$newline+1000" -n 5 -r '\\n'
 check "-r '\\\\n' is a backslash and an n" json 'd["answer"] == "\n" * 5'
 TERM=dumb terminal run "$model" -p "Is it?" --temp 0 --logit-bias 65+1000 -n 5
 check "a newline before the statistics on a terminal" grep -qE '^AAAAA.?$' "$work/out"
+"$strata" run "$model" -p "Is it?" --temp 0 --logit-bias 65+1000 -n 5 --device cpu >"$work/out" 2>&1 </dev/null
+check "and in a log of both" grep -qx AAAAA "$work/out"
 check "| head ends silently" eval '"$strata" run "$model" -p x --temp 0 --logit-bias 65+1000 -q 2>"$work/err" | head -c 3 >"$work/out"; out_is AAA && err_empty'
 run_unread --print-man
 check "a closed pipe ends it as it ends other programs" eval '[ $code = 243 ] && err_empty' # -13: SIGPIPE
 run run "$model" -p "Is it?" $short --device sim --vram 1GiB
 check "--device sim: every rate is marked" eval '[ "$(grep -oE "[0-9.]+ (t|GB)/s( simulated)?" "$work/err" | grep -vc simulated)" = 0 ] && err_has "t/s simulated"'
+
+# --- the README's first screen
+check "the README says where models come from, which run, and what is missing" python3 - README.md src/model/arch.c src/quant/dequant.h <<'PYTHON'
+import re, sys
+readme, arch, types = (open(path).read() for path in sys.argv[1:])
+screen = "\n".join(readme.split("\n")[:30])
+commands = screen.index("make test")
+for word in "GGUF", "Hugging Face", "~/.cache/strata", "Families that run", "Quantisations", "What is missing", "strata run FILE":
+    assert screen.index(word) > commands or word == "GGUF", word
+families = {"llama": "Llama", "qwen2": "Qwen 2", "qwen3": "3", "qwen2moe": "2 MoE", "qwen3moe": "3 MoE", "olmoe": "OLMoE",
+            "llama4": "Llama 4", "gemma4": "Gemma 4", "qwen35": "3.5", "qwen35moe": "3.5"}
+for name in re.findall(r'\.name = "(\w+)"', arch):
+    assert families[name] in screen, name # a new family: name it in the README
+for name in re.findall(r"X\((\w+), ", types):
+    covered = name in screen or re.fullmatch(r"Q[2-6]_K|IQ\w+", name) or name in ("I8", "I16", "I32", "I64", "F64", "TQ1_0", "TQ2_0", "NVFP4")
+    assert covered, name
+PYTHON
 finish

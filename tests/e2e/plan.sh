@@ -174,7 +174,7 @@ for cell in d["alternatives"]:
     assert ("%.1f / %.0f" % (cell["decode_tps"], cell["prefill_tps"]) if cell["fits"] else "does not fit") in line, (cell, line)
 own = [c for c in d["alternatives"] if c["context"] == d["context"] and c["kv_type"] == d["kv_type"]]
 assert len(own) == 1 and own[0]["decode_tps"] == d["predicted"]["decode_tps"], own
-assert "%.1f s from disk, %.1f s from the page cache" % (d["load"]["disk_seconds"], d["load"]["cache_seconds"]) in text
+assert "%.2f s from disk, %.2f s from the page cache" % (d["load"]["disk_seconds"], d["load"]["cache_seconds"]) in text
 if "hit_rate" in d.get("experts", {}):
     rate = "%.1f %%" % (100 * d["experts"]["hit_rate"])
     assert any(l.startswith("hit rate: " + rate) for l in d["why"]) and rate + " hit rate" in text
