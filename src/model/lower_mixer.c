@@ -1,0 +1,129 @@
+/* Lowers attention and the recurrent layers. */
+#include "model/emit.h"
+
+static bool same_angles(const st_rope *a, const st_rope *b)
+{
+    return a->dims == b->dims && a->factors == b->factors && a->base == b->base && a->scaling == b->scaling &&
+           a->scaling_factor == b->scaling_factor && a->original_context == b->original_context &&
+           a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow;
+}
+
+/* Layers with the same RoPE parameters share cosines and sines: the first layer computes them. */
+static int32_t angles(st_builder *b, const st_rope *rope)
+{
+    for (uint32_t i = b->part_first; i < b->op_count; i++)
+        if (b->ops[i].kind == ST_OP_ANGLES && same_angles(&b->ops[i].p.angles.rope, rope)) return b->ops[i].out;
+    int32_t out = st_emit_value(b, "angles", rope->dims, ST_ROWS_ALL);
+    st_op *op = st_emit(b, ST_OP_ANGLES, ST_NO_VALUE, ST_NO_VALUE, out);
+    if (rope->factors) op->weight[0] = st_emit_model_weight(b, ST_ROLE_ROPE_FREQS);
+    op->p.angles.rope = *rope;
+    return out;
+}
+
+static void rope_in_place(st_builder *b, const st_rope *rope, uint32_t heads, uint32_t head_size, int32_t value)
+{
+    if (rope->style == ST_ROPE_NONE) return;
+    int32_t turns = angles(b, rope);
+    st_op *op = st_emit(b, ST_OP_ROPE, value, turns, value);
+    op->p.rope.heads = heads;
+    op->p.rope.head_size = head_size;
+    op->p.rope.dims = rope->dims;
+    op->p.rope.style = rope->style;
+}
+
+/* Norm and RoPE of the query or key projection, in the row's order. */
+static void position_in_place(st_builder *b, const st_attention_desc *a, st_role norm_role, uint32_t heads,
+                              int32_t value)
+{
+    if (a->qk_norm == ST_QK_NORM_HEAD) st_emit_norm_in_place(b, st_emit_weight(b, norm_role), a->key_length, value);
+    if (a->qk_norm == ST_QK_NORM_ROW) st_emit_norm_row(b, norm_role, value);
+    rope_in_place(b, &a->rope, heads, a->key_length, value);
+    if (a->qk_norm == ST_QK_NORM_AFTER_ROPE) st_emit_norm_in_place(b, ST_NO_WEIGHT, a->key_length, value);
+}
+
+typedef struct keys_and_values {
+    int32_t k, v; /* ST_NO_VALUE: the layer reads another layer's KV */
+} keys_and_values;
+
+static keys_and_values project_kv(st_builder *b, const st_attention_desc *a, int32_t h)
+{
+    keys_and_values kv = {ST_NO_VALUE, ST_NO_VALUE};
+    if (a->kv_layer != (uint32_t)b->layer) return kv;
+    kv.k = st_emit_project(b, "k", ST_ROLE_ATTN_K, ST_ROLE_ATTN_K_BIAS, h);
+    if (st_emit_weight(b, ST_ROLE_ATTN_V) != ST_NO_WEIGHT)
+        kv.v = st_emit_project(b, "v", ST_ROLE_ATTN_V, ST_ROLE_ATTN_V_BIAS, h);
+    else /* raw: before K's norm and RoPE */
+        kv.v = st_emit_slice(b, "v", kv.k, 1, st_emit_width(b, kv.k), 0, st_emit_width(b, kv.k));
+    return kv;
+}
+
+static void store_kv(st_builder *b, const st_attention_desc *a, keys_and_values kv)
+{
+    if (kv.k == ST_NO_VALUE) return;
+    position_in_place(b, a, ST_ROLE_ATTN_K_NORM, a->kv_heads, kv.k);
+    if (b->desc->arch->value_norm) st_emit_norm_in_place(b, ST_NO_WEIGHT, a->value_length, kv.v);
+    st_emit(b, ST_OP_KV_STORE, kv.k, kv.v, ST_NO_VALUE)->p.kv.kv_layer = a->kv_layer;
+}
+
+/* Projections of one input are adjacent, so that a backend may fuse them. */
+static int32_t attention(st_builder *b, const st_attention_desc *a, int32_t h)
+{
+    int32_t q = st_emit_project(b, "q", ST_ROLE_ATTN_Q, ST_ROLE_ATTN_Q_BIAS, h);
+    keys_and_values kv = project_kv(b, a, h);
+    int32_t gate = ST_NO_VALUE;
+    if (b->desc->arch->gated_attention) {
+        int32_t both = q;
+        q = st_emit_slice(b, "q", both, a->heads, 2 * a->key_length, 0, a->key_length);
+        gate = st_emit_slice(b, "q_gate", both, a->heads, 2 * a->key_length, a->key_length, a->key_length);
+    }
+    position_in_place(b, a, ST_ROLE_ATTN_Q_NORM, a->heads, q);
+    if (a->temperature > 0) {
+        st_op *op = st_emit(b, ST_OP_TEMPERATURE, q, ST_NO_VALUE, q);
+        op->p.temperature.chunk = a->temperature_chunk;
+        op->p.temperature.factor = a->temperature;
+    }
+    store_kv(b, a, kv);
+
+    int32_t out = st_emit_value(b, "attention", (uint64_t)a->heads * a->value_length, ST_ROWS_ALL);
+    st_op *op = st_emit(b, ST_OP_ATTENTION, q, ST_NO_VALUE, out);
+    op->p.attention.heads = a->heads;
+    op->p.attention.kv_heads = a->kv_heads;
+    op->p.attention.key_length = a->key_length;
+    op->p.attention.value_length = a->value_length;
+    op->p.attention.window = a->window;
+    op->p.attention.chunk = a->chunk;
+    op->p.attention.kv_layer = a->kv_layer;
+    op->p.attention.first = b->layer >= (int32_t)b->desc->layer_count; /* NextN: the first token has no row */
+    op->p.attention.scale = a->scale;
+    if (gate != ST_NO_VALUE) st_emit(b, ST_OP_SIGMOID_GATE, out, gate, out);
+    return st_emit_project(b, "attention_out", ST_ROLE_ATTN_OUTPUT, ST_ROLE_ATTN_OUTPUT_BIAS, out);
+}
+
+static int32_t deltanet(st_builder *b, const st_deltanet_desc *d, int32_t h)
+{
+    int32_t qkv = st_emit_project(b, "qkv", ST_ROLE_ATTN_QKV, ST_ROLE_COUNT, h);
+    int32_t z = st_emit_project(b, "z", ST_ROLE_ATTN_GATE, ST_ROLE_COUNT, h);
+    int32_t alpha = st_emit_project(b, "alpha", ST_ROLE_SSM_ALPHA, ST_ROLE_COUNT, h);
+    int32_t beta = st_emit_project(b, "beta", ST_ROLE_SSM_BETA, ST_ROLE_COUNT, h);
+    st_op *conv = st_emit(b, ST_OP_CONV, qkv, ST_NO_VALUE, qkv);
+    conv->weight[0] = st_emit_weight(b, ST_ROLE_SSM_CONV1D);
+    conv->p.conv.width = d->conv_width;
+
+    int32_t out = st_emit_value(b, "delta", (uint64_t)d->value_heads * d->state_size, ST_ROWS_ALL);
+    st_op *op = st_emit(b, ST_OP_DELTANET, qkv, alpha, out);
+    op->in[2] = beta;
+    op->weight[0] = st_emit_weight(b, ST_ROLE_SSM_DT_BIAS);
+    op->weight[1] = st_emit_weight(b, ST_ROLE_SSM_A);
+    op->p.deltanet.key_heads = d->key_heads;
+    op->p.deltanet.value_heads = d->value_heads;
+    op->p.deltanet.size = d->state_size;
+    st_emit_norm_in_place(b, st_emit_weight(b, ST_ROLE_SSM_NORM), d->state_size, out);
+    st_emit(b, ST_OP_SILU_GATE, out, z, out);
+    return st_emit_project(b, "delta_out", ST_ROLE_SSM_OUT, ST_ROLE_COUNT, out);
+}
+
+int32_t st_lower_mixer(st_builder *b, const st_layer_desc *layer, int32_t h)
+{
+    if (layer->kind == ST_LAYER_DELTANET) return deltanet(b, &layer->deltanet, h);
+    return attention(b, &layer->attention, h);
+}
