@@ -5,25 +5,13 @@
 #include "support/crowd.h"
 #include "support/mirror.h"
 
-typedef struct family {
-    const char *name;
-    double error_max; /* on the reference path */
-} family;
-
-static const family families[] = {
-    {"llama", 2e-5}, {"mixtral", 2e-5}, {"qwen2", 2e-5}, {"qwen3", 2e-5}, {"qwen2moe", 2e-5}, {"qwen3moe", 2e-5}, {"olmoe", 2e-5},
-    {"llama4", 2e-5}, {"gemma4-e", 2e-5}, {"gemma4-dense", 2e-5}, {"gemma4-moe", 2e-5}, {"qwen35", 5e-5}, {"qwen35moe", 5e-5},
-};
-
-static const family long_families[] = {{"llama4-long", 2e-5}, {"qwen35-long", 5e-5}, {"qwen35moe-long", 5e-5}};
-
 /* The fast kernels add in another order for other numbers of rows. */
-static double error_max_of(const family *f, bool reference)
+static double error_max_of(const golden_family *f, bool reference)
 {
     return mirror_name() ? 1e-3 : reference ? f->error_max : 2e-4;
 }
 
-static void run_crowds(const family *f, const char *cpu, const golden_options *placed, uint32_t seeds)
+static void run_crowds(const golden_family *f, const char *cpu, const golden_options *placed, uint32_t seeds)
 {
     golden g;
     if (!golden_open(&g, f->name)) skip();
@@ -57,7 +45,7 @@ static void crowds_on_the_fast_path(void **state)
 /* Long contexts, in steps of 512. */
 static void long_crowds(void **state)
 {
-    const family *f = *state;
+    const golden_family *f = *state;
     golden g;
     if (kit_is_slow() || !golden_open(&g, f->name)) skip();
     crowd c = {.g = &g, .name = f->name, .rows_max = 512, .length_max = g.token_count, .check_every = 97,
@@ -71,7 +59,7 @@ static void long_crowds(void **state)
 static void crowds_on_a_gpu(void **state)
 {
     static const st_moe_mode modes[] = {ST_MOE_RESIDENT, ST_MOE_CACHE, ST_MOE_CPU};
-    const family *f = *state;
+    const golden_family *f = *state;
     golden g;
     if (!golden_open(&g, f->name)) skip();
     uint32_t layers = g.desc->layer_count;
@@ -114,23 +102,22 @@ static void crowd_of_the_default_model(void **state)
     st_buf_free(&text);
 }
 
-enum { SHORT = sizeof families / sizeof *families, LONG = sizeof long_families / sizeof *long_families };
+enum { FAMILIES_MAX = 64, KINDS = 3 };
 
 int main(int argc, char **argv)
 {
-    static struct CMUnitTest tests[3 * SHORT + LONG + 1];
-    static char names[3 * SHORT + LONG][80];
-    size_t count = 0;
-    static const struct { const char *name; CMUnitTestFunction function; } kinds[] = {
+    static struct CMUnitTest tests[KINDS * FAMILIES_MAX + 1];
+    static char names[KINDS * FAMILIES_MAX][80];
+    static const struct { const char *name; CMUnitTestFunction function; } kinds[KINDS] = {
         {"reference", crowds_on_the_reference_path}, {"fast", crowds_on_the_fast_path}, {"gpu", crowds_on_a_gpu}};
-    for (size_t k = 0; k < 3; k++)
-        for (size_t i = 0; i < SHORT; i++, count++) {
-            snprintf(names[count], sizeof names[count], "crowd, %s, %s", kinds[k].name, families[i].name);
-            tests[count] = (struct CMUnitTest){names[count], kinds[k].function, NULL, NULL, (void *)(uintptr_t)&families[i]};
+    size_t count = 0;
+    for (size_t i = 0; i < golden_family_count && i < FAMILIES_MAX; i++) {
+        const golden_family *f = &golden_families[i];
+        for (size_t k = 0; k < (golden_is_long(f) ? 1 : KINDS); k++, count++) {
+            snprintf(names[count], sizeof names[count], "crowd, %s, %s", golden_is_long(f) ? "long" : kinds[k].name, f->name);
+            tests[count] = (struct CMUnitTest){names[count], golden_is_long(f) ? long_crowds : kinds[k].function, NULL, NULL,
+                                               (void *)(uintptr_t)f};
         }
-    for (size_t i = 0; i < LONG; i++, count++) {
-        snprintf(names[count], sizeof names[count], "crowd, long, %s", long_families[i].name);
-        tests[count] = (struct CMUnitTest){names[count], long_crowds, NULL, NULL, (void *)(uintptr_t)&long_families[i]};
     }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(crowd_of_the_default_model);
     return kit_run("crowd", tests, count, NULL, NULL, argc, argv);

@@ -8,21 +8,9 @@
 
 #include "support/mirror.h"
 
-typedef struct family {
-    const char *name;
-    double error_max;
-} family;
-
-static const family families[] = {
-    {"llama", 2e-5},    {"mixtral", 2e-5},      {"qwen2", 2e-5},      {"qwen3", 2e-5},  {"qwen2moe", 2e-5},
-    {"qwen3moe", 2e-5}, {"olmoe", 2e-5},        {"llama4", 2e-5},     {"gemma4-e", 2e-5}, {"gemma4-dense", 2e-5},
-    {"gemma4-moe", 2e-5}, {"qwen35", 5e-5},     {"qwen35moe", 5e-5},  {"llama4-long", 2e-5},
-    {"qwen35-long", 5e-5}, {"qwen35moe-long", 5e-5},
-};
-
 /* A family on a level of the CPU. */
 typedef struct level_case {
-    const family *family;
+    const golden_family *family;
     const char *cpu;
 } level_case;
 
@@ -202,11 +190,10 @@ static void narrow_kv_fast(void **state)
 }
 
 enum {
-    FAMILIES = sizeof families / sizeof *families,
-    SHORT_FAMILIES = 13,
+    FAMILIES_MAX = 64,
     NARROWS = sizeof narrows / sizeof *narrows,
     LEVELS = 3,
-    TESTS_MAX = FAMILIES * LEVELS * 5 + 2 * NARROWS,
+    TESTS_MAX = FAMILIES_MAX * LEVELS * 5 + 2 * NARROWS,
 };
 
 static struct CMUnitTest tests[TESTS_MAX];
@@ -222,10 +209,10 @@ static void add(const char *name, const char *kind, const char *where, CMUnitTes
 }
 
 /* The long prompts are run in full. The longest takes minutes in slow builds: there only the best level runs it. */
-static bool is_run(size_t f, bool on_long, const char *const *levels, size_t level)
+static bool is_run(const golden_family *f, bool on_long, const char *const *levels, size_t level)
 {
-    if (f >= SHORT_FAMILIES && !on_long) return false;
-    if (!kit_is_slow() || strcmp(families[f].name, "llama4-long") != 0) return true;
+    if (golden_is_long(f) && !on_long) return false;
+    if (!kit_is_slow() || strcmp(f->name, "llama4-long") != 0) return true;
     for (size_t better = level + 1; better < LEVELS; better++)
         if (level_is_here(levels[better])) return false;
     return level_is_here(levels[level]);
@@ -237,14 +224,14 @@ int main(int argc, char **argv)
         {"whole", whole_batch, true}, {"token by token", token_by_token, false}, {"sevens", batches_of_seven, false},
         {"cut", after_a_cut, false}, {"threads", threads_are_equal, false}};
     static const char *const levels[LEVELS] = {"ref", "avx2", "avx512"};
-    static level_case cases[LEVELS][FAMILIES];
+    static level_case cases[LEVELS][FAMILIES_MAX];
     size_t level_count = mirror_name() ? 1 : LEVELS; /* another backend has one level */
     for (size_t l = 0; l < level_count; l++)
-        for (size_t f = 0; f < FAMILIES; f++)
+        for (size_t f = 0; f < golden_family_count && f < FAMILIES_MAX; f++)
             for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-                cases[l][f] = (level_case){&families[f], levels[l]};
-                if (is_run(f, kinds[k].on_long, levels, l))
-                    add(families[f].name, kinds[k].name, levels[l], kinds[k].run, &cases[l][f]);
+                cases[l][f] = (level_case){&golden_families[f], levels[l]};
+                if (is_run(&golden_families[f], kinds[k].on_long, levels, l))
+                    add(golden_families[f].name, kinds[k].name, levels[l], kinds[k].run, &cases[l][f]);
             }
     for (size_t n = 0; n < NARROWS; n++) {
         add(narrows[n].name, "narrow KV", st_type_find(narrows[n].type)->name, narrow_kv, &narrows[n]);

@@ -7,6 +7,29 @@
 #include "base/cores.h"
 #include "support/mirror.h"
 
+const golden_family golden_families[] = {
+    {"llama", 2e-5, false, false},       {"mixtral", 2e-5, true, false},       {"qwen2", 2e-5, false, false},
+    {"qwen3", 2e-5, false, false},       {"qwen2moe", 2e-5, true, false},      {"qwen3moe", 2e-5, true, false},
+    {"olmoe", 2e-5, true, false},        {"llama4", 2e-5, true, false},        {"gemma4-e", 2e-5, false, false},
+    {"gemma4-dense", 2e-5, false, false}, {"gemma4-moe", 2e-5, true, false},   {"qwen35", 5e-5, false, false},
+    {"qwen35moe", 5e-5, true, false},    {"llama4-long", 2e-5, true, true},    {"qwen35-long", 5e-5, false, true},
+    {"qwen35moe-long", 5e-5, true, true},
+};
+
+const size_t golden_family_count = sizeof golden_families / sizeof *golden_families;
+
+bool golden_is_long(const golden_family *family)
+{
+    return strstr(family->name, "-long") != NULL;
+}
+
+static bool is_outside(const char *name)
+{
+    for (size_t i = 0; i < golden_family_count; i++)
+        if (strcmp(golden_families[i].name, name) == 0) return golden_families[i].outside;
+    return false;
+}
+
 static const void *data_of(const st_gguf *gguf, const char *name, uint64_t *ne0, uint64_t *ne1)
 {
     const st_gguf_tensor *tensor = st_gguf_tensor_find(gguf, name);
@@ -53,7 +76,7 @@ bool golden_open(golden *g, const char *name)
     *g = (golden){0};
     char file[256];
     snprintf(file, sizeof file, "%s.gguf", name);
-    const char *path = strstr(name, "-long") ? kit_path_optional(file) : kit_path(file);
+    const char *path = is_outside(name) ? kit_path_optional(file) : kit_path(file);
     if (!path) return false;
     g->model = open_or_fail(path);
     snprintf(file, sizeof file, "%s.expect.gguf", name);

@@ -24,6 +24,19 @@ typedef struct golden {
     uint32_t nextn_count;
 } golden;
 
+/* The models with expectations: one row for each, and the tests of whole models run all of them. */
+typedef struct golden_family {
+    const char *name;
+    double error_max; /* of the reference path */
+    bool experts;
+    bool outside;     /* only the kit beside the checkout has it */
+} golden_family;
+
+extern const golden_family golden_families[];
+extern const size_t golden_family_count;
+
+bool golden_is_long(const golden_family *family); /* more than 48 tokens: its tests run fewer variants */
+
 /* Opens NAME.gguf and NAME.expect.gguf. Returns false if only the kit beside the checkout has them and it is absent;
  * the test then skips. A file of the repository's own copy must exist. */
 bool golden_open(golden *g, const char *name);
