@@ -15,7 +15,7 @@ typedef struct atomic_bool atomic_bool;
 #include "model/program.h"
 #include "strata.h"
 
-enum { ST_BACKEND_VERSION = 3 };
+enum { ST_BACKEND_VERSION = 4 };
 
 typedef struct st_device st_device;
 typedef struct st_queue st_queue;
@@ -256,6 +256,7 @@ typedef struct st_backend {
     void (*info)(const st_device *device, st_device_info *out);
     st_scratch_statement scratch;
     const uint64_t *types; /* [ST_OP_COUNT]: what it can run, as st_profile.types; NULL: every operation and type */
+    bool (*runs)(const st_op *op); /* whether it has kernels for this form of an operation; NULL: for every form */
     strata_status (*probe)(st_device *device, st_device_rates *out, strata_error *error); /* takes about a second */
     void (*times)(const st_device *device, st_op_time out[ST_OP_COUNT]); /* zero without st_device_options.profile */
 

@@ -93,6 +93,7 @@ bool st_profile_runs(const st_profile *profile, const st_binding *binding, const
 {
     uint64_t types = profile->types[op->kind];
     bool any = false;
+    if (profile->runs && !profile->runs(op)) return false;
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         if (op->weight[i] == ST_NO_WEIGHT) continue;
         any = true;
@@ -113,6 +114,7 @@ bool st_profile_type(const char *name, uint32_t *type)
 void st_profile_set_backend(st_profile *profile, const st_backend *backend)
 {
     profile->scratch = backend->scratch;
+    profile->runs = backend->runs;
     for (int op = 0; op < ST_OP_COUNT && backend->types; op++) profile->types[op] &= backend->types[op];
 }
 

@@ -46,6 +46,7 @@ typedef struct st_profile {
     uint32_t pinned_per_byte;  /* pinned bytes of the host for each byte of the GPU's page tables; 0: no such tables */
     st_scratch_statement scratch; /* of the backend that runs it */
     uint64_t types[ST_OP_COUNT]; /* supported operations. Bit t: with weights of type t; bit 0: without weights */
+    bool (*runs)(const st_op *op); /* forms of the supported operations, as st_backend.runs; NULL: all */
 } st_profile;
 
 /* "file", "data sheet", "stand-in", "assumed" or "measured". */
@@ -68,7 +69,7 @@ st_work st_profile_demand(const st_profile *profile, const st_work *work);
  * no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
-/* Whether the device can run an operation, with weights or without. The planner calls this for every operation on every
+/* Whether the device can run an operation in this form, with weights or without. The planner calls this for every operation on every
  * device; no other code decides it, so a device can run every operation that is placed on it. */
 bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op);
 

@@ -40,11 +40,25 @@ typedef enum st_router {
     ST_ROUTER_SIGMOID, /* top-k, each weighted by its sigmoid */
 } st_router;
 
+/* A bias per expert that is added for the selection alone. */
+typedef enum st_selection_bias {
+    ST_SELECTION_PLAIN,
+    ST_SELECTION_BIASED,
+    ST_SELECTION_BY_ROUTER, /* biased if the router is a sigmoid. Without a key of the router, a bias means a sigmoid */
+} st_selection_bias;
+
 typedef enum st_shared_expert {
     ST_SHARED_NONE,
     ST_SHARED_GATED,  /* × sigmoid(ffn_gate_inp_shexp · x) */
     ST_SHARED_ALWAYS,
 } st_shared_expert;
+
+/* What states the width of the shared expert. */
+typedef enum st_shared_width {
+    ST_SHARED_WIDTH_KEY,    /* expert_shared_feed_forward_length, or else feed_forward_length */
+    ST_SHARED_WIDTH_EXPERT, /* that key, or else the width of a routed expert */
+    ST_SHARED_WIDTH_TENSOR, /* the tensor: the key is missing or unreliable */
+} st_shared_width;
 
 typedef struct st_arch {
     const char *name; /* general.architecture */
@@ -52,6 +66,7 @@ typedef struct st_arch {
     /* attention */
     st_rope_style rope;
     st_qk_norm qk_norm;
+    bool qk_norm_optional;   /* a file without the norms' weights has no q/k norm */
     uint32_t qk_norm_not_with_experts; /* a model with this many experts has no q/k norm; 0: every model has it */
     st_bias bias;            /* of q, k and v */
     bool gated_attention;    /* the query projection holds [q ‖ gate] per head; the output is × sigmoid(gate) */
@@ -69,17 +84,19 @@ typedef struct st_arch {
 
     /* feed-forward */
     st_activation activation;
-    st_router router;
-    bool renormalise;        /* weights of the selected experts sum to one */
+    st_router router;        /* unless expert_gating_func says otherwise */
+    st_selection_bias selection;
+    bool renormalise;        /* weights of the selected experts sum to one, unless expert_weights_norm says otherwise */
     bool weight_on_input;    /* the router's weight scales the expert's input, not its output */
     st_shared_expert shared_expert;
-    bool shared_width_is_expert_width;
+    st_shared_width shared_width;
     bool dense_beside_experts; /* a dense FFN runs in parallel with the routed experts; each has its own norms */
 
     /* the residual stream */
     bool scaled_embedding;   /* × √E */
     bool post_norms;         /* the outputs of attention and FFN are normalised before the residual addition */
     bool ffn_norm_is_post_attention; /* the pre-FFN norm is stored as post_attention_norm */
+    bool nextn_optional;     /* a file may announce a NextN block and not have it */
 } st_arch;
 
 /* The row for a file's architecture name, or NULL. */

@@ -17,6 +17,7 @@ typedef struct layer_view {
     const st_layer_desc *layer; /* NULL for the model's own tensors */
     uint32_t index;
     bool fused_experts;         /* the file has ffn_gate_up_exps */
+    bool has_q_norm;            /* the file has attn_q_norm */
 } layer_view;
 
 static bool is_attention(const layer_view *v)
@@ -37,6 +38,13 @@ static bool has_qk_norm_weights(const layer_view *v)
 static bool has_experts(const layer_view *v)
 {
     return v->layer->ffn.experts > 0;
+}
+
+static bool has_selection_bias(const layer_view *v)
+{
+    st_selection_bias selection = v->desc->arch->selection;
+    return selection == ST_SELECTION_BIASED ||
+           (selection == ST_SELECTION_BY_ROUTER && v->layer->ffn.router == ST_ROUTER_SIGMOID);
 }
 
 static bool is_nextn(const layer_view *v)
@@ -75,14 +83,16 @@ RULE(ATTENTION_BIAS, bias_presence(v), is_attention(v))
 RULE(OWN_KV, REQUIRED_TENSOR, has_own_kv(v))
 RULE(OWN_KV_BIAS, bias_presence(v), has_own_kv(v))
 RULE(OWN_VALUE, value_presence(v), has_own_kv(v))
-RULE(QK_NORM, REQUIRED_TENSOR, is_attention(v) && has_qk_norm_weights(v))
-RULE(OWN_K_NORM, REQUIRED_TENSOR, has_own_kv(v) && has_qk_norm_weights(v))
+RULE(QK_NORM, v->desc->arch->qk_norm_optional ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
+     is_attention(v) && has_qk_norm_weights(v))
+RULE(OWN_K_NORM, REQUIRED_TENSOR, has_own_kv(v) && v->has_q_norm)
 RULE(DELTANET, REQUIRED_TENSOR, v->layer->kind == ST_LAYER_DELTANET)
 RULE(POST_NORMS, REQUIRED_TENSOR, v->desc->arch->post_norms)
 RULE(POST_ATTENTION_NORM, REQUIRED_TENSOR, v->desc->arch->post_norms || v->desc->arch->ffn_norm_is_post_attention)
 RULE(FFN_NORM, REQUIRED_TENSOR, !v->desc->arch->ffn_norm_is_post_attention)
 RULE(DENSE, REQUIRED_TENSOR, v->layer->ffn.dense_width > 0)
 RULE(EXPERTS, REQUIRED_TENSOR, has_experts(v))
+RULE(SELECTION_BIAS, REQUIRED_TENSOR, has_experts(v) && has_selection_bias(v))
 RULE(EXPERTS_OPTIONAL, OPTIONAL_TENSOR, has_experts(v))
 RULE(EXPERTS_UNFUSED, REQUIRED_TENSOR, has_experts(v) && !v->fused_experts)
 RULE(EXPERTS_BESIDE, REQUIRED_TENSOR, has_experts(v) && v->desc->arch->dense_beside_experts)
@@ -319,6 +329,7 @@ static strata_status bind_role(binder *b, layer_view *v, st_role role)
     }
     if (status != STRATA_OK) return status;
     if (role == ST_ROLE_FFN_GATE_UP_EXPS) v->fused_experts = true;
+    if (role == ST_ROLE_ATTN_Q_NORM) v->has_q_norm = true;
     b->index[(size_t)(weight.layer + 1) * ST_ROLE_COUNT + role] = (int32_t)b->count;
     b->weights[b->count++] = weight;
     return STRATA_OK;
@@ -341,7 +352,7 @@ static strata_status bind_all(binder *b)
 /* A tensor of a layer past block_count is an error. Other unused tensors are allowed. */
 static strata_status check_leftovers(const binder *b)
 {
-    uint32_t layers = b->desc->layer_count + b->desc->nextn_count;
+    uint32_t layers = b->desc->block_count;
     for (size_t i = 0; i < st_gguf_tensor_count(b->gguf); i++) {
         st_str name = st_gguf_tensor_at(b->gguf, i)->name;
         char text[NAME_MAX_BYTES];

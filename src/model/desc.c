@@ -3,19 +3,7 @@
 #include <math.h>
 
 #include "base/error.h"
-#include "model/keys.h"
-
-/* Upper bounds on a model's numbers: far above existing models, far below overflow. */
-enum {
-    LAYERS_MAX = 4096,
-    WIDTH_MAX = 1 << 20,
-    HEADS_MAX = 1 << 14,
-    HEAD_SIZE_MAX = 1 << 14,
-    EXPERTS_MAX = 1 << 14,
-    VOCAB_MAX = 1 << 24,
-    CONTEXT_MAX = 1 << 30,
-    PER_LAYER_ALL_MAX = 1 << 24,
-};
+#include "model/desc_parts.h"
 
 /* --- RoPE --------------------------------------------------------------------------------------------------------- */
 
@@ -40,7 +28,8 @@ static void read_rope_scaling(st_keys *keys, uint32_t context, st_rope *rope)
     if (kind == ST_ROPE_SCALING_NONE) return;
     rope->scaling_factor = st_keys_f32(keys, "rope.scaling.factor", 1, 1e-6, 1e6);
     if (kind == ST_ROPE_SCALING_LINEAR) return;
-    rope->original_context = (float)st_keys_u32(keys, "rope.scaling.original_context_length", context, 1, CONTEXT_MAX);
+    rope->original_context =
+        (float)st_keys_u32(keys, "rope.scaling.original_context_length", context, 1, ST_CONTEXT_MAX);
     rope->beta_fast = st_keys_f32(keys, "rope.scaling.yarn_beta_fast", 32, 0, 1e6);
     rope->beta_slow = st_keys_f32(keys, "rope.scaling.yarn_beta_slow", 1, 0, 1e6);
     float factor = st_keys_f32(keys, "rope.scaling.attn_factor", 1, 0, 1e6);
@@ -55,7 +44,7 @@ static void read_rope(st_keys *keys, const st_desc *desc, bool windowed, st_atte
     st_rope *rope = &attention->rope;
     const char *dims_key = windowed ? "rope.dimension_count_swa" : "rope.dimension_count";
     rope->style = arch->rope;
-    rope->dims = st_keys_u32(keys, dims_key, attention->key_length, 2, HEAD_SIZE_MAX);
+    rope->dims = st_keys_u32(keys, dims_key, attention->key_length, 2, ST_HEAD_SIZE_MAX);
     rope->base = st_keys_f32(keys, "rope.freq_base", 10000, 1, 1e12);
     if (windowed) rope->base = st_keys_f32(keys, "rope.freq_base_swa", rope->base, 1, 1e12);
     rope->factors = !(arch->rope_factors_full_only && windowed);
@@ -85,16 +74,16 @@ static void read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, s
     const st_arch *arch = desc->arch;
     uint32_t layers = desc->layer_count;
     bool windowed = layer_is_windowed(keys, desc, layer);
-    out->heads = st_keys_layer_u32(keys, "attention.head_count", layer, layers, ST_KEY_REQUIRED, 1, HEADS_MAX);
-    out->kv_heads = st_keys_layer_u32(keys, "attention.head_count_kv", layer, layers, out->heads, 1, HEADS_MAX);
+    out->heads = st_keys_layer_u32(keys, "attention.head_count", layer, layers, ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
+    out->kv_heads = st_keys_layer_u32(keys, "attention.head_count_kv", layer, layers, out->heads, 1, ST_HEADS_MAX);
     if (out->heads % out->kv_heads)
         st_keys_refuse(keys, "attention.head_count_kv", "a divisor of the number of heads", out->kv_heads);
-    out->key_length = st_keys_u32(keys, "attention.key_length", desc->embedding / out->heads, 1, HEAD_SIZE_MAX);
-    out->value_length = st_keys_u32(keys, "attention.value_length", out->key_length, 1, HEAD_SIZE_MAX);
+    out->key_length = st_keys_u32(keys, "attention.key_length", desc->embedding / out->heads, 1, ST_HEAD_SIZE_MAX);
+    out->value_length = st_keys_u32(keys, "attention.value_length", out->key_length, 1, ST_HEAD_SIZE_MAX);
     if (windowed) {
-        out->window = st_keys_u32(keys, "attention.sliding_window", ST_KEY_REQUIRED, 1, CONTEXT_MAX);
-        out->key_length = st_keys_u32(keys, "attention.key_length_swa", out->key_length, 1, HEAD_SIZE_MAX);
-        out->value_length = st_keys_u32(keys, "attention.value_length_swa", out->value_length, 1, HEAD_SIZE_MAX);
+        out->window = st_keys_u32(keys, "attention.sliding_window", ST_KEY_REQUIRED, 1, ST_CONTEXT_MAX);
+        out->key_length = st_keys_u32(keys, "attention.key_length_swa", out->key_length, 1, ST_HEAD_SIZE_MAX);
+        out->value_length = st_keys_u32(keys, "attention.value_length_swa", out->value_length, 1, ST_HEAD_SIZE_MAX);
     }
     /* The gate is projected with the queries and has their length; it multiplies the attention output. */
     if (arch->gated_attention && out->value_length != out->key_length)
@@ -110,15 +99,15 @@ static void read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, s
     read_rope(keys, desc, windowed, out);
     out->qk_norm = arch->qk_norm;
     if (arch->qk_norm == ST_QK_NORM_AFTER_ROPE && out->rope.style == ST_ROPE_NONE) out->qk_norm = ST_QK_NORM_NONE;
-    uint32_t experts = st_keys_u32(keys, "expert_count", 0, 0, EXPERTS_MAX);
+    uint32_t experts = st_keys_u32(keys, "expert_count", 0, 0, ST_EXPERTS_MAX);
     if (experts && experts == arch->qk_norm_not_with_experts) out->qk_norm = ST_QK_NORM_NONE;
 }
 
 static void read_deltanet(st_keys *keys, st_deltanet_desc *out)
 {
-    out->key_heads = st_keys_u32(keys, "ssm.group_count", ST_KEY_REQUIRED, 1, HEADS_MAX);
-    out->value_heads = st_keys_u32(keys, "ssm.time_step_rank", ST_KEY_REQUIRED, 1, HEADS_MAX);
-    out->state_size = st_keys_u32(keys, "ssm.state_size", ST_KEY_REQUIRED, 1, HEAD_SIZE_MAX);
+    out->key_heads = st_keys_u32(keys, "ssm.group_count", ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
+    out->value_heads = st_keys_u32(keys, "ssm.time_step_rank", ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
+    out->state_size = st_keys_u32(keys, "ssm.state_size", ST_KEY_REQUIRED, 1, ST_HEAD_SIZE_MAX);
     out->conv_width = st_keys_u32(keys, "ssm.conv_kernel", ST_KEY_REQUIRED, 1, 64);
     if (out->value_heads % out->key_heads)
         st_keys_refuse(keys, "ssm.time_step_rank", "a multiple of ssm.group_count", out->value_heads);
@@ -127,36 +116,16 @@ static void read_deltanet(st_keys *keys, st_deltanet_desc *out)
     if (stated != inner) st_keys_refuse(keys, "ssm.inner_size", "time_step_rank × state_size", stated);
 }
 
-static void read_ffn(st_keys *keys, const st_desc *desc, uint32_t layer, st_ffn_desc *out)
-{
-    const st_arch *arch = desc->arch;
-    uint32_t layers = desc->layer_count;
-    uint32_t experts = st_keys_u32(keys, "expert_count", 0, 0, EXPERTS_MAX);
-    uint32_t step = st_keys_u32(keys, "interleave_moe_layer_step", 1, 1, LAYERS_MAX);
-    bool routed = experts > 0 && (layer + 1) % step == 0;
-    uint32_t needed = routed && !arch->dense_beside_experts ? 0 : ST_KEY_REQUIRED;
-    uint32_t width = st_keys_layer_u32(keys, "feed_forward_length", layer, layers, needed, needed ? 1 : 0, WIDTH_MAX);
-    if (!routed || arch->dense_beside_experts) out->dense_width = width;
-    if (!routed) return;
-    out->experts = experts;
-    out->experts_used = st_keys_u32(keys, "expert_used_count", ST_KEY_REQUIRED, 1, experts);
-    out->expert_width = st_keys_u32(keys, "expert_feed_forward_length", width ? width : ST_KEY_REQUIRED, 1, WIDTH_MAX);
-    if (arch->shared_expert == ST_SHARED_NONE) return;
-    uint32_t shared = arch->shared_width_is_expert_width ? out->expert_width : width;
-    out->shared_width = st_keys_u32(keys, "expert_shared_feed_forward_length", shared ? shared : ST_KEY_REQUIRED, 1,
-                                 WIDTH_MAX);
-}
-
 static void read_layer(st_keys *keys, const st_desc *desc, uint32_t layer, st_layer_desc *out)
 {
     bool nextn = layer >= desc->layer_count;
     if (desc->arch->pattern == ST_LAYERS_RECURRENT && !nextn) {
-        uint32_t interval = st_keys_u32(keys, "full_attention_interval", 4, 1, LAYERS_MAX);
+        uint32_t interval = st_keys_u32(keys, "full_attention_interval", 4, 1, ST_LAYERS_MAX);
         if ((layer + 1) % interval) out->kind = ST_LAYER_DELTANET;
     }
     if (out->kind == ST_LAYER_DELTANET) read_deltanet(keys, &out->deltanet);
     else read_attention(keys, desc, layer, &out->attention);
-    read_ffn(keys, desc, layer, &out->ffn);
+    st_desc_read_ffn(keys, desc, layer, &out->ffn);
 }
 
 /* The last n layers read K and V of the last earlier layer of their own kind. */
@@ -187,20 +156,23 @@ static uint32_t read_vocab(st_keys *keys)
     const st_gguf_key *tokens;
     keys->status = st_gguf_get_array(keys->gguf, "tokenizer.ggml.tokens", ST_GGUF_STRING, &tokens, keys->error);
     if (keys->status != STRATA_OK) return 1;
-    if (tokens) return st_keys_check(keys, "vocab_size", tokens->count, 1, VOCAB_MAX);
-    return st_keys_u32(keys, "vocab_size", ST_KEY_REQUIRED, 1, VOCAB_MAX);
+    if (tokens) return st_keys_check(keys, "vocab_size", tokens->count, 1, ST_VOCAB_MAX);
+    return st_keys_u32(keys, "vocab_size", ST_KEY_REQUIRED, 1, ST_VOCAB_MAX);
 }
 
 static void read_model(st_keys *keys, st_desc *desc)
 {
-    uint32_t blocks = st_keys_u32(keys, "block_count", ST_KEY_REQUIRED, 1, LAYERS_MAX);
+    uint32_t blocks = st_keys_u32(keys, "block_count", ST_KEY_REQUIRED, 1, ST_LAYERS_MAX);
     desc->nextn_count = st_keys_u32(keys, "nextn_predict_layers", 0, 0, 1);
     if (desc->nextn_count >= blocks) st_keys_refuse(keys, "nextn_predict_layers", "fewer than block_count", blocks);
     desc->layer_count = blocks > desc->nextn_count ? blocks - desc->nextn_count : 1;
-    desc->embedding = st_keys_u32(keys, "embedding_length", ST_KEY_REQUIRED, 1, WIDTH_MAX);
+    desc->block_count = blocks;
+    if (desc->arch->nextn_optional && !st_keys_tensor(keys, desc->layer_count, "nextn.eh_proj.weight"))
+        desc->nextn_count = 0;
+    desc->embedding = st_keys_u32(keys, "embedding_length", ST_KEY_REQUIRED, 1, ST_WIDTH_MAX);
     desc->vocab = read_vocab(keys);
-    desc->context_max = st_keys_u32(keys, "context_length", ST_KEY_REQUIRED, 1, CONTEXT_MAX);
-    uint32_t per_layer_max = PER_LAYER_ALL_MAX / desc->layer_count; /* those of all layers make one row */
+    desc->context_max = st_keys_u32(keys, "context_length", ST_KEY_REQUIRED, 1, ST_CONTEXT_MAX);
+    uint32_t per_layer_max = ST_PER_LAYER_ALL_MAX / desc->layer_count; /* those of all layers make one row */
     desc->per_layer_width = st_keys_u32(keys, "embedding_length_per_layer_input", 0, 0, per_layer_max);
     desc->norm_epsilon = st_keys_f32(keys, "attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
     desc->logit_softcap = st_keys_f32(keys, "final_logit_softcapping", 0, 0, 1e6);

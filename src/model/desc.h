@@ -1,5 +1,5 @@
-/* The description of a model: keys + row → every number the forward pass needs, validated and immutable. Reads keys;
- * touches no tensor. */
+/* The description of a model: keys + row → every number the forward pass needs, validated and immutable. Reads keys
+ * and, where no key states a fact, which tensors the file has; touches no tensor's data. */
 #ifndef ST_MODEL_DESC_H
 #define ST_MODEL_DESC_H
 
@@ -49,6 +49,10 @@ typedef struct st_ffn_desc {
     uint32_t dense_width;  /* 0: no dense FFN */
     uint32_t experts, experts_used, expert_width; /* 0: no experts */
     uint32_t shared_width; /* 0: no shared expert */
+    st_router router;
+    bool renormalise;
+    float weights_scale;
+    uint32_t groups, groups_used, group_top; /* see program.h; groups 1: none */
 } st_ffn_desc;
 
 typedef struct st_layer_desc {
@@ -62,6 +66,7 @@ typedef struct st_desc {
     const st_arch *arch;
     uint32_t layer_count;      /* of the forward pass */
     uint32_t nextn_count;      /* NextN blocks behind them (0 or 1) */
+    uint32_t block_count;      /* of the file; a NextN block that is announced may be missing */
     uint32_t embedding;        /* E */
     uint32_t vocab;
     uint32_t context_max;

@@ -57,6 +57,26 @@ float st_keys_f32(st_keys *keys, const char *suffix, double fallback, double min
     return (float)fallback;
 }
 
+bool st_keys_bool(st_keys *keys, const char *suffix, bool fallback)
+{
+    bool value = fallback;
+    if (keys->status != STRATA_OK) return fallback;
+    keys->status = st_gguf_get_bool(keys->gguf, st_keys_name(keys, suffix), &value, NULL, keys->error);
+    return value;
+}
+
+bool st_keys_has(st_keys *keys, const char *suffix)
+{
+    return keys->status == STRATA_OK && st_gguf_key_find(keys->gguf, st_keys_name(keys, suffix));
+}
+
+const st_gguf_tensor *st_keys_tensor(const st_keys *keys, uint32_t layer, const char *name)
+{
+    char whole[128];
+    snprintf(whole, sizeof whole, "blk.%" PRIu32 ".%s", layer, name);
+    return st_gguf_tensor_find(keys->gguf, whole);
+}
+
 uint32_t st_keys_layer_u32(st_keys *keys, const char *suffix, uint32_t layer, uint32_t layers, uint32_t fallback,
                            uint32_t min, uint32_t max)
 {

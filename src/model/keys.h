@@ -30,6 +30,12 @@ uint32_t st_keys_check(st_keys *keys, const char *suffix, uint64_t value, uint32
 uint32_t st_keys_u32(st_keys *keys, const char *suffix, uint32_t fallback, uint32_t min, uint32_t max);
 float st_keys_f32(st_keys *keys, const char *suffix, double fallback, double min, double max);
 
+bool st_keys_bool(st_keys *keys, const char *suffix, bool fallback);
+bool st_keys_has(st_keys *keys, const char *suffix);
+
+/* Whether the file has a tensor of a layer, by its name behind "blk.N."; NULL: it has none. */
+const st_gguf_tensor *st_keys_tensor(const st_keys *keys, uint32_t layer, const char *name);
+
 /* A key with one number for all layers, or an array with one number per layer. */
 uint32_t st_keys_layer_u32(st_keys *keys, const char *suffix, uint32_t layer, uint32_t layers, uint32_t fallback,
                            uint32_t min, uint32_t max);

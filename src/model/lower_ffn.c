@@ -34,8 +34,13 @@ static int32_t routed_experts(st_builder *b, const st_ffn_desc *f, int32_t route
     route->out2 = weights;
     route->p.route.experts = f->experts;
     route->p.route.used = f->experts_used;
-    route->p.route.router = arch->router;
-    route->p.route.renormalise = arch->renormalise;
+    route->weight[0] = st_emit_weight(b, ST_ROLE_EXP_PROBS_B);
+    route->p.route.router = f->router;
+    route->p.route.renormalise = f->renormalise;
+    route->p.route.scale = f->weights_scale == 1 ? 0 : f->weights_scale;
+    route->p.route.groups = f->groups;
+    route->p.route.groups_used = f->groups_used;
+    route->p.route.group_top = f->group_top;
 
     int32_t shared = f->shared_width ? shared_expert(b, h) : ST_NO_VALUE;
     int32_t out = st_emit_value(b, "experts", b->desc->embedding, ST_ROWS_ALL);

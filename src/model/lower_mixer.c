@@ -35,8 +35,10 @@ static void rope_in_place(st_builder *b, const st_rope *rope, uint32_t heads, ui
 static void position_in_place(st_builder *b, const st_attention_desc *a, st_role norm_role, uint32_t heads,
                               int32_t value)
 {
-    if (a->qk_norm == ST_QK_NORM_HEAD) st_emit_norm_in_place(b, st_emit_weight(b, norm_role), a->key_length, value);
-    if (a->qk_norm == ST_QK_NORM_ROW) st_emit_norm_row(b, norm_role, value);
+    bool weighted = st_emit_weight(b, norm_role) != ST_NO_WEIGHT;
+    if (a->qk_norm == ST_QK_NORM_HEAD && weighted)
+        st_emit_norm_in_place(b, st_emit_weight(b, norm_role), a->key_length, value);
+    if (a->qk_norm == ST_QK_NORM_ROW && weighted) st_emit_norm_row(b, norm_role, value);
     rope_in_place(b, &a->rope, heads, a->key_length, value);
     if (a->qk_norm == ST_QK_NORM_AFTER_ROPE) st_emit_norm_in_place(b, ST_NO_WEIGHT, a->key_length, value);
 }

@@ -63,7 +63,14 @@ typedef struct st_op {
         struct { uint32_t groups, stride, offset; } slice; /* out width = groups × size */
         struct { st_activation activation; } gate;
         struct { float factor; } scale;
-        struct { uint32_t experts, used; st_router router; bool renormalise; } route;
+        struct {
+            uint32_t experts, used;
+            uint32_t groups, groups_used; /* experts are selected from the best groups; up to 1: no groups */
+            uint32_t group_top;           /* the experts whose scores are a group's score */
+            float scale;                  /* of the weights; 0: 1 */
+            st_router router;
+            bool renormalise;
+        } route;
         struct { uint32_t experts, used, width; st_activation activation; bool fused, weight_on_input; } experts;
         struct { uint32_t width; } conv;
         struct { uint32_t key_heads, value_heads, size; } deltanet;

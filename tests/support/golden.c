@@ -14,6 +14,8 @@ const golden_family golden_families[] = {
     {"gemma4-dense", 2e-5, false, false}, {"gemma4-moe", 2e-5, true, false},   {"qwen35", 5e-5, false, false},
     {"qwen35moe", 5e-5, true, false},    {"llama4-long", 2e-5, true, true},    {"qwen35-long", 5e-5, false, true},
     {"qwen35moe-long", 5e-5, true, true},
+    {"more/glm4moe", 2e-5, true, true},  {"more/glm4moe-mtp", 2e-5, true, true},
+    {"more/minimax-m2", 2e-5, true, true}, {"more/ernie4_5-moe", 2e-5, true, true},
 };
 
 const size_t golden_family_count = sizeof golden_families / sizeof *golden_families;

@@ -36,6 +36,11 @@ static size_t ref_experts(const st_bound_op *shape)
     return embedding + 2 * hidden + larger(embedding, hidden);
 }
 
+static size_t ref_route(const st_bound_op *shape)
+{
+    return (size_t)shape->op->p.route.experts + shape->op->p.route.groups;
+}
+
 static size_t ref_deltanet(const st_bound_op *shape)
 {
     return 3 * (size_t)shape->op->p.deltanet.size;
@@ -46,6 +51,7 @@ st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)
     static size_t (*const floats[ST_OP_COUNT])(const st_bound_op *shape) = {
         [ST_OP_MATMUL] = ref_matmul,
         [ST_OP_ATTENTION] = ref_attention,
+        [ST_OP_ROUTE] = ref_route,
         [ST_OP_EXPERTS] = ref_experts,
         [ST_OP_DELTANET] = ref_deltanet,
     };

@@ -96,6 +96,7 @@ strata_status st_cuda_open(const st_cuda_api *api, const st_device_options *opti
 
 /* segment.c: the supported operations and types (st_backend.types), and the scratch of an operation. */
 extern const uint64_t st_cuda_types[ST_OP_COUNT];
+bool st_cuda_runs(const st_op *op); /* as st_backend.runs */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows);
 
 /* graph.c. At open: takes the memory that the driver keeps for graphs, so that it is in use before free memory is measured. */

@@ -256,6 +256,7 @@ const st_backend st_cuda_backend = {
     .info = cuda_info,
     .scratch = st_cuda_scratch,
     .types = st_cuda_types,
+    .runs = st_cuda_runs,
     .probe = st_cuda_probe,
     .times = cuda_times,
     .alloc = st_cuda_alloc,

@@ -20,8 +20,10 @@
 
 /* A weight vector, such as a norm's, is F32, F16 or BF16. */
 #define TYPES_OF(kind) ((kind) == ST_OP_EMBED || (kind) == ST_OP_MATMUL || (kind) == ST_OP_EXPERTS ? MATRICES : VECTORS)
+/* The kinds behind this one have no kernels. */
+#define LAST_KIND ST_OP_SOFTCAP
 const uint64_t st_cuda_types[ST_OP_COUNT] = {
-#define OP(id, text, cost) [ST_OP_##id] = TYPES_OF(ST_OP_##id),
+#define OP(id, text, cost) [ST_OP_##id] = ST_OP_##id > LAST_KIND ? 0 : TYPES_OF(ST_OP_##id),
 #include "model/ops.def"
 #undef OP
 };
@@ -47,9 +49,30 @@ static const char *name_of(st_op_kind kind)
     return names[kind];
 }
 
+/* Whether there are kernels for this form of an operation. `with`: which of its weights it has. */
+static bool has_form(const st_op *op, const bool with[ST_OP_WEIGHTS])
+{
+    switch (op->kind) {
+    case ST_OP_ROUTE: return !with[0] && op->p.route.router <= ST_ROUTER_SIGMOID && op->p.route.groups <= 1 && op->p.route.scale == 0;
+    default: return op->kind <= LAST_KIND;
+    }
+}
+
+bool st_cuda_runs(const st_op *op)
+{
+    bool with[ST_OP_WEIGHTS];
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) with[i] = op->weight[i] != ST_NO_WEIGHT;
+    return has_form(op, with);
+}
+
 static strata_status check_op(const st_bound_op *bound, strata_error *error)
 {
     st_op_kind kind = bound->op->kind;
+    bool with[ST_OP_WEIGHTS];
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) with[i] = bound->weight[i].data != NULL;
+    if (!has_form(bound->op, with))
+        return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s of layer %d: this form of the operation has no kernel",
+                            name_of(kind), bound->op->layer);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         const st_bound_weight *w = &bound->weight[i];
         if (w->data && !has_bit(i < matrices_of(kind) ? st_cuda_types[kind] : VECTORS, w->type))

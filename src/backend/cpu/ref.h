@@ -1,0 +1,78 @@
+/* Helpers of the reference operations: reading weights, activations, and rows in parallel. */
+#ifndef ST_BACKEND_CPU_REF_H
+#define ST_BACKEND_CPU_REF_H
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+
+enum { ST_REF_LANES = 16 };
+
+static inline void st_ref_load_row(const st_bound_weight *w, const void *data, size_t row, float *out)
+{
+    w->info->dequantise((const unsigned char *)data + row * w->row_bytes, out, w->ne[0] / w->info->block);
+}
+
+/* Sixteen independent partial sums, in a fixed order. */
+static inline float st_ref_dot(const float *a, const float *b, size_t count)
+{
+    float lanes[ST_REF_LANES] = {0};
+    size_t i = 0;
+    for (; i + ST_REF_LANES <= count; i += ST_REF_LANES)
+        for (size_t k = 0; k < ST_REF_LANES; k++) lanes[k] += a[i + k] * b[i + k];
+    for (size_t k = 0; i + k < count; k++) lanes[k] += a[i + k] * b[i + k];
+    for (size_t step = ST_REF_LANES / 2; step > 0; step /= 2)
+        for (size_t k = 0; k < step; k++) lanes[k] += lanes[k + step];
+    return lanes[0];
+}
+
+static inline float st_ref_sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static inline float st_ref_silu(float x)
+{
+    return x * st_ref_sigmoid(x);
+}
+
+static inline float st_ref_gelu(float x)
+{
+    const float root = 0.797884560802865f; /* √(2/π) */
+    return 0.5f * x * (1.0f + tanhf(root * (x + 0.044715f * x * x * x)));
+}
+
+static inline float st_ref_activate(st_activation activation, float x)
+{
+    return activation == ST_ACT_SILU ? st_ref_silu(x) : st_ref_gelu(x);
+}
+
+static inline void st_ref_softmax(float *scores, size_t count)
+{
+    float largest = -INFINITY;
+    for (size_t i = 0; i < count; i++) largest = fmaxf(largest, scores[i]);
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        scores[i] = expf(scores[i] - largest);
+        sum += scores[i];
+    }
+    for (size_t i = 0; i < count; i++) scores[i] = (float)(scores[i] / sum);
+}
+
+static inline float st_ref_softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+/* Most operations work on one row at a time: runs `row` for every row, in parallel. */
+typedef void (*st_ref_row)(const st_cpu_call *call, uint32_t worker, size_t row);
+void st_ref_each_row(const st_cpu_call *call, st_ref_row row);
+
+/* ref_experts.c and ref_recurrent.c */
+void st_ref_route(const st_cpu_call *call);
+void st_ref_experts(const st_cpu_call *call);
+void st_ref_conv(const st_cpu_call *call);
+void st_ref_deltanet(const st_cpu_call *call);
+
+#endif

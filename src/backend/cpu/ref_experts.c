@@ -1,0 +1,125 @@
+/* Reference operations of routed experts. */
+#include "backend/cpu/ref.h"
+
+/* A router's scratch: what experts are selected by, and what groups are. */
+typedef struct route_scores {
+    const st_op *op;
+    float *experts; /* [experts] */
+    float *groups;  /* [groups] */
+} route_scores;
+
+static size_t best_of(const float *scores, size_t count)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < count; i++)
+        if (scores[i] > scores[best]) best = i;
+    return best;
+}
+
+/* The sum of the `top` largest scores of a group: one or two. */
+static float group_score(const float *scores, size_t count, size_t top)
+{
+    float first = -INFINITY, second = -INFINITY;
+    for (size_t i = 0; i < count; i++) {
+        second = fmaxf(second, fminf(first, scores[i]));
+        first = fmaxf(first, scores[i]);
+    }
+    return top > 1 && count > 1 ? first + second : first;
+}
+
+/* Experts outside the best groups are not selected. */
+static void drop_groups(const route_scores *s)
+{
+    size_t groups = s->op->p.route.groups, size = s->op->p.route.experts / (groups ? groups : 1);
+    if (groups <= 1) return;
+    for (size_t g = 0; g < groups; g++)
+        s->groups[g] = group_score(s->experts + g * size, size, s->op->p.route.group_top);
+    for (size_t i = 0; i < s->op->p.route.groups_used; i++) s->groups[best_of(s->groups, groups)] = -INFINITY;
+    for (size_t g = 0; g < groups; g++) /* the best are marked */
+        for (size_t i = 0; s->groups[g] != -INFINITY && i < size; i++) s->experts[g * size + i] = -INFINITY;
+}
+
+/* Scores become probabilities. Sigmoids saturate: without bias and groups the scores themselves select. */
+static void score_experts(const st_cpu_call *call, float *scores, const route_scores *s)
+{
+    const st_bound_weight *bias = &call->bound->weight[0];
+    size_t experts = call->op->p.route.experts;
+    bool softmax = call->op->p.route.router == ST_ROUTER_SOFTMAX;
+    bool plain = !softmax && !bias->data && call->op->p.route.groups <= 1;
+    if (plain) memcpy(s->experts, scores, experts * sizeof *scores);
+    if (softmax) st_ref_softmax(scores, experts);
+    for (size_t i = 0; i < experts; i++) {
+        if (!softmax) scores[i] = st_ref_sigmoid(scores[i]);
+        if (!plain) s->experts[i] = scores[i] + (bias->data ? st_cpu_element(bias, i) : 0);
+    }
+}
+
+/* Overwrites the scores; no later operation reads them. */
+static void route_row(const st_cpu_call *call, uint32_t worker, size_t row)
+{
+    float *scores = st_cpu_row(call->bound->in[0], row);
+    int32_t *ids = (int32_t *)call->bound->out.data + row * call->bound->out.width;
+    float *weights = st_cpu_row(call->bound->out2, row), scale = call->op->p.route.scale;
+    size_t experts = call->op->p.route.experts, used = call->op->p.route.used;
+    route_scores s = {.op = call->op, .experts = st_cpu_scratch(call, worker)};
+    s.groups = s.experts + experts;
+    score_experts(call, scores, &s);
+    drop_groups(&s);
+    float sum = 0;
+    for (size_t i = 0; i < used; i++) {
+        size_t best = best_of(s.experts, experts);
+        ids[i] = (int32_t)best;
+        weights[i] = scores[best];
+        sum += weights[i];
+        s.experts[best] = -INFINITY;
+    }
+    for (size_t i = 0; i < used; i++)
+        weights[i] = weights[i] / (call->op->p.route.renormalise ? sum : 1) * (scale > 0 ? scale : 1);
+}
+
+void st_ref_route(const st_cpu_call *call)
+{
+    st_ref_each_row(call, route_row);
+}
+
+/* out[columns] = `columns` rows of one expert's matrix, starting at `first`, · in */
+static void expert_matmul(const st_bound_weight *w, size_t expert, size_t first, size_t columns, const float *in,
+                          float *row, float *out)
+{
+    for (size_t i = 0; i < columns; i++) {
+        st_ref_load_row(w, w->parts[expert], first + i, row);
+        out[i] = st_ref_dot(row, in, w->ne[0]);
+    }
+}
+
+static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
+{
+    const st_bound_op *bound = call->bound;
+    const st_bound_weight *first = &bound->weight[0], *down = &bound->weight[2], *factors = &bound->weight[3];
+    size_t width = call->op->p.experts.width, embedding = bound->in[0].width;
+    const float *x = st_cpu_row(bound->in[0], row), *weights = st_cpu_row(bound->in[2], row);
+    const int32_t *ids = (const int32_t *)bound->in[1].data + row * bound->in[1].width;
+    float *out = st_cpu_row(bound->out, row);
+    /* scratch: input[E], gate[F], up[F], one row of a matrix [max(E, F)] */
+    float *input = st_cpu_scratch(call, worker), *gate = input + embedding, *up = gate + width, *matrix_row = up + width;
+    bool fused = call->op->p.experts.fused, on_input = call->op->p.experts.weight_on_input;
+    memset(out, 0, embedding * sizeof *out);
+    for (size_t i = 0; i < call->op->p.experts.used; i++) {
+        size_t expert = (size_t)ids[i];
+        if (!first->parts[expert]) continue;
+        for (size_t k = 0; k < embedding; k++) input[k] = x[k] * (on_input ? weights[i] : 1);
+        expert_matmul(first, expert, 0, width, input, matrix_row, gate);
+        expert_matmul(fused ? first : &bound->weight[1], expert, fused ? width : 0, width, input, matrix_row, up);
+        for (size_t k = 0; k < width; k++) gate[k] = st_ref_activate(call->op->p.experts.activation, gate[k]) * up[k];
+        float weight = (on_input ? 1 : weights[i]) * (factors->data ? st_cpu_element(factors, expert) : 1);
+        for (size_t k = 0; k < embedding; k++) {
+            st_ref_load_row(down, down->parts[expert], k, matrix_row);
+            out[k] += weight * st_ref_dot(matrix_row, gate, width);
+        }
+    }
+}
+
+void st_ref_experts(const st_cpu_call *call)
+{
+    st_ref_each_row(call, experts_row);
+}

@@ -1,0 +1,23 @@
+/* The parts of desc.c: bounds, and readers of a layer's parts. */
+#ifndef ST_MODEL_DESC_PARTS_H
+#define ST_MODEL_DESC_PARTS_H
+
+#include "model/desc.h"
+#include "model/keys.h"
+
+/* Upper bounds on a model's numbers: far above existing models, far below overflow. */
+enum {
+    ST_LAYERS_MAX = 4096,
+    ST_WIDTH_MAX = 1 << 20,
+    ST_HEADS_MAX = 1 << 14,
+    ST_HEAD_SIZE_MAX = 1 << 14,
+    ST_EXPERTS_MAX = 1 << 14,
+    ST_VOCAB_MAX = 1 << 24,
+    ST_CONTEXT_MAX = 1 << 30,
+    ST_PER_LAYER_ALL_MAX = 1 << 24,
+};
+
+/* desc_ffn.c */
+void st_desc_read_ffn(st_keys *keys, const st_desc *desc, uint32_t layer, st_ffn_desc *out);
+
+#endif
