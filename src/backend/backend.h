@@ -218,6 +218,10 @@ typedef struct st_bound_op {
 /* An operation with the shapes of its values and weights, but without addresses. */
 st_bound_op st_bound_shape(const st_program *program, const st_binding *binding, const st_op *op);
 
+/* Decides what depends on the longest context that conversations may have: keys in the cache stay as they were
+ * rotated, so it is decided before the first one. The backend sees the weights that were chosen alone. */
+void st_bound_for_context(st_bound_op *bound, uint32_t context);
+
 /* The memory that one operation uses beside its values: once in all, and once for each worker. */
 typedef struct st_scratch {
     size_t shared_bytes, worker_bytes;

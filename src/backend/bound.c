@@ -27,3 +27,10 @@ st_bound_op st_bound_shape(const st_program *program, const st_binding *binding,
     for (int i = 0; i < ST_OP_WEIGHTS; i++) shape.weight[i] = weight_shape(binding, op->weight[i]);
     return shape;
 }
+
+void st_bound_for_context(st_bound_op *bound, uint32_t context)
+{
+    if (bound->op->kind != ST_OP_ANGLES || !bound->weight[1].data) return;
+    if ((float)context > bound->op->p.angles.rope.original_context) bound->weight[0] = bound->weight[1];
+    bound->weight[1] = (st_bound_weight){0};
+}

@@ -18,11 +18,28 @@ typedef struct layer_view {
     uint32_t index;
     bool fused_experts;         /* the file has ffn_gate_up_exps */
     bool has_q_norm;            /* the file has attn_q_norm */
+    bool two_factors;           /* the file has rope_factors_short */
+    bool joined_qkv;            /* the file has attn_qkv in an attention layer */
 } layer_view;
 
 static bool is_attention(const layer_view *v)
 {
     return v->layer->kind == ST_LAYER_ATTENTION;
+}
+
+static bool is_deltanet(const layer_view *v)
+{
+    return v->layer->kind == ST_LAYER_DELTANET;
+}
+
+static bool has_post_norms(const layer_view *v)
+{
+    return v->desc->arch->form == ST_FORM_SANDWICH || v->desc->arch->form == ST_FORM_POST_NORM;
+}
+
+static bool has_ffn_norm(const layer_view *v)
+{
+    return v->desc->arch->form == ST_FORM_PRE_NORM || v->desc->arch->form == ST_FORM_SANDWICH;
 }
 
 static bool has_own_kv(const layer_view *v)
@@ -32,7 +49,8 @@ static bool has_own_kv(const layer_view *v)
 
 static bool has_qk_norm_weights(const layer_view *v)
 {
-    return v->layer->attention.qk_norm == ST_QK_NORM_HEAD || v->layer->attention.qk_norm == ST_QK_NORM_ROW;
+    st_qk_norm norm = v->layer->attention.qk_norm;
+    return norm != ST_QK_NORM_NONE && norm != ST_QK_NORM_AFTER_ROPE;
 }
 
 static bool has_experts(const layer_view *v)
@@ -74,23 +92,32 @@ static presence value_presence(const layer_view *v)
 
 RULE(MODEL_REQUIRED, REQUIRED_TENSOR, true)
 RULE(MODEL_OPTIONAL, OPTIONAL_TENSOR, true)
+RULE(MODEL_OUTPUT_NORM, REQUIRED_TENSOR, !v->desc->arch->output_norm_is_embedding_norm)
+RULE(MODEL_EMBEDDING_NORM, REQUIRED_TENSOR, v->desc->arch->output_norm_is_embedding_norm)
+RULE(MODEL_FACTORS_BY_LENGTH, OPTIONAL_TENSOR, v->desc->arch->rope_factors_by_length)
+RULE(MODEL_SECOND_FACTORS, REQUIRED_TENSOR, v->two_factors)
 RULE(MODEL_PER_LAYER, REQUIRED_TENSOR, v->desc->per_layer_width > 0)
-RULE(REQUIRED, REQUIRED_TENSOR, true)
+RULE(PRE_NORM, REQUIRED_TENSOR, v->desc->arch->form != ST_FORM_POST_NORM)
 RULE(OPTIONAL, OPTIONAL_TENSOR, true)
 RULE(ATTENTION, REQUIRED_TENSOR, is_attention(v))
 RULE(ATTENTION_OPTIONAL, OPTIONAL_TENSOR, is_attention(v))
-RULE(ATTENTION_BIAS, bias_presence(v), is_attention(v))
-RULE(OWN_KV, REQUIRED_TENSOR, has_own_kv(v))
-RULE(OWN_KV_BIAS, bias_presence(v), has_own_kv(v))
-RULE(OWN_VALUE, value_presence(v), has_own_kv(v))
+RULE(QKV, is_attention(v) ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
+     is_deltanet(v) || (has_own_kv(v) && !v->desc->arch->gated_attention))
+RULE(QKV_BIAS, bias_presence(v), is_attention(v) && v->joined_qkv)
+RULE(QUERIES, REQUIRED_TENSOR, is_attention(v) && !v->joined_qkv)
+RULE(QUERIES_BIAS, bias_presence(v), is_attention(v) && !v->joined_qkv)
+RULE(OWN_KV, REQUIRED_TENSOR, has_own_kv(v) && !v->joined_qkv)
+RULE(OWN_KV_BIAS, bias_presence(v), has_own_kv(v) && !v->joined_qkv)
+RULE(OWN_VALUE, value_presence(v), has_own_kv(v) && !v->joined_qkv)
 RULE(QK_NORM, v->desc->arch->qk_norm_optional ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
      is_attention(v) && has_qk_norm_weights(v))
 RULE(OWN_K_NORM, REQUIRED_TENSOR, has_own_kv(v) && v->has_q_norm)
-RULE(DELTANET, REQUIRED_TENSOR, v->layer->kind == ST_LAYER_DELTANET)
-RULE(POST_NORMS, REQUIRED_TENSOR, v->desc->arch->post_norms)
-RULE(POST_ATTENTION_NORM, REQUIRED_TENSOR, v->desc->arch->post_norms || v->desc->arch->ffn_norm_is_post_attention)
-RULE(FFN_NORM, REQUIRED_TENSOR, !v->desc->arch->ffn_norm_is_post_attention)
+RULE(DELTANET, REQUIRED_TENSOR, is_deltanet(v))
+RULE(POST_NORMS, REQUIRED_TENSOR, has_post_norms(v))
+RULE(POST_ATTENTION_NORM, REQUIRED_TENSOR, has_post_norms(v) || v->desc->arch->ffn_norm_is_post_attention)
+RULE(FFN_NORM, REQUIRED_TENSOR, has_ffn_norm(v) && !v->desc->arch->ffn_norm_is_post_attention)
 RULE(DENSE, REQUIRED_TENSOR, v->layer->ffn.dense_width > 0)
+RULE(DENSE_GATE, REQUIRED_TENSOR, v->layer->ffn.dense_width > 0 && v->desc->arch->ffn == ST_FFN_GATED)
 RULE(EXPERTS, REQUIRED_TENSOR, has_experts(v))
 RULE(SELECTION_BIAS, REQUIRED_TENSOR, has_experts(v) && has_selection_bias(v))
 RULE(EXPERTS_OPTIONAL, OPTIONAL_TENSOR, has_experts(v))
@@ -128,6 +155,7 @@ typedef enum dim {
     DIM_VALUE_HEADS,
     DIM_STATE,
     DIM_DENSE,
+    DIM_DENSE_UP,
     DIM_EXPERTS,
     DIM_EXPERT,
     DIM_EXPERT_TWICE,
@@ -144,6 +172,7 @@ static uint64_t attention_dim(const layer_view *v, dim d)
     case DIM_Q: return heads * a->key_length * (v->desc->arch->gated_attention ? 2 : 1);
     case DIM_K: return kv_heads * a->key_length;
     case DIM_V: return kv_heads * a->value_length;
+    case DIM_QKV: return heads * a->key_length + kv_heads * ((uint64_t)a->key_length + a->value_length);
     case DIM_ATTENTION_OUT: return heads * a->value_length;
     case DIM_Q_NORM: return whole_row ? heads * a->key_length : a->key_length;
     default: return whole_row ? kv_heads * a->key_length : a->key_length; /* DIM_K_NORM */
@@ -168,6 +197,7 @@ static uint64_t ffn_dim(const layer_view *v, dim d)
     const st_ffn_desc *f = &v->layer->ffn;
     switch (d) {
     case DIM_DENSE: return f->dense_width;
+    case DIM_DENSE_UP: return (v->desc->arch->ffn == ST_FFN_JOINED ? 2 : 1) * (uint64_t)f->dense_width;
     case DIM_EXPERTS: return f->experts;
     case DIM_EXPERT: return f->expert_width;
     case DIM_EXPERT_TWICE: return 2 * (uint64_t)f->expert_width;
@@ -203,7 +233,7 @@ static uint64_t dim_size(const layer_view *v, dim d)
     default: break;
     }
     if (!v->layer) return 1; /* the model's own tensors have none of a layer's dimensions */
-    if (d <= DIM_K_NORM) return attention_dim(v, d);
+    if (d <= DIM_K_NORM || (d == DIM_QKV && is_attention(v))) return attention_dim(v, d);
     return d <= DIM_STATE ? deltanet_dim(v, d) : ffn_dim(v, d);
 }
 
@@ -330,6 +360,8 @@ static strata_status bind_role(binder *b, layer_view *v, st_role role)
     if (status != STRATA_OK) return status;
     if (role == ST_ROLE_FFN_GATE_UP_EXPS) v->fused_experts = true;
     if (role == ST_ROLE_ATTN_Q_NORM) v->has_q_norm = true;
+    if (role == ST_ROLE_ROPE_FACTORS_SHORT) v->two_factors = true;
+    if (role == ST_ROLE_ATTN_QKV) v->joined_qkv = is_attention(v);
     b->index[(size_t)(weight.layer + 1) * ST_ROLE_COUNT + role] = (int32_t)b->count;
     b->weights[b->count++] = weight;
     return STRATA_OK;

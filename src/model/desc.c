@@ -5,103 +5,7 @@
 #include "base/error.h"
 #include "model/desc_parts.h"
 
-/* --- RoPE --------------------------------------------------------------------------------------------------------- */
-
-static void read_rope_scaling(st_keys *keys, uint32_t context, st_rope *rope)
-{
-    static const char *const names[] = {"none", "linear", "yarn"};
-    if (keys->status != STRATA_OK) return;
-    st_str type = ST_STR("none");
-    keys->status = st_gguf_get_str(keys->gguf, st_keys_name(keys, "rope.scaling.type"), &type, NULL, keys->error);
-    if (keys->status != STRATA_OK) return;
-    size_t kind = 0;
-    while (kind < 3 && !st_str_is(type, names[kind])) kind++;
-    if (kind == 3) {
-        keys->status = st_error_set(keys->error, STRATA_UNSUPPORTED, NULL,
-                                    "%s: key %s: expected none, linear or yarn, found %.*s",
-                                    st_gguf_path(keys->gguf), keys->name, ST_STR_ARG(type));
-        return;
-    }
-    rope->scaling = (st_rope_scaling)kind;
-    rope->scaling_factor = 1;
-    rope->attention_factor = 1;
-    if (kind == ST_ROPE_SCALING_NONE) return;
-    rope->scaling_factor = st_keys_f32(keys, "rope.scaling.factor", 1, 1e-6, 1e6);
-    if (kind == ST_ROPE_SCALING_LINEAR) return;
-    rope->original_context =
-        (float)st_keys_u32(keys, "rope.scaling.original_context_length", context, 1, ST_CONTEXT_MAX);
-    rope->beta_fast = st_keys_f32(keys, "rope.scaling.yarn_beta_fast", 32, 0, 1e6);
-    rope->beta_slow = st_keys_f32(keys, "rope.scaling.yarn_beta_slow", 1, 0, 1e6);
-    float factor = st_keys_f32(keys, "rope.scaling.attn_factor", 1, 0, 1e6);
-    rope->attention_factor = factor * (1 + 0.1f * logf(rope->scaling_factor));
-}
-
-static void read_rope(st_keys *keys, const st_desc *desc, bool windowed, st_attention_desc *attention)
-{
-    const st_arch *arch = desc->arch;
-    bool full = attention->window == 0 && attention->chunk == 0;
-    if (arch->full_without_rope && full) return; /* ST_ROPE_NONE */
-    st_rope *rope = &attention->rope;
-    const char *dims_key = windowed ? "rope.dimension_count_swa" : "rope.dimension_count";
-    rope->style = arch->rope;
-    rope->dims = st_keys_u32(keys, dims_key, attention->key_length, 2, ST_HEAD_SIZE_MAX);
-    rope->base = st_keys_f32(keys, "rope.freq_base", 10000, 1, 1e12);
-    if (windowed) rope->base = st_keys_f32(keys, "rope.freq_base_swa", rope->base, 1, 1e12);
-    rope->factors = !(arch->rope_factors_full_only && windowed);
-    if (rope->dims > attention->key_length || rope->dims % 2)
-        st_keys_refuse(keys, dims_key, "an even number no larger than a head", rope->dims);
-    read_rope_scaling(keys, desc->context_max, rope);
-}
-
 /* --- layers ------------------------------------------------------------------------------------------------------- */
-
-static bool layer_is_windowed(st_keys *keys, const st_desc *desc, uint32_t layer)
-{
-    if (desc->arch->pattern != ST_LAYERS_WINDOWED || keys->status != STRATA_OK) return false;
-    const st_gguf_key *pattern;
-    keys->status = st_gguf_get_array(keys->gguf, st_keys_name(keys, "attention.sliding_window_pattern"),
-                                       ST_GGUF_BOOL, &pattern, keys->error);
-    if (keys->status != STRATA_OK || !pattern) return false;
-    if (pattern->count <= layer) {
-        st_keys_refuse(keys, "attention.sliding_window_pattern", "a value for each layer", (double)pattern->count);
-        return false;
-    }
-    return st_gguf_item_i64(pattern, layer) != 0;
-}
-
-static void read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, st_attention_desc *out)
-{
-    const st_arch *arch = desc->arch;
-    uint32_t layers = desc->layer_count;
-    bool windowed = layer_is_windowed(keys, desc, layer);
-    out->heads = st_keys_layer_u32(keys, "attention.head_count", layer, layers, ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
-    out->kv_heads = st_keys_layer_u32(keys, "attention.head_count_kv", layer, layers, out->heads, 1, ST_HEADS_MAX);
-    if (out->heads % out->kv_heads)
-        st_keys_refuse(keys, "attention.head_count_kv", "a divisor of the number of heads", out->kv_heads);
-    out->key_length = st_keys_u32(keys, "attention.key_length", desc->embedding / out->heads, 1, ST_HEAD_SIZE_MAX);
-    out->value_length = st_keys_u32(keys, "attention.value_length", out->key_length, 1, ST_HEAD_SIZE_MAX);
-    if (windowed) {
-        out->window = st_keys_u32(keys, "attention.sliding_window", ST_KEY_REQUIRED, 1, ST_CONTEXT_MAX);
-        out->key_length = st_keys_u32(keys, "attention.key_length_swa", out->key_length, 1, ST_HEAD_SIZE_MAX);
-        out->value_length = st_keys_u32(keys, "attention.value_length_swa", out->value_length, 1, ST_HEAD_SIZE_MAX);
-    }
-    /* The gate is projected with the queries and has their length; it multiplies the attention output. */
-    if (arch->gated_attention && out->value_length != out->key_length)
-        st_keys_refuse(keys, "attention.value_length", "the same as attention.key_length", out->value_length);
-    if (arch->pattern == ST_LAYERS_CHUNKED) {
-        bool full = (layer + 1) % arch->interval == 0;
-        out->chunk = full ? 0 : arch->chunk;
-        out->temperature = full ? arch->temperature : 0;
-        out->temperature_chunk = arch->chunk;
-    }
-    out->scale = arch->unit_scale ? 1.0f : 1.0f / sqrtf((float)out->key_length);
-    out->kv_layer = layer;
-    read_rope(keys, desc, windowed, out);
-    out->qk_norm = arch->qk_norm;
-    if (arch->qk_norm == ST_QK_NORM_AFTER_ROPE && out->rope.style == ST_ROPE_NONE) out->qk_norm = ST_QK_NORM_NONE;
-    uint32_t experts = st_keys_u32(keys, "expert_count", 0, 0, ST_EXPERTS_MAX);
-    if (experts && experts == arch->qk_norm_not_with_experts) out->qk_norm = ST_QK_NORM_NONE;
-}
 
 static void read_deltanet(st_keys *keys, st_deltanet_desc *out)
 {
@@ -124,7 +28,7 @@ static void read_layer(st_keys *keys, const st_desc *desc, uint32_t layer, st_la
         if ((layer + 1) % interval) out->kind = ST_LAYER_DELTANET;
     }
     if (out->kind == ST_LAYER_DELTANET) read_deltanet(keys, &out->deltanet);
-    else read_attention(keys, desc, layer, &out->attention);
+    else st_desc_read_attention(keys, desc, layer, &out->attention);
     st_desc_read_ffn(keys, desc, layer, &out->ffn);
 }
 
@@ -160,6 +64,20 @@ static uint32_t read_vocab(st_keys *keys)
     return st_keys_u32(keys, "vocab_size", ST_KEY_REQUIRED, 1, ST_VOCAB_MAX);
 }
 
+static void read_scales(st_keys *keys, st_desc *desc)
+{
+    const st_arch *arch = desc->arch;
+    desc->embedding_scale = arch->scaled_embedding ? sqrtf((float)desc->embedding) : 1.0f;
+    desc->residual_scale = desc->logit_scale = 1.0f;
+    if (arch->scale_keys) {
+        desc->embedding_scale = st_keys_f32(keys, "embedding_scale", desc->embedding_scale, 1e-9, 1e9);
+        desc->residual_scale = st_keys_f32(keys, "residual_scale", 1, 1e-9, 1e9);
+    }
+    if (arch->logits == ST_LOGITS_PLAIN) return;
+    float scale = st_keys_f32(keys, "logit_scale", 1, 1e-9, 1e9);
+    desc->logit_scale = arch->logits == ST_LOGITS_DIVIDED ? 1.0f / scale : scale;
+}
+
 static void read_model(st_keys *keys, st_desc *desc)
 {
     uint32_t blocks = st_keys_u32(keys, "block_count", ST_KEY_REQUIRED, 1, ST_LAYERS_MAX);
@@ -174,9 +92,11 @@ static void read_model(st_keys *keys, st_desc *desc)
     desc->context_max = st_keys_u32(keys, "context_length", ST_KEY_REQUIRED, 1, ST_CONTEXT_MAX);
     uint32_t per_layer_max = ST_PER_LAYER_ALL_MAX / desc->layer_count; /* those of all layers make one row */
     desc->per_layer_width = st_keys_u32(keys, "embedding_length_per_layer_input", 0, 0, per_layer_max);
-    desc->norm_epsilon = st_keys_f32(keys, "attention.layer_norm_rms_epsilon", 1e-5, 0, 1);
+    float epsilon = st_keys_f32(keys, "attention.layer_norm_epsilon", 1e-5, 0, 1);
+    bool rms = desc->arch->norm == ST_NORM_RMS;
+    desc->norm_epsilon = rms ? st_keys_f32(keys, "attention.layer_norm_rms_epsilon", epsilon, 0, 1) : epsilon;
     desc->logit_softcap = st_keys_f32(keys, "final_logit_softcapping", 0, 0, 1e6);
-    desc->embedding_scale = desc->arch->scaled_embedding ? sqrtf((float)desc->embedding) : 1.0f;
+    read_scales(keys, desc);
 }
 
 static strata_status refuse_architecture(const st_gguf *gguf, st_str name, strata_error *error)

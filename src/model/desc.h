@@ -20,6 +20,7 @@ typedef struct st_rope {
     float original_context; /* YaRN */
     float attention_factor; /* YaRN: scales sine and cosine; 1 otherwise */
     float beta_fast, beta_slow;
+    bool unrounded;         /* YaRN: the ends of the ramp are not rounded */
 } st_rope;
 
 enum { ST_KV_POOLS_MAX = 4 }; /* numbers of positions that the layers of a model may see, full attention included */
@@ -34,6 +35,7 @@ typedef struct st_attention_desc {
     uint32_t chunk;        /* position i sees j iff i/chunk = j/chunk; 0: no chunks */
     float temperature;     /* see arch.h; 0: none */
     uint32_t temperature_chunk;
+    bool temperature_from_zero; /* it counts positions from 0 */
     st_rope rope;
     st_qk_norm qk_norm;
     uint32_t kv_layer;     /* whose K and V it reads: its own index, or an earlier layer's */
@@ -73,6 +75,8 @@ typedef struct st_desc {
     uint32_t per_layer_width;  /* per-layer embeddings; 0: none */
     float norm_epsilon;
     float embedding_scale;
+    float residual_scale;      /* of the outputs of a layer's parts */
+    float logit_scale;         /* the logits are × it */
     float logit_softcap;       /* 0: none */
     const st_layer_desc *layers; /* [layer_count + nextn_count] */
     bool recurrent;            /* some layer has recurrent state, which cannot be cut */

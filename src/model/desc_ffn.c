@@ -61,7 +61,10 @@ static void read_experts(st_keys *keys, const st_arch *arch, uint32_t layer, uin
     out->renormalise = st_keys_bool(keys, "expert_weights_norm", arch->renormalise);
     out->weights_scale = st_keys_f32(keys, "expert_weights_scale", 1, 1e-6, 1e6);
     read_groups(keys, out);
-    if (arch->shared_expert != ST_SHARED_NONE)
+    bool shared = arch->shared_expert == ST_SHARED_IF_STATED
+                      ? st_keys_u32(keys, "expert_shared_feed_forward_length", 0, 0, ST_WIDTH_MAX) > 0
+                      : arch->shared_expert != ST_SHARED_NONE;
+    if (shared)
         out->shared_width = read_shared_width(keys, arch, layer, width, out->expert_width);
 }
 

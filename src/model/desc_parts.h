@@ -17,6 +17,9 @@ enum {
     ST_PER_LAYER_ALL_MAX = 1 << 24,
 };
 
+/* desc_attention.c */
+void st_desc_read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, st_attention_desc *out);
+
 /* desc_ffn.c */
 void st_desc_read_ffn(st_keys *keys, const st_desc *desc, uint32_t layer, st_ffn_desc *out);
 

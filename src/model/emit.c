@@ -70,7 +70,8 @@ int32_t st_emit_matmul(st_builder *b, const char *name, int32_t matrix, int32_t 
 
 void st_emit_norm_to(st_builder *b, int32_t norm_weight, uint32_t group, int32_t in, int32_t out)
 {
-    st_op *op = st_emit(b, ST_OP_RMS_NORM, in, ST_NO_VALUE, out);
+    st_op_kind kind = b->desc->arch->norm == ST_NORM_RMS ? ST_OP_RMS_NORM : ST_OP_LAYER_NORM;
+    st_op *op = st_emit(b, kind, in, ST_NO_VALUE, out);
     op->weight[0] = norm_weight;
     op->p.norm.group = group;
     op->p.norm.epsilon = b->desc->norm_epsilon;

@@ -45,8 +45,8 @@ void st_emit_gated_act_in_place(st_builder *b, st_activation activation, int32_t
 /* lower_mixer.c: the part of a layer that mixes tokens. Returns its output, before the residual addition. */
 int32_t st_lower_mixer(st_builder *b, const st_layer_desc *layer, int32_t h);
 
-/* lower_ffn.c: the feed-forward part of a layer with its norms, on the residual stream `x`. */
-int32_t st_lower_ffn(st_builder *b, const st_ffn_desc *f, int32_t x);
+/* lower_ffn.c: the feed-forward part of a layer on its normed input `h`; `x` is the residual stream. */
+int32_t st_lower_ffn(st_builder *b, const st_ffn_desc *f, int32_t x, int32_t h);
 
 /* values.c: gives every value its offset; values with disjoint lifetimes may share one. False: out of memory. */
 bool st_values_place(st_builder *b, st_arena *arena, st_program *program);

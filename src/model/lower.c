@@ -35,20 +35,40 @@ static void add_per_layer_input(st_builder *b, int32_t x, int32_t inputs)
     st_emit_add_to(b, x, out);
 }
 
+/* x += part, which is scaled and, if the form has such norms, normalised. */
+static void add_part(st_builder *b, int32_t x, int32_t part, st_role post_norm)
+{
+    st_layer_form form = b->desc->arch->form;
+    if (form == ST_FORM_SANDWICH || form == ST_FORM_POST_NORM) st_emit_norm_row(b, post_norm, part);
+    if (b->desc->residual_scale != 1) st_emit_scale_in_place(b, part, b->desc->residual_scale);
+    st_emit_add_to(b, x, part);
+}
+
+/* The input of the feed-forward part; `h` is that of the mixer. */
+static int32_t ffn_input(st_builder *b, int32_t x, int32_t h)
+{
+    const st_arch *arch = b->desc->arch;
+    if (arch->form == ST_FORM_PARALLEL) return h;
+    if (arch->form == ST_FORM_POST_NORM) return x;
+    st_role role = arch->ffn_norm_is_post_attention ? ST_ROLE_POST_ATTENTION_NORM : ST_ROLE_FFN_NORM;
+    return st_emit_norm(b, "ffn_in", st_emit_weight(b, role), x);
+}
+
+static void both_parts(st_builder *b, const st_layer_desc *l, int32_t x)
+{
+    int32_t h = x;
+    b->block = ST_BLOCK_ATTENTION;
+    if (b->desc->arch->form != ST_FORM_POST_NORM)
+        h = st_emit_norm(b, "attn_in", st_emit_weight(b, ST_ROLE_ATTN_NORM), x);
+    add_part(b, x, st_lower_mixer(b, l, h), ST_ROLE_POST_ATTENTION_NORM);
+    b->block = ST_BLOCK_FFN;
+    add_part(b, x, st_lower_ffn(b, &l->ffn, x, ffn_input(b, x, h)), ST_ROLE_POST_FFW_NORM);
+}
+
 static void layer(st_builder *b, uint32_t index, int32_t x, int32_t inputs)
 {
-    const st_layer_desc *l = &b->desc->layers[index];
     b->layer = (int32_t)index;
-    b->block = ST_BLOCK_ATTENTION;
-    int32_t h = st_emit_norm(b, "attn_in", st_emit_weight(b, ST_ROLE_ATTN_NORM), x);
-    int32_t mixed = st_lower_mixer(b, l, h);
-    bool post_norms = b->desc->arch->post_norms;
-    if (post_norms) st_emit_norm_row(b, ST_ROLE_POST_ATTENTION_NORM, mixed);
-    st_emit_add_to(b, x, mixed);
-    b->block = ST_BLOCK_FFN;
-    int32_t fed = st_lower_ffn(b, &l->ffn, x);
-    if (post_norms) st_emit_norm_row(b, ST_ROLE_POST_FFW_NORM, fed);
-    st_emit_add_to(b, x, fed);
+    both_parts(b, &b->desc->layers[index], x);
     if (inputs != ST_NO_VALUE) add_per_layer_input(b, x, inputs);
     int32_t output_scale = st_emit_weight(b, ST_ROLE_LAYER_OUTPUT_SCALE);
     if (output_scale != ST_NO_WEIGHT) st_emit_mul_weight_in_place(b, x, output_scale);
@@ -63,6 +83,12 @@ static int32_t output_matrix(const st_builder *b)
     return own != ST_NO_WEIGHT ? own : st_emit_model_weight(b, ST_ROLE_TOKEN_EMBD);
 }
 
+static int32_t output_norm(const st_builder *b)
+{
+    bool of_embedding = b->desc->arch->output_norm_is_embedding_norm;
+    return st_emit_model_weight(b, of_embedding ? ST_ROLE_TOKEN_EMBD_NORM : ST_ROLE_OUTPUT_NORM);
+}
+
 /* The output rows, normalised, times the output matrix. */
 static void head(st_builder *b, int32_t hidden, int32_t norm_weight, int32_t matrix, st_part *part)
 {
@@ -74,6 +100,7 @@ static void head(st_builder *b, int32_t hidden, int32_t norm_weight, int32_t mat
     st_emit(b, ST_OP_GATHER, hidden, ST_NO_VALUE, chosen);
     st_emit_norm_in_place(b, norm_weight, st_emit_width(b, chosen), chosen);
     part->logits = st_emit_matmul(b, "logits", matrix, chosen);
+    if (b->desc->logit_scale != 1) st_emit_scale_in_place(b, part->logits, b->desc->logit_scale);
     if (b->desc->logit_softcap > 0)
         st_emit(b, ST_OP_SOFTCAP, part->logits, ST_NO_VALUE, part->logits)->p.softcap.cap = b->desc->logit_softcap;
     part->head.count = b->op_count - part->head.first;
@@ -87,7 +114,7 @@ static void lower_main(st_builder *b, st_part *part)
     int32_t x = st_emit_embed(b, "x", st_emit_model_weight(b, ST_ROLE_TOKEN_EMBD), b->desc->embedding_scale);
     int32_t inputs = per_layer_inputs(b, x);
     for (uint32_t i = 0; i < b->desc->layer_count; i++) layer(b, i, x, inputs);
-    head(b, x, st_emit_model_weight(b, ST_ROLE_OUTPUT_NORM), output_matrix(b), part);
+    head(b, x, output_norm(b), output_matrix(b), part);
 }
 
 /* The NextN block predicts the token after the next from the hidden state and the next token's embedding. */
@@ -104,7 +131,7 @@ static void lower_nextn(st_builder *b, st_part *part)
     int32_t e = st_emit_embed(b, "next_token", own_table, b->desc->embedding_scale);
     b->block = ST_BLOCK_ATTENTION;
     st_emit_norm_row(b, ST_ROLE_NEXTN_ENORM, e);
-    int32_t h = st_emit_norm(b, "hidden", st_emit_model_weight(b, ST_ROLE_OUTPUT_NORM), part->input);
+    int32_t h = st_emit_norm(b, "hidden", output_norm(b), part->input);
     st_emit_norm_row(b, ST_ROLE_NEXTN_HNORM, h);
     int32_t both = st_emit_value(b, "next_and_hidden", 2 * (uint64_t)b->desc->embedding, ST_ROWS_ALL);
     st_emit(b, ST_OP_CONCAT, e, h, both);

@@ -3,18 +3,35 @@
 
 #include "model/emit.h"
 
-static int32_t gated_ffn(st_builder *b, const char *name, st_role gate_role, st_role up_role, st_role down_role,
+/* activation(gate) × up, or activation(up) without a gate. */
+static int32_t hidden_ffn(st_builder *b, st_role gate_role, st_role up_role, int32_t h)
+{
+    const st_arch *arch = b->desc->arch;
+    int32_t gate, up = ST_NO_VALUE;
+    if (arch->ffn == ST_FFN_UNGATED) {
+        gate = st_emit_project(b, "ffn_up", up_role, ST_ROLE_COUNT, h);
+    } else if (st_emit_weight(b, gate_role) != ST_NO_WEIGHT) {
+        gate = st_emit_project(b, "ffn_gate", gate_role, ST_ROLE_COUNT, h);
+        up = st_emit_project(b, "ffn_up", up_role, ST_ROLE_COUNT, h);
+    } else {
+        int32_t both = st_emit_project(b, "ffn_gate_up", up_role, ST_ROLE_COUNT, h);
+        uint32_t width = st_emit_width(b, both) / 2;
+        gate = st_emit_slice(b, "ffn_gate", both, 1, 2 * width, 0, width);
+        up = st_emit_slice(b, "ffn_up", both, 1, 2 * width, width, width);
+    }
+    st_emit_gated_act_in_place(b, arch->activation, gate, up);
+    return gate;
+}
+
+static int32_t dense_ffn(st_builder *b, const char *name, st_role gate_role, st_role up_role, st_role down_role,
                          int32_t h)
 {
-    int32_t gate = st_emit_project(b, "ffn_gate", gate_role, ST_ROLE_COUNT, h);
-    int32_t up = st_emit_project(b, "ffn_up", up_role, ST_ROLE_COUNT, h);
-    st_emit_gated_act_in_place(b, b->desc->arch->activation, gate, up);
-    return st_emit_project(b, name, down_role, ST_ROLE_COUNT, gate);
+    return st_emit_project(b, name, down_role, ST_ROLE_COUNT, hidden_ffn(b, gate_role, up_role, h));
 }
 
 static int32_t shared_expert(st_builder *b, int32_t h)
 {
-    int32_t shared = gated_ffn(b, "shared_expert", ST_ROLE_FFN_GATE_SHEXP, ST_ROLE_FFN_UP_SHEXP,
+    int32_t shared = dense_ffn(b, "shared_expert", ST_ROLE_FFN_GATE_SHEXP, ST_ROLE_FFN_UP_SHEXP,
                                ST_ROLE_FFN_DOWN_SHEXP, h);
     if (b->desc->arch->shared_expert == ST_SHARED_GATED) {
         int32_t gate = st_emit_project(b, "shared_gate", ST_ROLE_FFN_GATE_INP_SHEXP, ST_ROLE_COUNT, h);
@@ -77,12 +94,10 @@ static int32_t ffn_beside_experts(st_builder *b, const st_ffn_desc *f, int32_t x
     return dense;
 }
 
-int32_t st_lower_ffn(st_builder *b, const st_ffn_desc *f, int32_t x)
+int32_t st_lower_ffn(st_builder *b, const st_ffn_desc *f, int32_t x, int32_t h)
 {
-    st_role norm_role = b->desc->arch->ffn_norm_is_post_attention ? ST_ROLE_POST_ATTENTION_NORM : ST_ROLE_FFN_NORM;
-    int32_t h = st_emit_norm(b, "ffn_in", st_emit_weight(b, norm_role), x);
     int32_t out = ST_NO_VALUE;
-    if (f->dense_width) out = gated_ffn(b, "ffn_out", ST_ROLE_FFN_GATE, ST_ROLE_FFN_UP, ST_ROLE_FFN_DOWN, h);
+    if (f->dense_width) out = dense_ffn(b, "ffn_out", ST_ROLE_FFN_GATE, ST_ROLE_FFN_UP, ST_ROLE_FFN_DOWN, h);
     if (f->experts && f->dense_width) return ffn_beside_experts(b, f, x, out);
     return f->experts ? routed_experts(b, f, h, h) : out;
 }

@@ -5,7 +5,8 @@ static bool same_angles(const st_rope *a, const st_rope *b)
 {
     return a->dims == b->dims && a->factors == b->factors && a->base == b->base && a->scaling == b->scaling &&
            a->scaling_factor == b->scaling_factor && a->original_context == b->original_context &&
-           a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow;
+           a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+           a->unrounded == b->unrounded;
 }
 
 /* Layers with the same RoPE parameters share cosines and sines: the first layer computes them. */
@@ -16,6 +17,10 @@ static int32_t angles(st_builder *b, const st_rope *rope)
     int32_t out = st_emit_value(b, "angles", rope->dims, ST_ROWS_ALL);
     st_op *op = st_emit(b, ST_OP_ANGLES, ST_NO_VALUE, ST_NO_VALUE, out);
     if (rope->factors) op->weight[0] = st_emit_model_weight(b, ST_ROLE_ROPE_FREQS);
+    if (st_emit_model_weight(b, ST_ROLE_ROPE_FACTORS_SHORT) != ST_NO_WEIGHT) {
+        op->weight[0] = st_emit_model_weight(b, ST_ROLE_ROPE_FACTORS_SHORT);
+        op->weight[1] = st_emit_model_weight(b, ST_ROLE_ROPE_FACTORS_LONG);
+    }
     op->p.angles.rope = *rope;
     return out;
 }
@@ -40,26 +45,41 @@ static void position_in_place(st_builder *b, const st_attention_desc *a, st_role
         st_emit_norm_in_place(b, st_emit_weight(b, norm_role), a->key_length, value);
     if (a->qk_norm == ST_QK_NORM_ROW && weighted) st_emit_norm_row(b, norm_role, value);
     rope_in_place(b, &a->rope, heads, a->key_length, value);
+    if (a->qk_norm == ST_QK_NORM_HEAD_AFTER_ROPE && weighted)
+        st_emit_norm_in_place(b, st_emit_weight(b, norm_role), a->key_length, value);
     if (a->qk_norm == ST_QK_NORM_AFTER_ROPE) st_emit_norm_in_place(b, ST_NO_WEIGHT, a->key_length, value);
 }
 
-typedef struct keys_and_values {
+typedef struct projections {
+    int32_t q;
     int32_t k, v; /* ST_NO_VALUE: the layer reads another layer's KV */
-} keys_and_values;
+} projections;
 
-static keys_and_values project_kv(st_builder *b, const st_attention_desc *a, int32_t h)
+/* One matrix holds q ‖ k ‖ v. */
+static projections project_joined(st_builder *b, const st_attention_desc *a, int32_t h)
 {
-    keys_and_values kv = {ST_NO_VALUE, ST_NO_VALUE};
-    if (a->kv_layer != (uint32_t)b->layer) return kv;
-    kv.k = st_emit_project(b, "k", ST_ROLE_ATTN_K, ST_ROLE_ATTN_K_BIAS, h);
-    if (st_emit_weight(b, ST_ROLE_ATTN_V) != ST_NO_WEIGHT)
-        kv.v = st_emit_project(b, "v", ST_ROLE_ATTN_V, ST_ROLE_ATTN_V_BIAS, h);
-    else /* raw: before K's norm and RoPE */
-        kv.v = st_emit_slice(b, "v", kv.k, 1, st_emit_width(b, kv.k), 0, st_emit_width(b, kv.k));
-    return kv;
+    int32_t all = st_emit_project(b, "qkv", ST_ROLE_ATTN_QKV, ST_ROLE_ATTN_QKV_BIAS, h);
+    uint32_t q = a->heads * a->key_length, k = a->kv_heads * a->key_length, v = a->kv_heads * a->value_length;
+    return (projections){.q = st_emit_slice(b, "q", all, 1, q + k + v, 0, q),
+                         .k = st_emit_slice(b, "k", all, 1, q + k + v, q, k),
+                         .v = st_emit_slice(b, "v", all, 1, q + k + v, q + k, v)};
 }
 
-static void store_kv(st_builder *b, const st_attention_desc *a, keys_and_values kv)
+/* Projections of one input are adjacent, so that a backend may fuse them. */
+static projections project(st_builder *b, const st_attention_desc *a, int32_t h)
+{
+    if (st_emit_weight(b, ST_ROLE_ATTN_QKV) != ST_NO_WEIGHT) return project_joined(b, a, h);
+    projections p = {st_emit_project(b, "q", ST_ROLE_ATTN_Q, ST_ROLE_ATTN_Q_BIAS, h), ST_NO_VALUE, ST_NO_VALUE};
+    if (a->kv_layer != (uint32_t)b->layer) return p;
+    p.k = st_emit_project(b, "k", ST_ROLE_ATTN_K, ST_ROLE_ATTN_K_BIAS, h);
+    if (st_emit_weight(b, ST_ROLE_ATTN_V) != ST_NO_WEIGHT)
+        p.v = st_emit_project(b, "v", ST_ROLE_ATTN_V, ST_ROLE_ATTN_V_BIAS, h);
+    else /* raw: before K's norm and RoPE */
+        p.v = st_emit_slice(b, "v", p.k, 1, st_emit_width(b, p.k), 0, st_emit_width(b, p.k));
+    return p;
+}
+
+static void store_kv(st_builder *b, const st_attention_desc *a, projections kv)
 {
     if (kv.k == ST_NO_VALUE) return;
     position_in_place(b, a, ST_ROLE_ATTN_K_NORM, a->kv_heads, kv.k);
@@ -67,11 +87,10 @@ static void store_kv(st_builder *b, const st_attention_desc *a, keys_and_values 
     st_emit(b, ST_OP_KV_STORE, kv.k, kv.v, ST_NO_VALUE)->p.kv.kv_layer = a->kv_layer;
 }
 
-/* Projections of one input are adjacent, so that a backend may fuse them. */
 static int32_t attention(st_builder *b, const st_attention_desc *a, int32_t h)
 {
-    int32_t q = st_emit_project(b, "q", ST_ROLE_ATTN_Q, ST_ROLE_ATTN_Q_BIAS, h);
-    keys_and_values kv = project_kv(b, a, h);
+    projections kv = project(b, a, h);
+    int32_t q = kv.q;
     int32_t gate = ST_NO_VALUE;
     if (b->desc->arch->gated_attention) {
         int32_t both = q;
@@ -83,6 +102,7 @@ static int32_t attention(st_builder *b, const st_attention_desc *a, int32_t h)
         st_op *op = st_emit(b, ST_OP_TEMPERATURE, q, ST_NO_VALUE, q);
         op->p.temperature.chunk = a->temperature_chunk;
         op->p.temperature.factor = a->temperature;
+        op->p.temperature.from_zero = a->temperature_from_zero;
     }
     store_kv(b, a, kv);
 

@@ -53,7 +53,7 @@ typedef struct st_op {
         struct { uint32_t group; float epsilon; } norm;
         struct { st_rope rope; } angles;
         struct { uint32_t heads, head_size, dims; st_rope_style style; } rope;
-        struct { uint32_t chunk; float factor; } temperature;
+        struct { uint32_t chunk; float factor; bool from_zero; } temperature;
         struct { uint32_t kv_layer; } kv;
         struct {
             uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer;

@@ -16,6 +16,8 @@ const golden_family golden_families[] = {
     {"qwen35moe-long", 5e-5, true, true},
     {"more/glm4moe", 2e-5, true, true},  {"more/glm4moe-mtp", 2e-5, true, true},
     {"more/minimax-m2", 2e-5, true, true}, {"more/ernie4_5-moe", 2e-5, true, true},
+    {"more/granite", 2e-5, false, true}, {"more/smollm3", 2e-5, false, true}, {"more/gemma3", 2e-5, false, true},
+    {"more/mistral3", 2e-5, false, true}, {"more/phi3", 2e-5, false, true}, {"more/phi3-long", 2e-5, false, true},
 };
 
 const size_t golden_family_count = sizeof golden_families / sizeof *golden_families;

@@ -60,6 +60,26 @@ static void fast_norm(const st_cpu_call *call)
     else each_row(call, call->bound->out.width, norm_row);
 }
 
+static void layer_norm_row(const st_cpu_call *call, size_t row)
+{
+    const float *weight = call->bound->weight[0].data, *in = st_cpu_row(call->bound->in[0], row);
+    float *out = st_cpu_row(call->bound->out, row);
+    size_t width = call->bound->out.width;
+    double sum = 0;
+    for (size_t i = 0; i < width; i++) sum += in[i];
+    float mean = (float)(sum / (double)width);
+    for (size_t i = 0; i < width; i++) out[i] = in[i] - mean;
+    float variance = call->isa->sum_squares(out, width) / (float)width;
+    call->isa->norm(out, weight, 1.0f / sqrtf(variance + call->op->p.norm.epsilon), out, width);
+}
+
+static void fast_layer_norm(const st_cpu_call *call)
+{
+    bool whole = call->op->p.norm.group == call->bound->out.width;
+    if (!is_float(&call->bound->weight[0]) || !whole) reference(call);
+    else each_row(call, call->bound->out.width, layer_norm_row);
+}
+
 static void rope_row(const st_cpu_call *call, size_t row)
 {
     const float *rotations = st_cpu_row(call->bound->in[1], row);
@@ -144,9 +164,16 @@ static void gated_row(const st_cpu_call *call, size_t row)
                      st_cpu_row(call->bound->out, row), call->bound->out.width);
 }
 
+static void relu_squared_row(const st_cpu_call *call, size_t row)
+{
+    call->isa->relu_squared(st_cpu_row(call->bound->in[0], row), st_cpu_row(call->bound->out, row), call->bound->out.width);
+}
+
 static void fast_gated(const st_cpu_call *call)
 {
-    each_row(call, call->bound->out.width, gated_row);
+    bool alone = !call->bound->in[1].data;
+    if (alone && call->op->p.gate.activation != ST_ACT_RELU_SQUARED) reference(call);
+    else each_row(call, call->bound->out.width, alone ? relu_squared_row : gated_row);
 }
 
 static void sigmoid_gate_row(const st_cpu_call *call, size_t row)
@@ -207,4 +234,5 @@ const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
     [ST_OP_SILU_GATE] = fast_silu_gate,
     [ST_OP_GATHER] = reference,
     [ST_OP_SOFTCAP] = fast_softcap,
+    [ST_OP_LAYER_NORM] = fast_layer_norm,
 };

@@ -127,6 +127,7 @@ typedef struct st_isa {
      * weighted sums, the maximum and the sum of weights. The sums are rescaled when the maximum grows. */
     void (*softmax)(float *scores, size_t lds, size_t rows, size_t count, float *sums, size_t ldo, size_t width);
     void (*gated)(st_activation activation, const float *gate, const float *up, float *out, size_t count);
+    void (*relu_squared)(const float *in, float *out, size_t count);
     void (*times_sigmoid)(const float *in, const float *gate, float *out, size_t count);
     void (*times_silu)(const float *in, const float *gate, float *out, size_t count);
     void (*silu)(float *x, size_t count);

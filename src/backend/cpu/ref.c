@@ -88,14 +88,39 @@ static void ref_rms_norm(const st_cpu_call *call)
     st_ref_each_row(call, rms_norm_row);
 }
 
+static void layer_norm_row(const st_cpu_call *call, uint32_t worker, size_t row)
+{
+    (void)worker;
+    const st_bound_weight *w = &call->bound->weight[0];
+    const float *in = st_cpu_row(call->bound->in[0], row);
+    float *out = st_cpu_row(call->bound->out, row);
+    size_t group = call->op->p.norm.group;
+    for (size_t start = 0; start < call->bound->out.width; start += group) {
+        double sum = 0, squares = 0;
+        for (size_t i = 0; i < group; i++) sum += in[start + i];
+        float mean = (float)(sum / (double)group);
+        for (size_t i = 0; i < group; i++) squares += (double)(in[start + i] - mean) * (in[start + i] - mean);
+        float scale = 1.0f / sqrtf((float)(squares / (double)group) + call->op->p.norm.epsilon);
+        for (size_t i = 0; i < group; i++) {
+            float factor = w->data ? st_cpu_element(w, (start + i) % w->ne[0]) : 1;
+            out[start + i] = (in[start + i] - mean) * scale * factor;
+        }
+    }
+}
+
+static void ref_layer_norm(const st_cpu_call *call)
+{
+    st_ref_each_row(call, layer_norm_row);
+}
+
 /* YaRN: high-frequency pairs keep their frequency, low-frequency pairs are interpolated, with a ramp between. */
 static float yarn_share(const st_rope *rope, uint32_t pair)
 {
     float dims = (float)rope->dims, log_base = 2 * logf(rope->base);
-    float low = floorf(dims * logf(rope->original_context / (rope->beta_fast * 6.28318530718f)) / log_base);
-    float high = ceilf(dims * logf(rope->original_context / (rope->beta_slow * 6.28318530718f)) / log_base);
-    low = fmaxf(low, 0);
-    high = fminf(high, dims - 1);
+    float low = dims * logf(rope->original_context / (rope->beta_fast * 6.28318530718f)) / log_base;
+    float high = dims * logf(rope->original_context / (rope->beta_slow * 6.28318530718f)) / log_base;
+    low = fmaxf(rope->unrounded ? low : floorf(low), 0);
+    high = fminf(rope->unrounded ? high : ceilf(high), dims - 1);
     float ramp = ((float)pair - low) / fmaxf(0.001f, high - low);
     return 1 - fminf(1, fmaxf(0, ramp)); /* weight of the unscaled frequency */
 }
@@ -153,8 +178,8 @@ static void ref_rope(const st_cpu_call *call)
 static void temperature_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
-    uint32_t position = st_cpu_step_row(call, row)->position;
-    float chunks = floorf((float)(position + 1) / (float)call->op->p.temperature.chunk);
+    uint32_t position = st_cpu_step_row(call, row)->position + (call->op->p.temperature.from_zero ? 0 : 1);
+    float chunks = floorf((float)position / (float)call->op->p.temperature.chunk);
     float scale = logf(chunks + 1) * call->op->p.temperature.factor + 1;
     float *value = st_cpu_row(call->bound->out, row);
     for (size_t i = 0; i < call->bound->out.width; i++) value[i] *= scale;
@@ -292,10 +317,11 @@ static void ref_mul_weight(const st_cpu_call *call)
 static void gated_act_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
-    const float *gate = st_cpu_row(call->bound->in[0], row), *up = st_cpu_row(call->bound->in[1], row);
+    const float *gate = st_cpu_row(call->bound->in[0], row);
+    const float *up = call->bound->in[1].data ? st_cpu_row(call->bound->in[1], row) : NULL;
     float *out = st_cpu_row(call->bound->out, row);
-    st_activation activation = call->op->p.gate.activation;
-    for (size_t i = 0; i < call->bound->out.width; i++) out[i] = st_ref_activate(activation, gate[i]) * up[i];
+    for (size_t i = 0; i < call->bound->out.width; i++)
+        out[i] = st_ref_gated(call->op->p.gate.activation, gate[i], up ? up[i] : 1);
 }
 
 static void ref_gated_act(const st_cpu_call *call)
@@ -380,4 +406,5 @@ const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT] = {
     [ST_OP_SILU_GATE] = ref_silu_gate,
     [ST_OP_GATHER] = ref_gather,
     [ST_OP_SOFTCAP] = ref_softcap,
+    [ST_OP_LAYER_NORM] = ref_layer_norm,
 };

@@ -43,9 +43,22 @@ static inline float st_ref_gelu(float x)
     return 0.5f * x * (1.0f + tanhf(root * (x + 0.044715f * x * x * x)));
 }
 
-static inline float st_ref_activate(st_activation activation, float x)
+static inline float st_ref_swiglu_clamped(float gate, float up)
 {
-    return activation == ST_ACT_SILU ? st_ref_silu(x) : st_ref_gelu(x);
+    float g = fminf(gate, 7), u = fminf(fmaxf(up, -7), 7);
+    return (u + 1) * g * st_ref_sigmoid(1.702f * g);
+}
+
+/* activation(gate) × up */
+static inline float st_ref_gated(st_activation activation, float gate, float up)
+{
+    float positive = fmaxf(gate, 0);
+    switch (activation) {
+    case ST_ACT_SILU: return st_ref_silu(gate) * up;
+    case ST_ACT_GELU: return st_ref_gelu(gate) * up;
+    case ST_ACT_SWIGLU_CLAMPED: return st_ref_swiglu_clamped(gate, up);
+    default: return positive * positive * up; /* ST_ACT_RELU_SQUARED */
+    }
 }
 
 static inline void st_ref_softmax(float *scores, size_t count)

@@ -110,7 +110,7 @@ static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
         for (size_t k = 0; k < embedding; k++) input[k] = x[k] * (on_input ? weights[i] : 1);
         expert_matmul(first, expert, 0, width, input, matrix_row, gate);
         expert_matmul(fused ? first : &bound->weight[1], expert, fused ? width : 0, width, input, matrix_row, up);
-        for (size_t k = 0; k < width; k++) gate[k] = st_ref_activate(call->op->p.experts.activation, gate[k]) * up[k];
+        for (size_t k = 0; k < width; k++) gate[k] = st_ref_gated(call->op->p.experts.activation, gate[k], up[k]);
         float weight = (on_input ? 1 : weights[i]) * (factors->data ? st_cpu_element(factors, expert) : 1);
         for (size_t k = 0; k < embedding; k++) {
             st_ref_load_row(down, down->parts[expert], k, matrix_row);

@@ -54,6 +54,10 @@ static bool has_form(const st_op *op, const bool with[ST_OP_WEIGHTS])
 {
     switch (op->kind) {
     case ST_OP_ROUTE: return !with[0] && op->p.route.router <= ST_ROUTER_SIGMOID && op->p.route.groups <= 1 && op->p.route.scale == 0;
+    case ST_OP_ANGLES: return !op->p.angles.rope.unrounded;
+    case ST_OP_TEMPERATURE: return !op->p.temperature.from_zero;
+    case ST_OP_GATED_ACT: return op->p.gate.activation <= ST_ACT_GELU;
+    case ST_OP_EXPERTS: return op->p.experts.activation <= ST_ACT_GELU;
     default: return op->kind <= LAST_KIND;
     }
 }
