@@ -134,6 +134,17 @@ static const st_arch rows[] = {
      .rope_factors_by_length = true,
      .pattern = ST_LAYERS_ONE_WINDOW,
      .ffn = ST_FFN_JOINED},
+    {.name = "gpt-oss",
+     .rope = ST_ROPE_HALVES,
+     .bias = ST_BIAS_REQUIRED,
+     .sinks = true,
+     .yarn_unrounded = true,
+     .pattern = ST_LAYERS_WINDOWED,
+     .interval = 2,
+     .activation = ST_ACT_SWIGLU_CLAMPED,
+     .router = ST_ROUTER_SOFTMAX_CHOSEN,
+     .expert_biases = true,
+     .ffn_norm_is_post_attention = true},
 };
 
 const st_arch *st_arch_find(st_str name)

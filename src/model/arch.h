@@ -149,7 +149,7 @@ typedef struct st_arch {
     st_selection_bias selection;
     bool renormalise;        /* weights of the selected experts sum to one, unless expert_weights_norm says otherwise */
     bool weight_on_input;    /* the router's weight scales the expert's input, not its output */
-    bool expert_biases;      /* the router and the experts' matrices have biases */
+    bool expert_biases;      /* the router, the experts' matrices and attention's output have biases */
     st_shared_expert shared_expert;
     st_shared_width shared_width;
     bool dense_beside_experts; /* a dense FFN runs in parallel with the routed experts; each has its own norms */

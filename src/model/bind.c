@@ -100,7 +100,8 @@ RULE(MODEL_PER_LAYER, REQUIRED_TENSOR, v->desc->per_layer_width > 0)
 RULE(PRE_NORM, REQUIRED_TENSOR, v->desc->arch->form != ST_FORM_POST_NORM)
 RULE(OPTIONAL, OPTIONAL_TENSOR, true)
 RULE(ATTENTION, REQUIRED_TENSOR, is_attention(v))
-RULE(ATTENTION_OPTIONAL, OPTIONAL_TENSOR, is_attention(v))
+RULE(OUTPUT_BIAS, v->desc->arch->expert_biases ? REQUIRED_TENSOR : OPTIONAL_TENSOR, is_attention(v))
+RULE(SINKS, REQUIRED_TENSOR, is_attention(v) && v->desc->arch->sinks)
 RULE(QKV, is_attention(v) ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
      is_deltanet(v) || (has_own_kv(v) && !v->desc->arch->gated_attention))
 RULE(QKV_BIAS, bias_presence(v), is_attention(v) && v->joined_qkv)
@@ -120,6 +121,7 @@ RULE(DENSE, REQUIRED_TENSOR, v->layer->ffn.dense_width > 0)
 RULE(DENSE_GATE, REQUIRED_TENSOR, v->layer->ffn.dense_width > 0 && v->desc->arch->ffn == ST_FFN_GATED)
 RULE(EXPERTS, REQUIRED_TENSOR, has_experts(v))
 RULE(SELECTION_BIAS, REQUIRED_TENSOR, has_experts(v) && has_selection_bias(v))
+RULE(EXPERT_BIASES, REQUIRED_TENSOR, has_experts(v) && v->desc->arch->expert_biases)
 RULE(EXPERTS_OPTIONAL, OPTIONAL_TENSOR, has_experts(v))
 RULE(EXPERTS_UNFUSED, REQUIRED_TENSOR, has_experts(v) && !v->fused_experts)
 RULE(EXPERTS_BESIDE, REQUIRED_TENSOR, has_experts(v) && v->desc->arch->dense_beside_experts)
@@ -146,6 +148,7 @@ typedef enum dim {
     DIM_Q,
     DIM_K,
     DIM_V,
+    DIM_HEADS,
     DIM_ATTENTION_OUT,
     DIM_Q_NORM,
     DIM_K_NORM,
@@ -173,6 +176,7 @@ static uint64_t attention_dim(const layer_view *v, dim d)
     case DIM_K: return kv_heads * a->key_length;
     case DIM_V: return kv_heads * a->value_length;
     case DIM_QKV: return heads * a->key_length + kv_heads * ((uint64_t)a->key_length + a->value_length);
+    case DIM_HEADS: return heads;
     case DIM_ATTENTION_OUT: return heads * a->value_length;
     case DIM_Q_NORM: return whole_row ? heads * a->key_length : a->key_length;
     default: return whole_row ? kv_heads * a->key_length : a->key_length; /* DIM_K_NORM */

@@ -75,8 +75,8 @@ static st_op_cost cost_experts(const op_view *v)
 {
     double experts = v->op->p.experts.experts, used = v->op->p.experts.used;
     double touched = used * v->rows < experts ? used * v->rows : experts;
-    double e = width(v, v->op->in[0]), f = v->op->p.experts.width;
-    return (st_op_cost){.flops = 6 * e * f * used * v->rows,
+    double e = width(v, v->op->in[0]), f = v->op->p.experts.width, matrices = v->op->p.experts.ungated ? 2 : 3;
+    return (st_op_cost){.flops = 2 * matrices * e * f * used * v->rows,
                         .weight_bytes = weight_bytes(v) * touched / experts,
                         .value_bytes = value_bytes(v)};
 }

@@ -5,7 +5,7 @@
 /* --- routed experts ----------------------------------------------------------------------------------------------- */
 
 /* A router's kind by its number in expert_gating_func, from 1 on. */
-static const st_router gating[] = {ST_ROUTER_SOFTMAX, ST_ROUTER_SIGMOID};
+static const st_router gating[] = {ST_ROUTER_SOFTMAX, ST_ROUTER_SIGMOID, ST_ROUTER_SOFTMAX_CHOSEN};
 enum { GATINGS = sizeof gating / sizeof *gating };
 
 static st_router read_router(st_keys *keys, const st_arch *arch, uint32_t layer)

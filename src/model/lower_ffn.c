@@ -44,7 +44,7 @@ static int32_t shared_expert(st_builder *b, int32_t h)
 static int32_t routed_experts(st_builder *b, const st_ffn_desc *f, int32_t router_input, int32_t h)
 {
     const st_arch *arch = b->desc->arch;
-    int32_t scores = st_emit_project(b, "router", ST_ROLE_FFN_GATE_INP, ST_ROLE_COUNT, router_input);
+    int32_t scores = st_emit_project(b, "router", ST_ROLE_FFN_GATE_INP, ST_ROLE_FFN_GATE_INP_BIAS, router_input);
     int32_t ids = st_emit_value(b, "expert_ids", f->experts_used, ST_ROWS_ALL);
     int32_t weights = st_emit_value(b, "expert_weights", f->experts_used, ST_ROWS_ALL);
     st_op *route = st_emit(b, ST_OP_ROUTE, scores, ST_NO_VALUE, ids);
@@ -70,6 +70,9 @@ static int32_t routed_experts(st_builder *b, const st_ffn_desc *f, int32_t route
     op->weight[1] = st_emit_weight(b, ST_ROLE_FFN_UP_EXPS);
     op->weight[2] = st_emit_weight(b, ST_ROLE_FFN_DOWN_EXPS);
     op->weight[3] = st_emit_weight(b, ST_ROLE_FFN_DOWN_EXPS_SCALE);
+    op->weight[4] = st_emit_weight(b, ST_ROLE_FFN_GATE_EXPS_BIAS);
+    op->weight[5] = st_emit_weight(b, ST_ROLE_FFN_UP_EXPS_BIAS);
+    op->weight[6] = st_emit_weight(b, ST_ROLE_FFN_DOWN_EXPS_BIAS);
     op->p.experts.experts = f->experts;
     op->p.experts.used = f->experts_used;
     op->p.experts.width = f->expert_width;

@@ -108,6 +108,7 @@ static int32_t attention(st_builder *b, const st_attention_desc *a, int32_t h)
 
     int32_t out = st_emit_value(b, "attention", (uint64_t)a->heads * a->value_length, ST_ROWS_ALL);
     st_op *op = st_emit(b, ST_OP_ATTENTION, q, ST_NO_VALUE, out);
+    op->weight[0] = st_emit_weight(b, ST_ROLE_ATTN_SINKS);
     op->p.attention.heads = a->heads;
     op->p.attention.kv_heads = a->kv_heads;
     op->p.attention.key_length = a->key_length;

@@ -15,7 +15,7 @@ typedef enum st_op_kind {
     ST_OP_COUNT
 } st_op_kind;
 
-enum { ST_OP_INPUTS = 5, ST_OP_WEIGHTS = 4, ST_NO_VALUE = -1, ST_NO_WEIGHT = -1 };
+enum { ST_OP_INPUTS = 5, ST_OP_WEIGHTS = 7, ST_NO_VALUE = -1, ST_NO_WEIGHT = -1 };
 enum { ST_EXPERT_MATRICES = 3 }; /* the first weights of an EXPERTS operation: gate or gate and up, up, down */
 
 /* Which rows of a batch a value has. */
@@ -71,7 +71,7 @@ typedef struct st_op {
             st_router router;
             bool renormalise;
         } route;
-        struct { uint32_t experts, used, width; st_activation activation; bool fused, weight_on_input; } experts;
+        struct { uint32_t experts, used, width; st_activation activation; bool fused, ungated, weight_on_input; } experts;
         struct { uint32_t width; } conv;
         struct { uint32_t key_heads, value_heads, size; } deltanet;
         struct { float cap; } softcap;

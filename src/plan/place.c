@@ -48,7 +48,8 @@ static void survey_layers(st_planner *p)
 /* With an expert cache the GPU adds the host's sum to its own, an operation that the program does not list. */
 static bool card_runs(const st_planner *p, const st_op *op)
 {
-    static const st_op add = {.kind = ST_OP_ADD, .weight = {ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}};
+    st_op add = {.kind = ST_OP_ADD};
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) add.weight[i] = ST_NO_WEIGHT;
     const st_profile *card = &p->source->devices[ST_CARD];
     return p->card && st_profile_runs(card, p->source->binding, op) &&
            (op->kind != ST_OP_EXPERTS || st_profile_runs(card, p->source->binding, &add));

@@ -129,7 +129,7 @@ int main(int argc, char **argv)
     for (size_t f = 0; f < golden_family_count && f < FAMILIES_MAX; f++)
         for (size_t k = 0; k < KINDS; k++) {
             const golden_family *family = &golden_families[f];
-            if ((kinds[k].experts && !family->experts) || golden_is_long(family)) continue;
+            if ((kinds[k].experts && !(family->flags & GOLDEN_EXPERTS)) || golden_is_long(family)) continue;
             snprintf(names[count], sizeof *names, "%s: %s", family->name, kinds[k].name);
             tests[count] = (struct CMUnitTest){.name = names[count], .test_func = kinds[k].run,
                                                .initial_state = (void *)(uintptr_t)family};

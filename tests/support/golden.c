@@ -8,29 +8,46 @@
 #include "support/mirror.h"
 
 const golden_family golden_families[] = {
-    {"llama", 2e-5, false, false},       {"mixtral", 2e-5, true, false},       {"qwen2", 2e-5, false, false},
-    {"qwen3", 2e-5, false, false},       {"qwen2moe", 2e-5, true, false},      {"qwen3moe", 2e-5, true, false},
-    {"olmoe", 2e-5, true, false},        {"llama4", 2e-5, true, false},        {"gemma4-e", 2e-5, false, false},
-    {"gemma4-dense", 2e-5, false, false}, {"gemma4-moe", 2e-5, true, false},   {"qwen35", 5e-5, false, false},
-    {"qwen35moe", 5e-5, true, false},    {"llama4-long", 2e-5, true, true},    {"qwen35-long", 5e-5, false, true},
-    {"qwen35moe-long", 5e-5, true, true},
-    {"more/glm4moe", 2e-5, true, true},  {"more/glm4moe-mtp", 2e-5, true, true},
-    {"more/minimax-m2", 2e-5, true, true}, {"more/ernie4_5-moe", 2e-5, true, true},
-    {"more/granite", 2e-5, false, true}, {"more/smollm3", 2e-5, false, true}, {"more/gemma3", 2e-5, false, true},
-    {"more/mistral3", 2e-5, false, true}, {"more/phi3", 2e-5, false, true}, {"more/phi3-long", 2e-5, false, true},
+    {"llama", 2e-5, 0},
+    {"mixtral", 2e-5, GOLDEN_EXPERTS},
+    {"qwen2", 2e-5, 0},
+    {"qwen3", 2e-5, 0},
+    {"qwen2moe", 2e-5, GOLDEN_EXPERTS},
+    {"qwen3moe", 2e-5, GOLDEN_EXPERTS},
+    {"olmoe", 2e-5, GOLDEN_EXPERTS},
+    {"llama4", 2e-5, GOLDEN_EXPERTS},
+    {"gemma4-e", 2e-5, 0},
+    {"gemma4-dense", 2e-5, 0},
+    {"gemma4-moe", 2e-5, GOLDEN_EXPERTS},
+    {"qwen35", 5e-5, 0},
+    {"qwen35moe", 5e-5, GOLDEN_EXPERTS},
+    {"llama4-long", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE | GOLDEN_LONG},
+    {"qwen35-long", 5e-5, GOLDEN_OUTSIDE | GOLDEN_LONG},
+    {"qwen35moe-long", 5e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE | GOLDEN_LONG},
+    {"more/glm4moe", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/glm4moe-mtp", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/minimax-m2", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/ernie4_5-moe", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/gpt-oss-clamp", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/granite", 2e-5, GOLDEN_OUTSIDE},
+    {"more/smollm3", 2e-5, GOLDEN_OUTSIDE},
+    {"more/gemma3", 2e-5, GOLDEN_OUTSIDE},
+    {"more/mistral3", 2e-5, GOLDEN_OUTSIDE},
+    {"more/phi3", 2e-5, GOLDEN_OUTSIDE},
+    {"more/phi3-long", 2e-5, GOLDEN_OUTSIDE},
 };
 
 const size_t golden_family_count = sizeof golden_families / sizeof *golden_families;
 
 bool golden_is_long(const golden_family *family)
 {
-    return strstr(family->name, "-long") != NULL;
+    return family->flags & GOLDEN_LONG;
 }
 
 static bool is_outside(const char *name)
 {
     for (size_t i = 0; i < golden_family_count; i++)
-        if (strcmp(golden_families[i].name, name) == 0) return golden_families[i].outside;
+        if (strcmp(golden_families[i].name, name) == 0) return golden_families[i].flags & GOLDEN_OUTSIDE;
     return false;
 }
 

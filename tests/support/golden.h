@@ -28,14 +28,19 @@ typedef struct golden {
 typedef struct golden_family {
     const char *name;
     double error_max; /* of the reference path */
-    bool experts;
-    bool outside;     /* only the kit beside the checkout has it */
+    uint32_t flags;
 } golden_family;
+
+enum {
+    GOLDEN_EXPERTS = 1,
+    GOLDEN_OUTSIDE = 2, /* only the kit beside the checkout has it */
+    GOLDEN_LONG = 4,    /* more than 48 tokens: its tests run fewer variants */
+};
 
 extern const golden_family golden_families[];
 extern const size_t golden_family_count;
 
-bool golden_is_long(const golden_family *family); /* more than 48 tokens: its tests run fewer variants */
+bool golden_is_long(const golden_family *family);
 
 /* Opens NAME.gguf and NAME.expect.gguf. Returns false if only the kit beside the checkout has them and it is absent;
  * the test then skips. A file of the repository's own copy must exist. */

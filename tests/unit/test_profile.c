@@ -109,7 +109,7 @@ static const st_program program = {.values = values, .value_count = 4};
 static st_op experts_op(void)
 {
     return (st_op){.kind = ST_OP_EXPERTS, .in = {0, 1, 2, ST_NO_VALUE, ST_NO_VALUE}, .out = 3, .out2 = ST_NO_VALUE,
-                   .weight = {1, 0, 2, ST_NO_WEIGHT}, .p.experts = {.experts = 2, .used = 2, .width = 8}};
+                   .weight = {1, 0, 2, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}, .p.experts = {.experts = 2, .used = 2, .width = 8}};
 }
 
 static void the_type_of_most_bytes_counts(void **state)
@@ -121,8 +121,8 @@ static void the_type_of_most_bytes_counts(void **state)
     close_to(work.bytes, 310);
     op.weight[0] = 2;
     assert_int_equal(st_work_of(&program, &binding, &op, 1, 0, ST_TYPE_F32).type, ST_TYPE_Q6_K);
-    st_op none = {.kind = ST_OP_ADD, .in = {0, 3, ST_NO_VALUE, ST_NO_VALUE, ST_NO_VALUE}, .out = 0, .out2 = ST_NO_VALUE,
-                  .weight = {ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT, ST_NO_WEIGHT}};
+    st_op none = {.kind = ST_OP_ADD, .in = {0, 3, ST_NO_VALUE, ST_NO_VALUE, ST_NO_VALUE}, .out = 0, .out2 = ST_NO_VALUE};
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) none.weight[i] = ST_NO_WEIGHT;
     work = st_work_of(&program, &binding, &none, 3, 0, ST_TYPE_F32);
     assert_int_equal(work.type, ST_TYPE_F32);
     close_to(work.bytes, 3 * 24 * 4);

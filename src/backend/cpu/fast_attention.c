@@ -127,6 +127,14 @@ static void load_rows(const st_cpu_call *call, const unsigned char *row, size_t 
     }
 }
 
+/* The factor that turns a head's weighted sums into its output, given their maximum and their sum of weights. A sink
+ * joins the sum and has no value. */
+static float normaliser(const st_cpu_call *call, size_t head, float largest, float sum)
+{
+    const st_bound_weight *sinks = &call->bound->weight[0];
+    return 1 / (sinks->data ? sum + expf(st_cpu_element(sinks, head) - largest) : sum);
+}
+
 /* --- a batch of rows ------------------------------------------------------------------------------------------------- */
 
 /* The scratch of a worker. */
@@ -268,7 +276,8 @@ static void run_block(const st_cpu_call *call, uint32_t worker, const block *k)
     for (size_t i = 0; i < b.rows * s.shared; i++) {
         const float *sums = b.sums + i * b.stride;
         float *row = st_cpu_row(call->bound->out, k->first_row + i / s.shared);
-        call->isa->scale(sums, 1 / sums[b.value + 1], row + (k->kv_head * s.shared + i % s.shared) * s.value, s.value);
+        size_t head = k->kv_head * s.shared + i % s.shared;
+        call->isa->scale(sums, normaliser(call, head, sums[b.value], sums[b.value + 1]), row + head * s.value, s.value);
     }
 }
 
@@ -453,7 +462,7 @@ static void sum_part(void *context, uint32_t worker, size_t part)
         isa->add_scaled(out, partial, share, s->value);
         sum += share * partial[s->value + 1];
     }
-    isa->scale(out, 1 / sum, out, s->value);
+    isa->scale(out, normaliser(job->call, head, largest, sum), out, s->value);
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------------ */

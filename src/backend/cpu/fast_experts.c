@@ -21,7 +21,7 @@ typedef struct pair_list {
 
 typedef struct experts_job {
     const st_cpu_call *call;
-    const st_bound_weight *gate, *up, *down;
+    const st_bound_weight *gate, *up, *down; /* up NULL: the experts have no gate, and `gate` is their only matrix */
     size_t up_first;       /* first row of up in its matrix: the row after gate if the two are fused */
     size_t width, embedding;
     size_t columns;        /* columns of a part: a strip; more for a few tokens, for streaming reads */
@@ -229,6 +229,30 @@ static void expert_columns(const experts_job *job, const st_bound_weight *matrix
     (int8 ? int8_columns : float_columns)(job, matrix, e, first, columns, hidden, scratch, out, stride);
 }
 
+/* Adds `columns` of an expert's biases, from `first` on, to the rows of all its tokens; `width`: biases of an expert. */
+static void add_bias(const experts_job *job, const st_bound_weight *bias, uint32_t e, size_t width, size_t first, size_t columns,
+                     float *out, size_t stride)
+{
+    if (!bias->data) return;
+    for (size_t i = 0; i < columns; i++) {
+        float value = st_cpu_element(bias, e * width + first + i);
+        for (uint32_t t = 0; t < tokens_of(job, e); t++) out[t * stride + i] += value;
+    }
+}
+
+/* (w × x) · row = w × (x · row): scales gate and up of each token by its weight. */
+static void weigh_inputs(const experts_job *job, uint32_t e, float *gates, float *ups, size_t columns)
+{
+    const st_cpu_call *call = job->call;
+    if (!call->op->p.experts.weight_on_input) return;
+    for (uint32_t t = 0; t < tokens_of(job, e); t++) {
+        float *gate = gates + t * job->width, *up = ups + t * job->columns;
+        float weight = pair_weight(call, job->list.pair[job->list.first[e] + t]);
+        call->isa->scale(gate, weight, gate, columns);
+        if (job->up) call->isa->scale(up, weight, up, columns);
+    }
+}
+
 /* A part is some columns of one expert's hidden rows: act(gate) × up. */
 static void hidden_part(void *context, uint32_t worker, size_t part)
 {
@@ -242,15 +266,14 @@ static void hidden_part(void *context, uint32_t worker, size_t part)
     float *rest = ups + (size_t)call->rows * job->columns;
     float *gates = job->hidden + job->list.places[e] * job->width + first;
     expert_columns(job, job->gate, e, first, columns, false, rest, gates, job->width);
-    expert_columns(job, job->up, e, job->up_first + first, columns, false, rest, ups, job->columns);
+    if (job->up) expert_columns(job, job->up, e, job->up_first + first, columns, false, rest, ups, job->columns);
+    weigh_inputs(job, e, gates, ups, columns);
+    add_bias(job, &call->bound->weight[4], e, job->width, first, columns, gates, job->width);
+    add_bias(job, &call->bound->weight[5], e, job->width, first, columns, ups, job->columns);
     for (uint32_t t = 0; t < count; t++) {
-        float *gate = gates + t * job->width, *up = ups + t * job->columns;
-        if (call->op->p.experts.weight_on_input) { /* (w × x) · row = w × (x · row) */
-            float weight = pair_weight(call, job->list.pair[job->list.first[e] + t]);
-            call->isa->scale(gate, weight, gate, columns);
-            call->isa->scale(up, weight, up, columns);
-        }
-        call->isa->gated(call->op->p.experts.activation, gate, up, gate, columns);
+        float *gate = gates + t * job->width;
+        if (job->up) call->isa->gated(call->op->p.experts.activation, gate, ups + t * job->columns, gate, columns);
+        else call->isa->relu_squared(gate, gate, columns);
     }
 }
 
@@ -269,6 +292,7 @@ static void output_part(void *context, uint32_t worker, size_t part)
     for (uint32_t a = 0; a < job->list.active_count; a++) {
         uint32_t e = job->list.active[a], count = tokens_of(job, e);
         expert_columns(job, job->down, e, first, columns, true, rest, products, job->columns);
+        add_bias(job, &call->bound->weight[6], e, job->embedding, first, columns, products, job->columns);
         const st_bound_weight *factors = &call->bound->weight[3];
         float factor = factors->data ? st_cpu_element(factors, e) : 1;
         for (uint32_t t = 0; t < count; t++) {
@@ -296,7 +320,8 @@ static void set_up(experts_job *job, const st_cpu_call *call)
                          .width = call->op->p.experts.width, .embedding = bound->in[0].width,
                          .batch = is_batch(call->op, call->rows)};
     job->columns = columns_of_part(call->op, call->rows);
-    job->int8_in = is_int8(call->isa, job->gate) && is_int8(call->isa, job->up);
+    if (call->op->p.experts.ungated) job->up = NULL;
+    job->int8_in = is_int8(call->isa, job->gate) && (!job->up || is_int8(call->isa, job->up));
     job->int8_out = is_int8(call->isa, job->down);
     layout at = lay_out(call->op, job->embedding, call->rows);
     void *base = call->shared;
@@ -314,6 +339,10 @@ static void set_up(experts_job *job, const st_cpu_call *call)
 void st_cpu_fast_experts(const st_cpu_call *call)
 {
     experts_job job;
+    if (call->op->p.experts.ungated && call->op->p.experts.activation != ST_ACT_RELU_SQUARED) {
+        st_cpu_ref_kernels[ST_OP_EXPERTS](call);
+        return;
+    }
     set_up(&job, call);
     list_pairs(&job);
     size_t active = job.list.active_count;

@@ -222,7 +222,9 @@ static void attention_part(void *context, uint32_t worker, size_t part)
     float *key = st_cpu_scratch(call, worker), *value = key + key_length;
 
     const float *query = st_cpu_row(call->bound->in[0], row) + head * key_length;
-    float *out = st_cpu_row(call->bound->out, row) + head * value_length, largest = -INFINITY, sum = 0;
+    const st_bound_weight *sinks = &call->bound->weight[0];
+    float largest = sinks->data ? st_cpu_element(sinks, head) : -INFINITY, sum = sinks->data ? 1 : 0;
+    float *out = st_cpu_row(call->bound->out, row) + head * value_length;
     memset(out, 0, value_length * sizeof *out);
     /* Online softmax: the sums are rescaled when the maximum grows, so scratch does not grow with the context. */
     for (uint32_t seen = st_cpu_first_seen(op, position); seen <= position; seen++) {

@@ -39,17 +39,19 @@ static void drop_groups(const route_scores *s)
         for (size_t i = 0; s->groups[g] != -INFINITY && i < size; i++) s->experts[g * size + i] = -INFINITY;
 }
 
-/* Scores become probabilities. Sigmoids saturate: without bias and groups the scores themselves select. */
+/* Scores become probabilities. Sigmoids saturate: without bias and groups the scores themselves select. A softmax over
+ * the chosen experts is computed when they are known. */
 static void score_experts(const st_cpu_call *call, float *scores, const route_scores *s)
 {
     const st_bound_weight *bias = &call->bound->weight[0];
     size_t experts = call->op->p.route.experts;
-    bool softmax = call->op->p.route.router == ST_ROUTER_SOFTMAX;
+    st_router router = call->op->p.route.router;
+    bool softmax = router == ST_ROUTER_SOFTMAX;
     bool plain = !softmax && !bias->data && call->op->p.route.groups <= 1;
     if (plain) memcpy(s->experts, scores, experts * sizeof *scores);
     if (softmax) st_ref_softmax(scores, experts);
     for (size_t i = 0; i < experts; i++) {
-        if (!softmax) scores[i] = st_ref_sigmoid(scores[i]);
+        if (router == ST_ROUTER_SIGMOID) scores[i] = st_ref_sigmoid(scores[i]);
         if (!plain) s->experts[i] = scores[i] + (bias->data ? st_cpu_element(bias, i) : 0);
     }
 }
@@ -65,14 +67,15 @@ static void route_row(const st_cpu_call *call, uint32_t worker, size_t row)
     s.groups = s.experts + experts;
     score_experts(call, scores, &s);
     drop_groups(&s);
-    float sum = 0;
     for (size_t i = 0; i < used; i++) {
         size_t best = best_of(s.experts, experts);
         ids[i] = (int32_t)best;
         weights[i] = scores[best];
-        sum += weights[i];
         s.experts[best] = -INFINITY;
     }
+    if (call->op->p.route.router == ST_ROUTER_SOFTMAX_CHOSEN) st_ref_softmax(weights, used);
+    float sum = 0;
+    for (size_t i = 0; i < used; i++) sum += weights[i];
     for (size_t i = 0; i < used; i++)
         weights[i] = weights[i] / (call->op->p.route.renormalise ? sum : 1) * (scale > 0 ? scale : 1);
 }
@@ -82,40 +85,61 @@ void st_ref_route(const st_cpu_call *call)
     st_ref_each_row(call, route_row);
 }
 
-/* out[columns] = `columns` rows of one expert's matrix, starting at `first`, · in */
-static void expert_matmul(const st_bound_weight *w, size_t expert, size_t first, size_t columns, const float *in,
-                          float *row, float *out)
+/* out[columns] = `columns` rows of one expert's matrix, starting at `first`, · in, with the expert's row of biases */
+static void expert_matmul(const st_bound_weight *w, const st_bound_weight *bias, size_t expert, size_t first,
+                          size_t columns, const float *in, float *row, float *out)
 {
     for (size_t i = 0; i < columns; i++) {
         st_ref_load_row(w, w->parts[expert], first + i, row);
-        out[i] = st_ref_dot(row, in, w->ne[0]);
+        out[i] = st_ref_dot(row, in, w->ne[0]) + (bias->data ? st_cpu_element(bias, expert * columns + i) : 0);
     }
+}
+
+/* The scratch of a worker. */
+typedef struct expert_rows {
+    float *input;      /* [E] */
+    float *gate, *up;  /* [F] */
+    float *out;        /* [E] */
+    float *matrix_row; /* [max(E, F)] */
+} expert_rows;
+
+static void run_expert(const st_cpu_call *call, size_t expert, const expert_rows *r)
+{
+    const st_bound_op *bound = call->bound;
+    const st_bound_weight *first = &bound->weight[0], *biases = &bound->weight[4];
+    size_t width = call->op->p.experts.width, embedding = bound->in[0].width;
+    bool fused = call->op->p.experts.fused, ungated = call->op->p.experts.ungated;
+    expert_matmul(first, &biases[0], expert, 0, width, r->input, r->matrix_row, r->gate);
+    if (!ungated)
+        expert_matmul(fused ? first : &bound->weight[1], &biases[1], expert, fused ? width : 0, width, r->input,
+                      r->matrix_row, r->up);
+    for (size_t k = 0; k < width; k++)
+        r->gate[k] = st_ref_gated(call->op->p.experts.activation, r->gate[k], ungated ? 1 : r->up[k]);
+    expert_matmul(&bound->weight[2], &biases[2], expert, 0, embedding, r->gate, r->matrix_row, r->out);
 }
 
 static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     const st_bound_op *bound = call->bound;
-    const st_bound_weight *first = &bound->weight[0], *down = &bound->weight[2], *factors = &bound->weight[3];
+    const st_bound_weight *factors = &bound->weight[3];
     size_t width = call->op->p.experts.width, embedding = bound->in[0].width;
     const float *x = st_cpu_row(bound->in[0], row), *weights = st_cpu_row(bound->in[2], row);
     const int32_t *ids = (const int32_t *)bound->in[1].data + row * bound->in[1].width;
     float *out = st_cpu_row(bound->out, row);
-    /* scratch: input[E], gate[F], up[F], one row of a matrix [max(E, F)] */
-    float *input = st_cpu_scratch(call, worker), *gate = input + embedding, *up = gate + width, *matrix_row = up + width;
-    bool fused = call->op->p.experts.fused, on_input = call->op->p.experts.weight_on_input;
+    expert_rows r = {.input = st_cpu_scratch(call, worker)};
+    r.gate = r.input + embedding;
+    r.up = r.gate + width;
+    r.out = r.up + width;
+    r.matrix_row = r.out + embedding;
+    bool on_input = call->op->p.experts.weight_on_input;
     memset(out, 0, embedding * sizeof *out);
     for (size_t i = 0; i < call->op->p.experts.used; i++) {
         size_t expert = (size_t)ids[i];
-        if (!first->parts[expert]) continue;
-        for (size_t k = 0; k < embedding; k++) input[k] = x[k] * (on_input ? weights[i] : 1);
-        expert_matmul(first, expert, 0, width, input, matrix_row, gate);
-        expert_matmul(fused ? first : &bound->weight[1], expert, fused ? width : 0, width, input, matrix_row, up);
-        for (size_t k = 0; k < width; k++) gate[k] = st_ref_gated(call->op->p.experts.activation, gate[k], up[k]);
+        if (!bound->weight[0].parts[expert]) continue;
+        for (size_t k = 0; k < embedding; k++) r.input[k] = x[k] * (on_input ? weights[i] : 1);
+        run_expert(call, expert, &r);
         float weight = (on_input ? 1 : weights[i]) * (factors->data ? st_cpu_element(factors, expert) : 1);
-        for (size_t k = 0; k < embedding; k++) {
-            st_ref_load_row(down, down->parts[expert], k, matrix_row);
-            out[k] += weight * st_ref_dot(matrix_row, gate, width);
-        }
+        for (size_t k = 0; k < embedding; k++) out[k] += weight * r.out[k];
     }
 }
 
