@@ -18,7 +18,7 @@ enum { CARD_ALIGNMENT = 256, CARD_GRANULARITY = 2 << 20, CARD_OVERHEAD = 500 << 
 static bool streams_values(st_op_kind kind)
 {
     return kind != ST_OP_MATMUL && kind != ST_OP_EXPERTS && kind != ST_OP_ATTENTION && kind != ST_OP_KV_STORE &&
-           kind != ST_OP_CONV && kind != ST_OP_DELTANET;
+           kind != ST_OP_CONV && kind != ST_OP_DELTANET && kind != ST_OP_HEAD_MATMUL;
 }
 
 /* Bytes of a position's keys and values as they are kept, for each byte as float32. */
@@ -31,11 +31,14 @@ static double kv_share(size_t keys, size_t values, st_type kv_type)
 static double state_bytes(const st_program *program, const st_op *op, double float_bytes, st_type kv_type)
 {
     if (op->kind == ST_OP_ATTENTION) {
-        size_t heads = op->p.attention.kv_heads, key = op->p.attention.key_length, value = op->p.attention.value_length;
+        size_t heads = op->p.attention.kv_heads, key = op->p.attention.key_length;
+        size_t value = op->p.attention.value_in_key ? 0 : op->p.attention.value_length;
         return float_bytes * kv_share(heads * key, heads * value, kv_type);
     }
-    if (op->kind == ST_OP_KV_STORE)
-        return float_bytes * kv_share(program->values[op->in[0]].width, program->values[op->in[1]].width, kv_type);
+    if (op->kind == ST_OP_KV_STORE) {
+        size_t value = op->in[1] == ST_NO_VALUE ? 0 : program->values[op->in[1]].width;
+        return float_bytes * kv_share(program->values[op->in[0]].width, value, kv_type);
+    }
     return float_bytes;
 }
 

@@ -107,12 +107,13 @@ st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer)
 {
     const st_kv_share *s = share_of(kv, layer);
     const st_kv_layer *l = &s->layout->layers[layer];
+    bool in_keys = l->value_row_bytes == 0;
     return (st_kv_view){.keys = s->memory + l->keys_offset,
-                        .values = s->memory + l->values_offset,
+                        .values = s->memory + (in_keys ? l->keys_offset : l->values_offset),
                         .key_row_bytes = l->key_row_bytes,
-                        .value_row_bytes = l->value_row_bytes,
+                        .value_row_bytes = in_keys ? l->key_row_bytes : l->value_row_bytes,
                         .key_page_bytes = l->key_page_bytes,
-                        .value_page_bytes = l->value_page_bytes,
+                        .value_page_bytes = in_keys ? l->key_page_bytes : l->value_page_bytes,
                         .page_shift = s->layout->page_shift,
                         .pages = s->layout->pools[l->pool].pages,
                         .pool = l->pool,
@@ -157,7 +158,7 @@ static strata_status each_piece(const st_kv_share *s, uint32_t pool, piece_fn pi
         const st_kv_layer *l = &layout->layers[i];
         if (l->pool != pool || l->key_row_bytes + l->value_row_bytes == 0) continue;
         status = piece(context, s, l->keys_offset, l->key_page_bytes, l->key_page_bytes, error);
-        if (status == STRATA_OK)
+        if (status == STRATA_OK && l->value_row_bytes > 0)
             status = piece(context, s, l->values_offset, l->value_page_bytes, l->value_page_bytes, error);
     }
     return status;

@@ -125,7 +125,7 @@ static void size_layer(const st_attention_desc *a, st_kv_layout *layout, st_kv_l
     out->pool = find_pool(layout, span_of(o, a));
     st_kv_pool *pool = &layout->pools[out->pool];
     out->key_row_bytes = st_row_bytes(o->type, (size_t)a->kv_heads * a->key_length);
-    out->value_row_bytes = st_row_bytes(o->type, (size_t)a->kv_heads * a->value_length);
+    out->value_row_bytes = a->latent_query ? 0 : st_row_bytes(o->type, (size_t)a->kv_heads * a->value_length);
     out->keys_offset = pool->page_bytes;
     out->values_offset = out->keys_offset + (out->key_row_bytes << layout->page_shift);
     pool->page_bytes = out->values_offset + (out->value_row_bytes << layout->page_shift);

@@ -53,7 +53,7 @@ typedef struct st_kv_pool {
 /* One layer's part of the block of memory. */
 typedef struct st_kv_layer {
     uint32_t pool;
-    size_t key_row_bytes, value_row_bytes; /* 0: no keys and values of its own */
+    size_t key_row_bytes, value_row_bytes; /* 0: no keys and values of its own. Values alone 0: they are parts of keys */
     size_t keys_offset, values_offset;     /* of page 0 */
     size_t key_page_bytes, value_page_bytes; /* from a page to the next */
     size_t conv_offset, delta_offset; /* of recurrent layers; in slot 0 */

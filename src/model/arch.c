@@ -145,6 +145,13 @@ static const st_arch rows[] = {
      .router = ST_ROUTER_SOFTMAX_CHOSEN,
      .expert_biases = true,
      .ffn_norm_is_post_attention = true},
+    {.name = "deepseek2",
+     .rope = ST_ROPE_PAIRS,
+     .latent = true,
+     .yarn_scales_attention = true,
+     .selection = ST_SELECTION_BY_ROUTER,
+     .shared_expert = ST_SHARED_ALWAYS,
+     .shared_width = ST_SHARED_WIDTH_TENSOR},
 };
 
 const st_arch *st_arch_find(st_str name)

@@ -32,6 +32,11 @@ static bool is_deltanet(const layer_view *v)
     return v->layer->kind == ST_LAYER_DELTANET;
 }
 
+static bool is_latent(const layer_view *v)
+{
+    return is_attention(v) && v->layer->attention.latent_query > 0;
+}
+
 static bool has_post_norms(const layer_view *v)
 {
     return v->desc->arch->form == ST_FORM_SANDWICH || v->desc->arch->form == ST_FORM_POST_NORM;
@@ -44,7 +49,7 @@ static bool has_ffn_norm(const layer_view *v)
 
 static bool has_own_kv(const layer_view *v)
 {
-    return is_attention(v) && v->layer->attention.kv_layer == v->index;
+    return is_attention(v) && !is_latent(v) && v->layer->attention.kv_layer == v->index;
 }
 
 static bool has_qk_norm_weights(const layer_view *v)
@@ -56,6 +61,12 @@ static bool has_qk_norm_weights(const layer_view *v)
 static bool has_experts(const layer_view *v)
 {
     return v->layer->ffn.experts > 0;
+}
+
+/* The queries have a matrix of their own. */
+static bool has_own_queries(const layer_view *v)
+{
+    return is_attention(v) && !v->joined_qkv && v->layer->attention.query_rank == 0;
 }
 
 static bool has_selection_bias(const layer_view *v)
@@ -102,11 +113,13 @@ RULE(OPTIONAL, OPTIONAL_TENSOR, true)
 RULE(ATTENTION, REQUIRED_TENSOR, is_attention(v))
 RULE(OUTPUT_BIAS, v->desc->arch->expert_biases ? REQUIRED_TENSOR : OPTIONAL_TENSOR, is_attention(v))
 RULE(SINKS, REQUIRED_TENSOR, is_attention(v) && v->desc->arch->sinks)
+RULE(LATENT, REQUIRED_TENSOR, is_latent(v))
+RULE(LATENT_QUERY, REQUIRED_TENSOR, is_latent(v) && v->layer->attention.query_rank > 0)
 RULE(QKV, is_attention(v) ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
      is_deltanet(v) || (has_own_kv(v) && !v->desc->arch->gated_attention))
 RULE(QKV_BIAS, bias_presence(v), is_attention(v) && v->joined_qkv)
-RULE(QUERIES, REQUIRED_TENSOR, is_attention(v) && !v->joined_qkv)
-RULE(QUERIES_BIAS, bias_presence(v), is_attention(v) && !v->joined_qkv)
+RULE(QUERIES, REQUIRED_TENSOR, has_own_queries(v))
+RULE(QUERIES_BIAS, bias_presence(v), has_own_queries(v) && !is_latent(v))
 RULE(OWN_KV, REQUIRED_TENSOR, has_own_kv(v) && !v->joined_qkv)
 RULE(OWN_KV_BIAS, bias_presence(v), has_own_kv(v) && !v->joined_qkv)
 RULE(OWN_VALUE, value_presence(v), has_own_kv(v) && !v->joined_qkv)
@@ -149,6 +162,9 @@ typedef enum dim {
     DIM_K,
     DIM_V,
     DIM_HEADS,
+    DIM_QUERY_RANK,
+    DIM_UNROTATED,
+    DIM_LATENT_VALUE,
     DIM_ATTENTION_OUT,
     DIM_Q_NORM,
     DIM_K_NORM,
@@ -165,6 +181,14 @@ typedef enum dim {
     DIM_SHARED,
 } dim;
 
+/* Elements of a head of the query projection. */
+static uint64_t query_length(const layer_view *v)
+{
+    const st_attention_desc *a = &v->layer->attention;
+    if (a->latent_query) return a->latent_query;
+    return (uint64_t)a->key_length * (v->desc->arch->gated_attention ? 2 : 1);
+}
+
 /* The bounds of desc.c keep every product below 2^64. */
 static uint64_t attention_dim(const layer_view *v, dim d)
 {
@@ -172,12 +196,15 @@ static uint64_t attention_dim(const layer_view *v, dim d)
     uint64_t heads = a->heads, kv_heads = a->kv_heads;
     bool whole_row = a->qk_norm == ST_QK_NORM_ROW;
     switch (d) {
-    case DIM_Q: return heads * a->key_length * (v->desc->arch->gated_attention ? 2 : 1);
+    case DIM_Q: return heads * query_length(v);
     case DIM_K: return kv_heads * a->key_length;
     case DIM_V: return kv_heads * a->value_length;
     case DIM_QKV: return heads * a->key_length + kv_heads * ((uint64_t)a->key_length + a->value_length);
     case DIM_HEADS: return heads;
-    case DIM_ATTENTION_OUT: return heads * a->value_length;
+    case DIM_QUERY_RANK: return a->query_rank;
+    case DIM_UNROTATED: return a->latent_query - (a->key_length - a->value_length);
+    case DIM_LATENT_VALUE: return a->latent_value;
+    case DIM_ATTENTION_OUT: return heads * (a->latent_query ? a->latent_value : a->value_length);
     case DIM_Q_NORM: return whole_row ? heads * a->key_length : a->key_length;
     default: return whole_row ? kv_heads * a->key_length : a->key_length; /* DIM_K_NORM */
     }

@@ -52,6 +52,13 @@ static st_op_cost cost_matmul(const op_view *v)
                         .value_bytes = value_bytes(v)};
 }
 
+static st_op_cost cost_head_matmul(const op_view *v)
+{
+    st_op_cost cost = cost_matmul(v);
+    cost.flops *= (double)v->binding->weights[v->op->weight[0]].ne[2];
+    return cost;
+}
+
 static st_op_cost cost_kv_store(const op_view *v)
 {
     double bytes = value_bytes(v);
@@ -62,11 +69,12 @@ static st_op_cost cost_attention(const op_view *v)
 {
     double heads = v->op->p.attention.heads, kv_heads = v->op->p.attention.kv_heads;
     double head = (double)v->op->p.attention.key_length + v->op->p.attention.value_length;
+    double kept = v->op->p.attention.value_in_key ? v->op->p.attention.key_length : head;
     double seen = (double)v->depth + (v->rows + 1) / 2.0;
     double span = v->op->p.attention.window ? v->op->p.attention.window : v->op->p.attention.chunk;
     if (span > 0 && seen > span) seen = span;
     return (st_op_cost){.flops = 2 * heads * head * seen * v->rows,
-                        .state_bytes = kv_heads * head * sizeof(float) * seen,
+                        .state_bytes = kv_heads * kept * sizeof(float) * seen,
                         .value_bytes = value_bytes(v)};
 }
 

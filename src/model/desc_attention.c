@@ -167,6 +167,26 @@ static void read_heads(st_keys *keys, const st_desc *desc, uint32_t layer, st_at
     out->value_length = st_keys_u32(keys, "attention.value_length", out->key_length, 1, ST_HEAD_SIZE_MAX);
 }
 
+/* The cache has one head, whose value is the first part of its key. Files that keep all heads apart are older. */
+static void read_latent(st_keys *keys, const st_desc *desc, uint32_t layer, st_attention_desc *out)
+{
+    uint32_t layers = desc->layer_count;
+    uint32_t latent = st_keys_u32(keys, "attention.kv_lora_rank", ST_KEY_REQUIRED, 1, ST_HEAD_SIZE_MAX);
+    uint32_t rotated = st_keys_u32(keys, "rope.dimension_count", ST_KEY_REQUIRED, 2, ST_HEAD_SIZE_MAX);
+    out->heads = st_keys_layer_u32(keys, "attention.head_count", layer, layers, ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
+    out->kv_heads = st_keys_layer_u32(keys, "attention.head_count_kv", layer, layers, 1, 1, 1);
+    out->latent_query =
+        st_keys_u32(keys, "attention.key_length_mla", ST_KEY_REQUIRED, rotated + 1, ST_HEAD_SIZE_MAX);
+    out->latent_value = st_keys_u32(keys, "attention.value_length_mla", ST_KEY_REQUIRED, 1, ST_HEAD_SIZE_MAX);
+    out->query_rank = st_keys_u32(keys, "attention.q_lora_rank", 0, 0, ST_WIDTH_MAX);
+    uint32_t row = latent + rotated;
+    out->key_length = st_keys_u32(keys, "attention.key_length", row, row, row);
+    out->value_length = st_keys_u32(keys, "attention.value_length", latent, latent, latent);
+    out->scale = 1.0f / sqrtf((float)out->latent_query);
+    out->kv_layer = layer;
+    read_rope(keys, desc, layer, false, out);
+}
+
 static void choose_qk_norm(st_keys *keys, const st_arch *arch, st_attention_desc *out)
 {
     out->qk_norm = arch->qk_norm;
@@ -178,6 +198,10 @@ static void choose_qk_norm(st_keys *keys, const st_arch *arch, st_attention_desc
 void st_desc_read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, st_attention_desc *out)
 {
     const st_arch *arch = desc->arch;
+    if (arch->latent) {
+        read_latent(keys, desc, layer, out);
+        return;
+    }
     bool windowed = layer_is_windowed(keys, desc, layer);
     read_heads(keys, desc, layer, out);
     if (windowed) read_window(keys, out);

@@ -52,14 +52,16 @@ typedef struct st_op {
         struct { float scale; } embed;
         struct { uint32_t group; float epsilon; } norm;
         struct { st_rope rope; } angles;
-        struct { uint32_t heads, head_size, dims; st_rope_style style; } rope;
+        struct { uint32_t heads, head_size, offset, dims; st_rope_style style; } rope;
         struct { uint32_t chunk; float factor; bool from_zero; } temperature;
         struct { uint32_t kv_layer; } kv;
         struct {
             uint32_t heads, kv_heads, key_length, value_length, window, chunk, kv_layer;
             uint32_t first; /* positions before it have no keys and values */
             float scale;
+            bool value_in_key; /* a position's value is the first part of its key */
         } attention;
+        struct { uint32_t heads; } head_matmul;
         struct { uint32_t groups, stride, offset; } slice; /* out width = groups × size */
         struct { st_activation activation; } gate;
         struct { float factor; } scale;

@@ -29,6 +29,8 @@ const golden_family golden_families[] = {
     {"more/minimax-m2", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
     {"more/ernie4_5-moe", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
     {"more/gpt-oss-clamp", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/deepseek2", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
+    {"more/deepseek2-lite", 2e-5, GOLDEN_EXPERTS | GOLDEN_OUTSIDE},
     {"more/granite", 2e-5, GOLDEN_OUTSIDE},
     {"more/smollm3", 2e-5, GOLDEN_OUTSIDE},
     {"more/gemma3", 2e-5, GOLDEN_OUTSIDE},

@@ -86,7 +86,7 @@ static void rope_row(const st_cpu_call *call, size_t row)
     float *value = st_cpu_row(call->bound->out, row);
     size_t pairs = call->op->p.rope.dims / 2;
     for (size_t head = 0; head < call->op->p.rope.heads; head++) {
-        float *base = value + head * call->op->p.rope.head_size;
+        float *base = value + head * call->op->p.rope.head_size + call->op->p.rope.offset;
         if (call->op->p.rope.style == ST_ROPE_HALVES) {
             call->isa->rotate(base, base + pairs, rotations, pairs);
             continue;
@@ -104,6 +104,38 @@ static void fast_rope(const st_cpu_call *call)
     each_row(call, call->bound->out.width, rope_row);
 }
 
+enum { HEAD_COLUMNS = 16 }; /* of a head's output, computed at a time */
+
+/* A part is a few columns of one head, for all rows: each row of the matrix is read once. */
+static void head_matmul_part(void *context, uint32_t worker, size_t part)
+{
+    const st_cpu_call *call = context;
+    const st_bound_op *bound = call->bound;
+    const st_bound_weight *matrix = &bound->weight[0];
+    size_t heads = call->op->p.head_matmul.heads, in_size = bound->in[0].width / heads, out_size = bound->out.width / heads;
+    size_t parts = (matrix->ne[1] + HEAD_COLUMNS - 1) / HEAD_COLUMNS, head = part / parts, first = part % parts * HEAD_COLUMNS;
+    float (*dot)(const void *row, const float *x, size_t count) = call->isa->dot_float[matrix->type];
+    float *floats = st_cpu_scratch(call, worker); /* [ne[0]] */
+    for (size_t column = first; column < first + HEAD_COLUMNS && column < matrix->ne[1]; column++) {
+        const void *weights = (const unsigned char *)matrix->data + (head * matrix->ne[1] + column) * matrix->row_bytes;
+        if (!dot) matrix->info->dequantise(weights, floats, matrix->ne[0] / matrix->info->block);
+        for (size_t row = 0; row < call->rows; row++) {
+            const float *in = st_cpu_row(bound->in[0], row) + head * in_size;
+            st_cpu_row(bound->out, row)[head * out_size + column] =
+                dot ? dot(weights, in, matrix->ne[0]) : call->isa->dot_float[ST_TYPE_F32](floats, in, matrix->ne[0]);
+        }
+    }
+    for (size_t row = 0; first == 0 && row < call->rows; row++)
+        memcpy(st_cpu_row(bound->out, row) + head * out_size + matrix->ne[1],
+               st_cpu_row(bound->in[0], row) + head * in_size + matrix->ne[0], (out_size - matrix->ne[1]) * sizeof(float));
+}
+
+static void fast_head_matmul(const st_cpu_call *call)
+{
+    size_t parts = (call->bound->weight[0].ne[1] + HEAD_COLUMNS - 1) / HEAD_COLUMNS;
+    st_pool_run(call->pool, head_matmul_part, (void *)(uintptr_t)call, parts * call->op->p.head_matmul.heads);
+}
+
 static void kv_store_row(const st_cpu_call *call, size_t row)
 {
     const st_bound_op *bound = call->bound;
@@ -112,7 +144,7 @@ static void kv_store_row(const st_cpu_call *call, size_t row)
     const uint32_t *tables = st_step_tables(call->step), position = st_cpu_step_row(call, row)->position;
     void (*store)(const float *in, void *out, size_t count) = call->isa->from_float[kv->type];
     store(st_cpu_row(bound->in[0], row), st_kv_key(kv, c, tables, position), bound->in[0].width);
-    store(st_cpu_row(bound->in[1], row), st_kv_value(kv, c, tables, position), bound->in[1].width);
+    if (bound->in[1].data) store(st_cpu_row(bound->in[1], row), st_kv_value(kv, c, tables, position), bound->in[1].width);
 }
 
 static void fast_kv_store(const st_cpu_call *call)
@@ -235,4 +267,5 @@ const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
     [ST_OP_GATHER] = reference,
     [ST_OP_SOFTCAP] = fast_softcap,
     [ST_OP_LAYER_NORM] = fast_layer_norm,
+    [ST_OP_HEAD_MATMUL] = fast_head_matmul,
 };

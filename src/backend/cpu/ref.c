@@ -63,6 +63,35 @@ static void ref_matmul(const st_cpu_call *call)
     st_pool_run(call->pool, matmul_part, (void *)(uintptr_t)call, parts);
 }
 
+/* A part is a few columns of one head's output. The first part of a head also copies the rest of it. */
+static void head_matmul_part(void *context, uint32_t worker, size_t part)
+{
+    const st_cpu_call *call = context;
+    const st_bound_op *bound = call->bound;
+    const st_bound_weight *matrix = &bound->weight[0];
+    size_t heads = call->op->p.head_matmul.heads, in_size = bound->in[0].width / heads, out_size = bound->out.width / heads;
+    size_t parts = (matrix->ne[1] + COLUMNS_PER_PART - 1) / COLUMNS_PER_PART;
+    size_t head = part / parts, first = part % parts * COLUMNS_PER_PART;
+    float *weights = st_cpu_scratch(call, worker); /* [ne[0]] */
+    for (size_t column = first; column < first + COLUMNS_PER_PART && column < matrix->ne[1]; column++) {
+        st_ref_load_row(matrix, matrix->data, head * matrix->ne[1] + column, weights);
+        for (size_t row = 0; row < call->rows; row++) {
+            const float *in = st_cpu_row(bound->in[0], row) + head * in_size;
+            st_cpu_row(bound->out, row)[head * out_size + column] = st_ref_dot(weights, in, matrix->ne[0]);
+        }
+    }
+    for (size_t row = 0; first == 0 && row < call->rows; row++)
+        memcpy(st_cpu_row(bound->out, row) + head * out_size + matrix->ne[1],
+               st_cpu_row(bound->in[0], row) + head * in_size + matrix->ne[0],
+               (out_size - matrix->ne[1]) * sizeof(float));
+}
+
+static void ref_head_matmul(const st_cpu_call *call)
+{
+    size_t parts = (call->bound->weight[0].ne[1] + COLUMNS_PER_PART - 1) / COLUMNS_PER_PART;
+    st_pool_run(call->pool, head_matmul_part, (void *)(uintptr_t)call, parts * call->op->p.head_matmul.heads);
+}
+
 /* --- norms and positions ------------------------------------------------------------------------------------------ */
 
 static void rms_norm_row(const st_cpu_call *call, uint32_t worker, size_t row)
@@ -160,7 +189,7 @@ static void rope_row(const st_cpu_call *call, uint32_t worker, size_t row)
     size_t pairs = call->op->p.rope.dims / 2;
     bool halves = call->op->p.rope.style == ST_ROPE_HALVES;
     for (size_t head = 0; head < call->op->p.rope.heads; head++) {
-        float *base = value + head * call->op->p.rope.head_size;
+        float *base = value + head * call->op->p.rope.head_size + call->op->p.rope.offset;
         for (size_t pair = 0; pair < pairs; pair++) {
             float *a = base + (halves ? pair : 2 * pair), *b = base + (halves ? pair + pairs : 2 * pair + 1);
             float x = *a, y = *b, c = rotations[2 * pair], s = rotations[2 * pair + 1];
@@ -200,6 +229,7 @@ static void kv_store_row(const st_cpu_call *call, uint32_t worker, size_t row)
     const st_step_conversation *c = st_cpu_conversation(call, row);
     const uint32_t *tables = st_step_tables(call->step), position = st_cpu_step_row(call, row)->position;
     st_row_store(kv->type, st_cpu_row(bound->in[0], row), bound->in[0].width, st_kv_key(kv, c, tables, position));
+    if (!bound->in[1].data) return; /* the value is a part of the key */
     st_row_store(kv->type, st_cpu_row(bound->in[1], row), bound->in[1].width, st_kv_value(kv, c, tables, position));
 }
 
@@ -409,4 +439,5 @@ const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT] = {
     [ST_OP_GATHER] = ref_gather,
     [ST_OP_SOFTCAP] = ref_softcap,
     [ST_OP_LAYER_NORM] = ref_layer_norm,
+    [ST_OP_HEAD_MATMUL] = ref_head_matmul,
 };

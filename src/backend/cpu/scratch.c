@@ -50,6 +50,7 @@ st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)
 {
     static size_t (*const floats[ST_OP_COUNT])(const st_bound_op *shape) = {
         [ST_OP_MATMUL] = ref_matmul,
+        [ST_OP_HEAD_MATMUL] = ref_matmul,
         [ST_OP_ATTENTION] = ref_attention,
         [ST_OP_ROUTE] = ref_route,
         [ST_OP_EXPERTS] = ref_experts,

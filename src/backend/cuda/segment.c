@@ -58,7 +58,9 @@ static bool has_form(const st_op *op, const bool with[ST_OP_WEIGHTS])
     case ST_OP_TEMPERATURE: return !op->p.temperature.from_zero;
     case ST_OP_GATED_ACT: return op->p.gate.activation <= ST_ACT_GELU;
     case ST_OP_EXPERTS: return op->p.experts.activation <= ST_ACT_GELU && !op->p.experts.ungated && !with[4] && !with[5] && !with[6];
-    case ST_OP_ATTENTION: return !with[0];
+    case ST_OP_ATTENTION: return !with[0] && !op->p.attention.value_in_key;
+    case ST_OP_KV_STORE: return op->in[1] != ST_NO_VALUE;
+    case ST_OP_ROPE: return op->p.rope.offset == 0;
     default: return op->kind <= LAST_KIND;
     }
 }
