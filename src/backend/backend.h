@@ -202,7 +202,7 @@ static inline unsigned char *st_kv_value(const st_kv_view *kv, const st_step_con
 /* A layer's recurrent state, float32: of slot 0. */
 typedef struct st_state_view {
     float *conv;  /* [width − 1, channels]: the last inputs, oldest first */
-    float *delta; /* [value_heads, size (key), size (value)] */
+    float *delta; /* DELTANET: [value_heads, size (key), size (value)]; SSM: [heads, head size, state size] */
     size_t slot_floats; /* from a slot to the next */
     uint32_t slots;
 } st_state_view;

@@ -18,7 +18,7 @@ enum { CARD_ALIGNMENT = 256, CARD_GRANULARITY = 2 << 20, CARD_OVERHEAD = 500 << 
 static bool streams_values(st_op_kind kind)
 {
     return kind != ST_OP_MATMUL && kind != ST_OP_EXPERTS && kind != ST_OP_ATTENTION && kind != ST_OP_KV_STORE &&
-           kind != ST_OP_CONV && kind != ST_OP_DELTANET && kind != ST_OP_HEAD_MATMUL;
+           kind != ST_OP_HEAD_MATMUL && !st_op_has_state(kind);
 }
 
 /* Bytes of a position's keys and values as they are kept, for each byte as float32. */

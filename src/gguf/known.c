@@ -195,6 +195,9 @@ static const st_gguf_known known_rows[] = {
     {".ssm.time_step_rank", UINT},
     {".ssm.group_count", UINT},
     {".ssm.dt_b_c_rms", BOOL},
+    {".kda.head_dim", UINT},
+    {".shortconv.l_cache", UINT},
+    {".moe_latent_size", UINT},
 };
 
 typedef struct kind_name {

@@ -175,12 +175,10 @@ static bool lay_out_caches(const st_desc *desc, st_kv_layer *layers, st_kv_layou
 
 /* --- recurrent state ---------------------------------------------------------------------------------------------- */
 
-static bool lay_out_state(const st_deltanet_desc *d, size_t *end, st_kv_layer *out)
+static bool lay_out_state(const st_state_shape *state, size_t *end, st_kv_layer *out)
 {
-    size_t channels = (size_t)d->state_size * (2 * (size_t)d->key_heads + d->value_heads);
-    out->conv_bytes = channels * (d->conv_width - 1) * sizeof(float);
-    if (!st_mul_size((size_t)d->value_heads * sizeof(float), (size_t)d->state_size * d->state_size, &out->delta_bytes))
-        return false;
+    out->conv_bytes = (size_t)(state->conv_channels * state->conv_rows) * sizeof(float);
+    if (!st_mul_size((size_t)state->floats, sizeof(float), &out->delta_bytes)) return false;
     return st_range_append(end, 1, out->conv_bytes, &out->conv_offset) &&
            st_range_append(end, 1, out->delta_bytes, &out->delta_offset);
 }
@@ -191,8 +189,10 @@ static bool lay_out_slots(const st_desc *desc, st_kv_layer *layers, st_kv_layout
     size_t end = 0, slots, state = 0;
     for (uint32_t i = 0; i < layout->layer_count; i++) {
         st_kv_layer temporary, *layer = layer_at(layers, i, &temporary);
-        if (desc->layers[i].kind != ST_LAYER_DELTANET || !takes_part(&layout->options, i)) continue;
-        if (!lay_out_state(&desc->layers[i].deltanet, &end, layer)) return false;
+        st_state_shape shape = st_layer_state(desc, i);
+        bool none = shape.conv_rows == 0 && shape.floats == 0;
+        if (none || !takes_part(&layout->options, i)) continue;
+        if (!lay_out_state(&shape, &end, layer)) return false;
         state += layer->conv_bytes + layer->delta_bytes;
         layer->conv_offset += layout->state_offset;
         layer->delta_offset += layout->state_offset;

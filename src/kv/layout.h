@@ -56,7 +56,7 @@ typedef struct st_kv_layer {
     size_t key_row_bytes, value_row_bytes; /* 0: no keys and values of its own. Values alone 0: they are parts of keys */
     size_t keys_offset, values_offset;     /* of page 0 */
     size_t key_page_bytes, value_page_bytes; /* from a page to the next */
-    size_t conv_offset, delta_offset; /* of recurrent layers; in slot 0 */
+    size_t conv_offset, delta_offset; /* of recurrent layers; in slot 0. conv: a convolution's inputs, delta: the rest */
     size_t conv_bytes, delta_bytes;
 } st_kv_layer;
 

@@ -20,6 +20,7 @@ typedef struct layer_view {
     bool has_q_norm;            /* the file has attn_q_norm */
     bool two_factors;           /* the file has rope_factors_short */
     bool joined_qkv;            /* the file has attn_qkv in an attention layer */
+    bool joined_ba;             /* the file has ssm_ba */
 } layer_view;
 
 static bool is_attention(const layer_view *v)
@@ -30,6 +31,26 @@ static bool is_attention(const layer_view *v)
 static bool is_deltanet(const layer_view *v)
 {
     return v->layer->kind == ST_LAYER_DELTANET;
+}
+
+static bool is_ssm(const layer_view *v)
+{
+    return v->layer->kind == ST_LAYER_SSM;
+}
+
+static bool has_delta_channels(const layer_view *v)
+{
+    return is_deltanet(v) && v->layer->deltanet.channels;
+}
+
+static bool has_delta_heads(const layer_view *v)
+{
+    return is_deltanet(v) && !v->layer->deltanet.channels;
+}
+
+static bool is_gated(const layer_view *v)
+{
+    return v->desc->arch->ffn != ST_FFN_UNGATED;
 }
 
 static bool is_latent(const layer_view *v)
@@ -110,23 +131,31 @@ RULE(MODEL_SECOND_FACTORS, REQUIRED_TENSOR, v->two_factors)
 RULE(MODEL_PER_LAYER, REQUIRED_TENSOR, v->desc->per_layer_width > 0)
 RULE(PRE_NORM, REQUIRED_TENSOR, v->desc->arch->form != ST_FORM_POST_NORM)
 RULE(OPTIONAL, OPTIONAL_TENSOR, true)
-RULE(ATTENTION, REQUIRED_TENSOR, is_attention(v))
+RULE(ATTENTION_OUTPUT, REQUIRED_TENSOR, is_attention(v) || has_delta_channels(v))
 RULE(OUTPUT_BIAS, v->desc->arch->expert_biases ? REQUIRED_TENSOR : OPTIONAL_TENSOR, is_attention(v))
 RULE(SINKS, REQUIRED_TENSOR, is_attention(v) && v->desc->arch->sinks)
 RULE(LATENT, REQUIRED_TENSOR, is_latent(v))
 RULE(LATENT_QUERY, REQUIRED_TENSOR, is_latent(v) && v->layer->attention.query_rank > 0)
 RULE(QKV, is_attention(v) ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
-     is_deltanet(v) || (has_own_kv(v) && !v->desc->arch->gated_attention))
+     has_delta_heads(v) || (has_own_kv(v) && !v->desc->arch->gated_attention))
 RULE(QKV_BIAS, bias_presence(v), is_attention(v) && v->joined_qkv)
-RULE(QUERIES, REQUIRED_TENSOR, has_own_queries(v))
+RULE(QUERIES, REQUIRED_TENSOR, has_own_queries(v) || has_delta_channels(v))
 RULE(QUERIES_BIAS, bias_presence(v), has_own_queries(v) && !is_latent(v))
-RULE(OWN_KV, REQUIRED_TENSOR, has_own_kv(v) && !v->joined_qkv)
+RULE(OWN_KV, REQUIRED_TENSOR, (has_own_kv(v) && !v->joined_qkv) || has_delta_channels(v))
 RULE(OWN_KV_BIAS, bias_presence(v), has_own_kv(v) && !v->joined_qkv)
-RULE(OWN_VALUE, value_presence(v), has_own_kv(v) && !v->joined_qkv)
+RULE(OWN_VALUE, value_presence(v), (has_own_kv(v) && !v->joined_qkv) || has_delta_channels(v))
 RULE(QK_NORM, v->desc->arch->qk_norm_optional ? OPTIONAL_TENSOR : REQUIRED_TENSOR,
      is_attention(v) && has_qk_norm_weights(v))
 RULE(OWN_K_NORM, REQUIRED_TENSOR, has_own_kv(v) && v->has_q_norm)
-RULE(DELTANET, REQUIRED_TENSOR, is_deltanet(v))
+RULE(DELTA_HEADS, REQUIRED_TENSOR, has_delta_heads(v))
+RULE(DELTA_CHANNELS, REQUIRED_TENSOR, has_delta_channels(v))
+RULE(DELTANET_OR_SSM, REQUIRED_TENSOR, is_deltanet(v) || is_ssm(v))
+RULE(JOINED_CONV, REQUIRED_TENSOR, has_delta_heads(v) || is_ssm(v))
+RULE(DELTA_BA, OPTIONAL_TENSOR, has_delta_heads(v) && v->layer->deltanet.grouped)
+RULE(DELTA_ALPHA, REQUIRED_TENSOR, has_delta_heads(v) && !v->joined_ba)
+RULE(DELTA_BETA, REQUIRED_TENSOR, is_deltanet(v) && !v->joined_ba)
+RULE(SSM, REQUIRED_TENSOR, is_ssm(v))
+RULE(SHORT_CONV, REQUIRED_TENSOR, v->layer->kind == ST_LAYER_SHORT_CONV)
 RULE(POST_NORMS, REQUIRED_TENSOR, has_post_norms(v))
 RULE(POST_ATTENTION_NORM, REQUIRED_TENSOR, has_post_norms(v) || v->desc->arch->ffn_norm_is_post_attention)
 RULE(FFN_NORM, REQUIRED_TENSOR, has_ffn_norm(v) && !v->desc->arch->ffn_norm_is_post_attention)
@@ -136,9 +165,12 @@ RULE(EXPERTS, REQUIRED_TENSOR, has_experts(v))
 RULE(SELECTION_BIAS, REQUIRED_TENSOR, has_experts(v) && has_selection_bias(v))
 RULE(EXPERT_BIASES, REQUIRED_TENSOR, has_experts(v) && v->desc->arch->expert_biases)
 RULE(EXPERTS_OPTIONAL, OPTIONAL_TENSOR, has_experts(v))
+RULE(EXPERTS_FUSED, OPTIONAL_TENSOR, has_experts(v) && is_gated(v))
 RULE(EXPERTS_UNFUSED, REQUIRED_TENSOR, has_experts(v) && !v->fused_experts)
+RULE(EXPERTS_GATE, REQUIRED_TENSOR, has_experts(v) && !v->fused_experts && is_gated(v))
 RULE(EXPERTS_BESIDE, REQUIRED_TENSOR, has_experts(v) && v->desc->arch->dense_beside_experts)
 RULE(SHARED, REQUIRED_TENSOR, v->layer->ffn.shared_width > 0)
+RULE(SHARED_UP_GATE, REQUIRED_TENSOR, v->layer->ffn.shared_width > 0 && is_gated(v))
 RULE(SHARED_GATE, REQUIRED_TENSOR,
      v->layer->ffn.shared_width > 0 && v->desc->arch->shared_expert == ST_SHARED_GATED)
 RULE(PER_LAYER, REQUIRED_TENSOR, v->desc->per_layer_width > 0)
@@ -154,6 +186,7 @@ typedef enum dim {
     DIM_ONE,
     DIM_E,
     DIM_E_TWICE,
+    DIM_E_THRICE,
     DIM_VOCAB,
     DIM_ROPE_PAIRS,
     DIM_PER_LAYER,
@@ -168,11 +201,15 @@ typedef enum dim {
     DIM_ATTENTION_OUT,
     DIM_Q_NORM,
     DIM_K_NORM,
-    DIM_QKV,
-    DIM_DELTA_VALUES,
+    DIM_CHANNELS,
+    DIM_INNER,
+    DIM_SSM_IN,
     DIM_CONV_WIDTH,
-    DIM_VALUE_HEADS,
-    DIM_STATE,
+    DIM_STATE_HEADS,
+    DIM_STATE_HEADS_TWICE,
+    DIM_DECAYS,
+    DIM_NORM_GROUP,
+    DIM_NORM_GROUPS,
     DIM_DENSE,
     DIM_DENSE_UP,
     DIM_EXPERTS,
@@ -199,7 +236,7 @@ static uint64_t attention_dim(const layer_view *v, dim d)
     case DIM_Q: return heads * query_length(v);
     case DIM_K: return kv_heads * a->key_length;
     case DIM_V: return kv_heads * a->value_length;
-    case DIM_QKV: return heads * a->key_length + kv_heads * ((uint64_t)a->key_length + a->value_length);
+    case DIM_CHANNELS: return heads * a->key_length + kv_heads * ((uint64_t)a->key_length + a->value_length);
     case DIM_HEADS: return heads;
     case DIM_QUERY_RANK: return a->query_rank;
     case DIM_UNROTATED: return a->latent_query - (a->key_length - a->value_length);
@@ -213,13 +250,35 @@ static uint64_t attention_dim(const layer_view *v, dim d)
 static uint64_t deltanet_dim(const layer_view *v, dim d)
 {
     const st_deltanet_desc *n = &v->layer->deltanet;
-    uint64_t size = n->state_size;
+    uint64_t size = n->state_size, values = size * n->value_heads;
     switch (d) {
-    case DIM_QKV: return size * (2 * (uint64_t)n->key_heads + n->value_heads);
-    case DIM_DELTA_VALUES: return size * n->value_heads;
+    case DIM_Q:
+    case DIM_K: return size * n->key_heads;
+    case DIM_V:
+    case DIM_ATTENTION_OUT:
+    case DIM_INNER: return values;
+    case DIM_CHANNELS: return 2 * size * n->key_heads + values;
     case DIM_CONV_WIDTH: return n->conv_width;
-    case DIM_VALUE_HEADS: return n->value_heads;
-    default: return size; /* DIM_STATE */
+    case DIM_STATE_HEADS: return n->value_heads;
+    case DIM_STATE_HEADS_TWICE: return 2 * (uint64_t)n->value_heads;
+    case DIM_DECAYS: return n->channels ? values : n->value_heads;
+    case DIM_NORM_GROUPS: return 1;
+    default: return size; /* DIM_NORM_GROUP */
+    }
+}
+
+static uint64_t ssm_dim(const layer_view *v, dim d)
+{
+    const st_ssm_desc *s = &v->layer->ssm;
+    uint64_t inner = (uint64_t)s->heads * s->head_size, channels = inner + 2 * (uint64_t)s->groups * s->state_size;
+    switch (d) {
+    case DIM_INNER: return inner;
+    case DIM_CHANNELS: return channels;
+    case DIM_SSM_IN: return inner + channels + s->heads;
+    case DIM_CONV_WIDTH: return s->conv_width;
+    case DIM_NORM_GROUP: return inner / s->groups;
+    case DIM_NORM_GROUPS: return s->groups;
+    default: return s->heads; /* DIM_STATE_HEADS, DIM_DECAYS */
     }
 }
 
@@ -257,6 +316,7 @@ static uint64_t dim_size(const layer_view *v, dim d)
     case DIM_ONE: return 1;
     case DIM_E: return desc->embedding;
     case DIM_E_TWICE: return 2 * (uint64_t)desc->embedding;
+    case DIM_E_THRICE: return 3 * (uint64_t)desc->embedding;
     case DIM_VOCAB: return desc->vocab;
     case DIM_ROPE_PAIRS: return rope_pairs(desc);
     case DIM_PER_LAYER: return desc->per_layer_width;
@@ -264,8 +324,13 @@ static uint64_t dim_size(const layer_view *v, dim d)
     default: break;
     }
     if (!v->layer) return 1; /* the model's own tensors have none of a layer's dimensions */
-    if (d <= DIM_K_NORM || (d == DIM_QKV && is_attention(v))) return attention_dim(v, d);
-    return d <= DIM_STATE ? deltanet_dim(v, d) : ffn_dim(v, d);
+    if (d >= DIM_DENSE) return ffn_dim(v, d);
+    switch (v->layer->kind) {
+    case ST_LAYER_ATTENTION: return attention_dim(v, d);
+    case ST_LAYER_DELTANET: return deltanet_dim(v, d);
+    case ST_LAYER_SSM: return ssm_dim(v, d);
+    default: return v->layer->short_conv_width; /* DIM_CONV_WIDTH */
+    }
 }
 
 /* --- roles -------------------------------------------------------------------------------------------------------- */
@@ -314,12 +379,22 @@ static void print_shape(const uint64_t *ne, uint32_t count, char *out, size_t si
     if (used < size) snprintf(out + used, size - used, "]");
 }
 
+/* Dimensions of 1 do not matter, wherever they are: they move no element. */
+static bool same_shape(const uint64_t *a, int a_count, const uint64_t *b, int b_count)
+{
+    int i = 0, k = 0;
+    for (;;) {
+        while (i < a_count && a[i] == 1) i++;
+        while (k < b_count && b[k] == 1) k++;
+        if (i == a_count || k == b_count) return i == a_count && k == b_count;
+        if (a[i++] != b[k++]) return false;
+    }
+}
+
 static strata_status check_shape(const binder *b, const char *name, const st_gguf_tensor *tensor,
                                  const uint64_t expected[DIMS])
 {
-    bool same = tensor->ne[3] == 1;
-    for (int i = 0; i < DIMS; i++) same = same && tensor->ne[i] == expected[i];
-    if (same) return STRATA_OK;
+    if (same_shape(tensor->ne, 4, expected, DIMS)) return STRATA_OK;
     char wanted[96], found[96];
     print_shape(expected, DIMS, wanted, sizeof wanted);
     print_shape(tensor->ne, 4, found, sizeof found);
@@ -389,10 +464,15 @@ static strata_status bind_role(binder *b, layer_view *v, st_role role)
         status = bind_parts(b, v, role, weight.ne, &weight);
     }
     if (status != STRATA_OK) return status;
+    if (role == ST_ROLE_SSM_NORM) { /* stored by groups; one vector for the norm */
+        weight.ne[0] *= weight.ne[1];
+        weight.ne[1] = 1;
+    }
     if (role == ST_ROLE_FFN_GATE_UP_EXPS) v->fused_experts = true;
     if (role == ST_ROLE_ATTN_Q_NORM) v->has_q_norm = true;
     if (role == ST_ROLE_ROPE_FACTORS_SHORT) v->two_factors = true;
     if (role == ST_ROLE_ATTN_QKV) v->joined_qkv = is_attention(v);
+    if (role == ST_ROLE_SSM_BA) v->joined_ba = true;
     b->index[(size_t)(weight.layer + 1) * ST_ROLE_COUNT + role] = (int32_t)b->count;
     b->weights[b->count++] = weight;
     return STRATA_OK;

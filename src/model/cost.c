@@ -108,6 +108,15 @@ static st_op_cost cost_deltanet(const op_view *v)
                         .value_bytes = value_bytes(v)};
 }
 
+static st_op_cost cost_ssm(const op_view *v)
+{
+    double state = (double)v->op->p.ssm.heads * v->op->p.ssm.head_size * v->op->p.ssm.state_size;
+    return (st_op_cost){.flops = 5 * state * v->rows,
+                        .weight_bytes = weight_bytes(v),
+                        .state_bytes = 2 * state * sizeof(float),
+                        .value_bytes = value_bytes(v)};
+}
+
 typedef struct op_row {
     const char *name;
     st_op_cost (*cost)(const op_view *view);

@@ -7,29 +7,43 @@
 
 /* --- layers ------------------------------------------------------------------------------------------------------- */
 
-static void read_deltanet(st_keys *keys, st_deltanet_desc *out)
+static bool layer_is_recurrent(st_keys *keys, const st_desc *desc, uint32_t layer)
 {
-    out->key_heads = st_keys_u32(keys, "ssm.group_count", ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
-    out->value_heads = st_keys_u32(keys, "ssm.time_step_rank", ST_KEY_REQUIRED, 1, ST_HEADS_MAX);
-    out->state_size = st_keys_u32(keys, "ssm.state_size", ST_KEY_REQUIRED, 1, ST_HEAD_SIZE_MAX);
-    out->conv_width = st_keys_u32(keys, "ssm.conv_kernel", ST_KEY_REQUIRED, 1, 64);
-    if (out->value_heads % out->key_heads)
-        st_keys_refuse(keys, "ssm.time_step_rank", "a multiple of ssm.group_count", out->value_heads);
-    uint32_t inner = out->value_heads * out->state_size; /* below 2^28 by the bounds above */
-    uint32_t stated = st_keys_u32(keys, "ssm.inner_size", inner, 0, UINT32_MAX - 1);
-    if (stated != inner) st_keys_refuse(keys, "ssm.inner_size", "time_step_rank × state_size", stated);
+    uint32_t layers = desc->layer_count;
+    const st_gguf_key *marks = NULL;
+    if (desc->arch->pattern == ST_LAYERS_BY_KV_HEADS)
+        return st_keys_layer_u32(keys, "attention.head_count_kv", layer, layers, 1, 0, ST_HEADS_MAX) == 0;
+    if (desc->arch->pattern != ST_LAYERS_RECURRENT || keys->status != STRATA_OK) return false;
+    keys->status = st_gguf_get_array(keys->gguf, st_keys_name(keys, "attention.recurrent_layers"), ST_GGUF_BOOL, &marks,
+                                     keys->error);
+    if (keys->status != STRATA_OK) return false;
+    if (marks && marks->count <= layer)
+        st_keys_refuse(keys, "attention.recurrent_layers", "a value for each layer", (double)marks->count);
+    else if (marks) return st_gguf_item_i64(marks, layer) != 0;
+    return (layer + 1) % st_keys_u32(keys, "full_attention_interval", 4, 1, ST_LAYERS_MAX) != 0;
+}
+
+static st_layer_kind kind_of(st_keys *keys, const st_desc *desc, uint32_t layer)
+{
+    static const st_layer_kind kinds[] = {
+        [ST_RECURRENT_DELTA] = ST_LAYER_DELTANET,          [ST_RECURRENT_DELTA_GROUPED] = ST_LAYER_DELTANET,
+        [ST_RECURRENT_DELTA_CHANNELS] = ST_LAYER_DELTANET, [ST_RECURRENT_SSM] = ST_LAYER_SSM,
+        [ST_RECURRENT_SHORT_CONV] = ST_LAYER_SHORT_CONV};
+    bool nextn = layer >= desc->layer_count;
+    if (nextn || !layer_is_recurrent(keys, desc, layer)) return ST_LAYER_ATTENTION;
+    bool single = desc->arch->form == ST_FORM_SINGLE;
+    if (single && st_keys_layer_u32(keys, "feed_forward_length", layer, desc->layer_count, 0, 0, ST_WIDTH_MAX) > 0)
+        return ST_LAYER_FFN;
+    return kinds[desc->arch->recurrent];
 }
 
 static void read_layer(st_keys *keys, const st_desc *desc, uint32_t layer, st_layer_desc *out)
 {
-    bool nextn = layer >= desc->layer_count;
-    if (desc->arch->pattern == ST_LAYERS_RECURRENT && !nextn) {
-        uint32_t interval = st_keys_u32(keys, "full_attention_interval", 4, 1, ST_LAYERS_MAX);
-        if ((layer + 1) % interval) out->kind = ST_LAYER_DELTANET;
-    }
-    if (out->kind == ST_LAYER_DELTANET) read_deltanet(keys, &out->deltanet);
-    else st_desc_read_attention(keys, desc, layer, &out->attention);
-    st_desc_read_ffn(keys, desc, layer, &out->ffn);
+    out->kind = kind_of(keys, desc, layer);
+    if (out->kind == ST_LAYER_ATTENTION) st_desc_read_attention(keys, desc, layer, &out->attention);
+    else st_desc_read_recurrent(keys, desc, out);
+    if (desc->arch->form != ST_FORM_SINGLE || out->kind == ST_LAYER_FFN)
+        st_desc_read_ffn(keys, desc, layer, &out->ffn);
 }
 
 /* The last n layers read K and V of the last earlier layer of their own kind. */
@@ -133,7 +147,8 @@ strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc 
     desc->layers = layers;
     for (uint32_t i = 0; i < layer_count && keys.status == STRATA_OK; i++) {
         read_layer(&keys, desc, i, &layers[i]);
-        if (layers[i].kind == ST_LAYER_DELTANET) desc->recurrent = true;
+        st_state_shape state = st_layer_state(desc, i);
+        if (state.conv_rows || state.floats) desc->recurrent = true;
     }
     if (keys.status == STRATA_OK) share_kv(&keys, desc, layers);
     if (keys.status == STRATA_OK) *out = desc;

@@ -25,7 +25,15 @@ typedef struct st_rope {
 
 enum { ST_KV_POOLS_MAX = 4 }; /* numbers of positions that the layers of a model may see, full attention included */
 
-typedef enum st_layer_kind { ST_LAYER_ATTENTION, ST_LAYER_DELTANET } st_layer_kind;
+/* The part of a layer that mixes tokens. */
+typedef enum st_layer_kind {
+    ST_LAYER_ATTENTION,
+    ST_LAYER_DELTANET,
+    ST_LAYER_SSM,
+    ST_LAYER_SHORT_CONV,
+    ST_LAYER_FFN, /* none: the layer is a feed-forward part alone */
+    ST_LAYER_KINDS
+} st_layer_kind;
 
 typedef struct st_attention_desc {
     uint32_t heads, kv_heads;
@@ -50,7 +58,16 @@ typedef struct st_deltanet_desc {
     uint32_t key_heads, value_heads;
     uint32_t state_size; /* per head, of keys and of values */
     uint32_t conv_width;
+    bool grouped;        /* see arch.h */
+    bool channels;       /* a decay per channel of the key; q, k and v are projected and convolved apart */
 } st_deltanet_desc;
+
+/* Selective state space: heads of head_size channels, each with a state of head_size × state_size. */
+typedef struct st_ssm_desc {
+    uint32_t heads, head_size, state_size;
+    uint32_t groups;     /* of heads that share B and C, and of channels that are normalised together */
+    uint32_t conv_width;
+} st_ssm_desc;
 
 typedef struct st_ffn_desc {
     uint32_t dense_width;  /* 0: no dense FFN */
@@ -66,6 +83,8 @@ typedef struct st_layer_desc {
     st_layer_kind kind;
     st_attention_desc attention; /* kind ST_LAYER_ATTENTION */
     st_deltanet_desc deltanet;   /* kind ST_LAYER_DELTANET */
+    st_ssm_desc ssm;             /* kind ST_LAYER_SSM */
+    uint32_t short_conv_width;   /* kind ST_LAYER_SHORT_CONV: over E channels */
     st_ffn_desc ffn;
 } st_layer_desc;
 
@@ -86,6 +105,17 @@ typedef struct st_desc {
     const st_layer_desc *layers; /* [layer_count + nextn_count] */
     bool recurrent;            /* some layer has recurrent state, which cannot be cut */
 } st_desc;
+
+/* The recurrent state of a layer: the last inputs of a convolution, and floats beside them. All 0: none. */
+typedef struct st_state_shape {
+    uint64_t conv_channels, conv_rows;
+    uint64_t floats;
+} st_state_shape;
+
+st_state_shape st_layer_state(const st_desc *desc, uint32_t layer);
+
+/* The name of a layer's kind: "attention", "deltanet", "ssm", "short_conv" or "ffn". */
+const char *st_layer_kind_name(st_layer_kind kind);
 
 /* Builds the description in `arena`. An unknown architecture is STRATA_UNSUPPORTED with the list of known ones; a
  * missing or absurd key is STRATA_FORMAT with its name, what was expected and what was found. */

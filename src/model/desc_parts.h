@@ -20,6 +20,9 @@ enum {
 /* desc_attention.c */
 void st_desc_read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, st_attention_desc *out);
 
+/* desc_recurrent.c: of a layer whose kind is known */
+void st_desc_read_recurrent(st_keys *keys, const st_desc *desc, st_layer_desc *out);
+
 /* desc_ffn.c */
 void st_desc_read_ffn(st_keys *keys, const st_desc *desc, uint32_t layer, st_ffn_desc *out);
 

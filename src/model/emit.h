@@ -42,8 +42,10 @@ int32_t st_emit_slice(st_builder *b, const char *name, int32_t in, uint32_t grou
 /* act(gate) × up, in gate's place */
 void st_emit_gated_act_in_place(st_builder *b, st_activation activation, int32_t gate, int32_t up);
 
-/* lower_mixer.c: the part of a layer that mixes tokens. Returns its output, before the residual addition. */
+/* lower_attention.c, lower_recurrent.c: the part of a layer that mixes tokens. Returns its output, before the residual
+ * addition. */
 int32_t st_lower_mixer(st_builder *b, const st_layer_desc *layer, int32_t h);
+int32_t st_lower_recurrent(st_builder *b, const st_layer_desc *layer, int32_t h);
 
 /* lower_ffn.c: the feed-forward part of a layer on its normed input `h`; `x` is the residual stream. */
 int32_t st_lower_ffn(st_builder *b, const st_ffn_desc *f, int32_t x, int32_t h);

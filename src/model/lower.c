@@ -65,10 +65,19 @@ static void both_parts(st_builder *b, const st_layer_desc *l, int32_t x)
     add_part(b, x, st_lower_ffn(b, &l->ffn, x, ffn_input(b, x, h)), ST_ROLE_POST_FFW_NORM);
 }
 
+/* The layer's only part. Its norm belongs to the mixer's block or to the feed-forward one. */
+static void one_part(st_builder *b, const st_layer_desc *l, int32_t x)
+{
+    bool ffn = l->kind == ST_LAYER_FFN;
+    b->block = ffn ? ST_BLOCK_FFN : ST_BLOCK_ATTENTION;
+    int32_t h = st_emit_norm(b, ffn ? "ffn_in" : "attn_in", st_emit_weight(b, ST_ROLE_ATTN_NORM), x);
+    add_part(b, x, ffn ? st_lower_ffn(b, &l->ffn, x, h) : st_lower_mixer(b, l, h), ST_ROLE_COUNT);
+}
+
 static void layer(st_builder *b, uint32_t index, int32_t x, int32_t inputs)
 {
     b->layer = (int32_t)index;
-    both_parts(b, &b->desc->layers[index], x);
+    (b->desc->arch->form == ST_FORM_SINGLE ? one_part : both_parts)(b, &b->desc->layers[index], x);
     if (inputs != ST_NO_VALUE) add_per_layer_input(b, x, inputs);
     int32_t output_scale = st_emit_weight(b, ST_ROLE_LAYER_OUTPUT_SCALE);
     if (output_scale != ST_NO_WEIGHT) st_emit_mul_weight_in_place(b, x, output_scale);

@@ -66,8 +66,10 @@ static int32_t routed_experts(st_builder *b, const st_ffn_desc *f, int32_t route
     b->block = ST_BLOCK_FFN;
     op->in[2] = weights;
     bool fused = st_emit_weight(b, ST_ROLE_FFN_GATE_UP_EXPS) != ST_NO_WEIGHT;
-    op->weight[0] = st_emit_weight(b, fused ? ST_ROLE_FFN_GATE_UP_EXPS : ST_ROLE_FFN_GATE_EXPS);
-    op->weight[1] = st_emit_weight(b, ST_ROLE_FFN_UP_EXPS);
+    bool ungated = arch->ffn == ST_FFN_UNGATED;
+    st_role gate = ungated ? ST_ROLE_FFN_UP_EXPS : ST_ROLE_FFN_GATE_EXPS;
+    op->weight[0] = st_emit_weight(b, fused ? ST_ROLE_FFN_GATE_UP_EXPS : gate);
+    op->weight[1] = ungated ? ST_NO_WEIGHT : st_emit_weight(b, ST_ROLE_FFN_UP_EXPS);
     op->weight[2] = st_emit_weight(b, ST_ROLE_FFN_DOWN_EXPS);
     op->weight[3] = st_emit_weight(b, ST_ROLE_FFN_DOWN_EXPS_SCALE);
     op->weight[4] = st_emit_weight(b, ST_ROLE_FFN_GATE_EXPS_BIAS);
@@ -78,6 +80,7 @@ static int32_t routed_experts(st_builder *b, const st_ffn_desc *f, int32_t route
     op->p.experts.width = f->expert_width;
     op->p.experts.activation = arch->activation;
     op->p.experts.fused = fused;
+    op->p.experts.ungated = ungated;
     op->p.experts.weight_on_input = arch->weight_on_input;
     if (shared != ST_NO_VALUE) st_emit_add_to(b, out, shared);
     return out;

@@ -74,8 +74,9 @@ typedef struct st_op {
             bool renormalise;
         } route;
         struct { uint32_t experts, used, width; st_activation activation; bool fused, ungated, weight_on_input; } experts;
-        struct { uint32_t width; } conv;
-        struct { uint32_t key_heads, value_heads, size; } deltanet;
+        struct { uint32_t width; bool linear; } conv;
+        struct { uint32_t key_heads, value_heads, size; bool grouped, channels; } deltanet;
+        struct { uint32_t heads, head_size, state_size, groups; } ssm;
         struct { float cap; } softcap;
     } p;
 } st_op;
@@ -102,6 +103,17 @@ typedef struct st_program {
     st_part main;
     st_part nextn;         /* body.count = 0: the model has none */
 } st_program;
+
+/* Whether operations of this kind use a layer's recurrent state, and whether they use its keys and values. */
+static inline bool st_op_has_state(st_op_kind kind)
+{
+    return kind == ST_OP_CONV || kind == ST_OP_DELTANET || kind == ST_OP_SSM;
+}
+
+static inline bool st_op_has_kv(st_op_kind kind)
+{
+    return kind == ST_OP_KV_STORE || kind == ST_OP_ATTENTION;
+}
 
 static inline bool st_op_is_nextn(const st_program *program, uint32_t op)
 {

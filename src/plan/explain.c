@@ -94,10 +94,11 @@ static uint8_t kv_device(const explainer *e, uint32_t layer)
     return e->plan->kv_device[desc->kind == ST_LAYER_ATTENTION ? desc->attention.kv_layer : layer];
 }
 
-/* The kind of a layer's cache: "full", "window", "chunk", "shared" (an earlier layer's) or "recurrent". */
+/* The kind of a layer's cache: "full", "window", "chunk", "shared" (an earlier layer's), "recurrent" or "none". */
 static const char *kv_kind(const st_layer_desc *layer, uint32_t index)
 {
-    if (layer->kind == ST_LAYER_DELTANET) return "recurrent";
+    if (layer->kind == ST_LAYER_FFN) return "none";
+    if (layer->kind != ST_LAYER_ATTENTION) return "recurrent";
     if (layer->attention.kv_layer != index) return "shared";
     return layer->attention.window ? "window" : layer->attention.chunk ? "chunk" : "full";
 }
@@ -150,7 +151,7 @@ static json_t *layer_json(explainer *e, uint32_t index)
     kept_rows kept = rows_of(e, index);
     json_t *object = json_object();
     set_size(e, object, "layer", index);
-    set(e, object, "kind", json_string(layer->kind == ST_LAYER_DELTANET ? "deltanet" : "attention"));
+    set(e, object, "kind", json_string(st_layer_kind_name(layer->kind)));
     if (index >= e->source->desc->layer_count) set(e, object, "nextn", json_true());
     set_device(e, object, "attention", block_device(e, index, ST_BLOCK_ATTENTION));
     set_device(e, object, "ffn", block_device(e, index, ST_BLOCK_FFN));

@@ -9,13 +9,9 @@
 
 static uint32_t kv_layer_of(const st_op *op)
 {
-    switch (op->kind) {
-    case ST_OP_KV_STORE: return op->p.kv.kv_layer;
-    case ST_OP_ATTENTION: return op->p.attention.kv_layer;
-    case ST_OP_CONV:
-    case ST_OP_DELTANET: return (uint32_t)op->layer;
-    default: return UINT32_MAX;
-    }
+    if (op->kind == ST_OP_KV_STORE) return op->p.kv.kv_layer;
+    if (op->kind == ST_OP_ATTENTION) return op->p.attention.kv_layer;
+    return st_op_has_state(op->kind) ? (uint32_t)op->layer : UINT32_MAX;
 }
 
 st_slot_layout st_slot_layout_of(const st_binding *binding, const st_op *op)

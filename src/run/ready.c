@@ -86,7 +86,7 @@ static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op 
     st_bound_for_context(out, ready->source->plan->context);
     if (op->kind == ST_OP_KV_STORE) out->kv = st_kv_view_of(ready->kv, op->p.kv.kv_layer);
     if (op->kind == ST_OP_ATTENTION) out->kv = st_kv_view_of(ready->kv, op->p.attention.kv_layer);
-    if (op->kind == ST_OP_CONV || op->kind == ST_OP_DELTANET)
+    if (st_op_has_state(op->kind))
         out->state = st_kv_state_of(ready->kv, (uint32_t)op->layer);
     return STRATA_OK;
 }

@@ -32,9 +32,8 @@ static double error_max_of(const level_case *c)
 
 static void check_score(const char *name, const golden *g, const golden_score *score, double error_max, bool nextn)
 {
-    if (mirror_name())
-        print_message("# error %-14s %9.2e of %.0e, %u of %u argmaxes\n", name, golden_error(score), error_max, score->agree,
-                      score->rows);
+    print_message("# error %-24s %9.2e of %.0e, %u of %u argmaxes\n", name, golden_error(score), error_max, score->agree,
+                  score->rows);
     if (!(golden_error(score) <= error_max)) fail_msg("%s: relative error %g, expected %g", name, golden_error(score), error_max);
     if (score->rows != g->row_count || score->agree != score->rows)
         fail_msg("%s: %u of %u argmaxes, expected %u", name, score->agree, score->rows, g->row_count);

@@ -151,6 +151,8 @@ static void place_state(placing *p, st_bound_op *b)
     size_t others = state->slots ? (state->slots - 1) * state->slot_floats : 0;
     size_t size = op->p.deltanet.size, conv = (op->p.conv.width - 1) * (size_t)b->in[0].width;
     if (op->kind == ST_OP_CONV) state->conv = place(p, state->conv, (others + conv) * sizeof(float), true, true);
+    size_t ssm = (size_t)op->p.ssm.heads * op->p.ssm.head_size * op->p.ssm.state_size;
+    if (op->kind == ST_OP_SSM) state->delta = place(p, state->delta, (others + ssm) * sizeof(float), true, true);
     if (op->kind == ST_OP_DELTANET)
         state->delta = place(p, state->delta, (others + op->p.deltanet.value_heads * size * size) * sizeof(float), true, true);
 }

@@ -71,6 +71,23 @@ static inline float st_cpu_element(const st_bound_weight *w, size_t index)
     return block[index % w->info->block];
 }
 
+/* The filter of a channel of a convolution, whose filters may be in up to three tensors: the tensor, and the index of
+ * its first tap there. */
+static inline const st_bound_weight *st_cpu_filter(const st_bound_op *bound, size_t channel, size_t *tap)
+{
+    const st_bound_weight *w = bound->weight;
+    while (channel >= w->ne[1] && w < bound->weight + 2 && w[1].data) channel -= (w++)->ne[1];
+    *tap = channel * bound->op->p.conv.width;
+    return w;
+}
+
+/* The key head that a value head of the delta rule reads. */
+static inline size_t st_cpu_key_head(const st_op *op, size_t head)
+{
+    size_t key_heads = op->p.deltanet.key_heads;
+    return op->p.deltanet.grouped ? head / (op->p.deltanet.value_heads / key_heads) : head % key_heads;
+}
+
 /* The first position that a query at `position` attends to. */
 static inline uint32_t st_cpu_first_seen(const st_op *op, uint32_t position)
 {

@@ -165,6 +165,17 @@ static void fast_add(const st_cpu_call *call)
     each_row(call, call->bound->out.width, add_row);
 }
 
+static void mul_row(const st_cpu_call *call, size_t row)
+{
+    call->isa->multiply(st_cpu_row(call->bound->in[0], row), st_cpu_row(call->bound->in[1], row),
+                        st_cpu_row(call->bound->out, row), call->bound->out.width);
+}
+
+static void fast_mul(const st_cpu_call *call)
+{
+    each_row(call, call->bound->out.width, mul_row);
+}
+
 static void scale_row(const st_cpu_call *call, size_t row)
 {
     call->isa->scale(st_cpu_row(call->bound->in[0], row), call->op->p.scale.factor, st_cpu_row(call->bound->out, row),
@@ -268,4 +279,6 @@ const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
     [ST_OP_SOFTCAP] = fast_softcap,
     [ST_OP_LAYER_NORM] = fast_layer_norm,
     [ST_OP_HEAD_MATMUL] = fast_head_matmul,
+    [ST_OP_MUL] = fast_mul,
+    [ST_OP_SSM] = st_cpu_fast_ssm,
 };

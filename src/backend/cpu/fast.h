@@ -13,6 +13,7 @@ void st_cpu_fast_experts(const st_cpu_call *call);
 void st_cpu_fast_attention(const st_cpu_call *call);
 void st_cpu_fast_conv(const st_cpu_call *call);
 void st_cpu_fast_deltanet(const st_cpu_call *call);
+void st_cpu_fast_ssm(const st_cpu_call *call);
 
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows);
 st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows);

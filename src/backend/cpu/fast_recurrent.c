@@ -1,4 +1,4 @@
-/* Convolution and the gated delta rule on the fast path. */
+/* Convolution, the gated delta rule and selective state spaces on the fast path. */
 #include <math.h>
 #include <string.h>
 
@@ -16,6 +16,7 @@ typedef struct conv_state {
     float *weights;      /* by tap: [taps, CHANNELS] */
     float *seen;         /* the last inputs, a ring: [taps, CHANNELS] */
     float *sum;          /* [CHANNELS] */
+    const float *bias;   /* [CHANNELS]; NULL: none */
 } conv_state;
 
 /* The rows of one conversation, in order; each row is a vector of channels. */
@@ -30,12 +31,13 @@ static void conv_rows(const st_cpu_call *call, const st_step_conversation *c, co
     for (size_t row = c->first_row; row < (size_t)c->first_row + c->rows; row++) {
         memcpy(s->seen + (oldest + taps - 1) % taps * CHANNELS, st_cpu_row(bound->in[0], row) + s->first,
                s->count * sizeof *state);
-        memset(s->sum, 0, s->count * sizeof *s->sum);
+        if (s->bias) memcpy(s->sum, s->bias, s->count * sizeof *s->sum);
+        else memset(s->sum, 0, s->count * sizeof *s->sum);
         for (size_t t = 0; t < taps; t++) {
             const float *x = s->seen + (oldest + t) % taps * CHANNELS, *w = s->weights + t * CHANNELS;
             for (size_t k = 0; k < s->count; k++) s->sum[k] += x[k] * w[k];
         }
-        call->isa->silu(s->sum, s->count);
+        if (!call->op->p.conv.linear) call->isa->silu(s->sum, s->count);
         memcpy(st_cpu_row(bound->out, row) + s->first, s->sum, s->count * sizeof *s->sum);
         oldest = (oldest + 1) % taps;
     }
@@ -53,16 +55,27 @@ static void conv_part(void *context, uint32_t worker, size_t part)
     s.count = channels - s.first < CHANNELS ? channels - s.first : CHANNELS;
     s.seen = s.weights + taps * CHANNELS;
     s.sum = s.seen + taps * CHANNELS;
-    const float *stored = call->bound->weight[0].data;
-    for (size_t t = 0; t < taps; t++)
-        for (size_t k = 0; k < s.count; k++) s.weights[t * CHANNELS + k] = stored[(s.first + k) * taps + t];
+    if (call->bound->weight[3].data) s.bias = (const float *)call->bound->weight[3].data + s.first;
+    for (size_t k = 0; k < s.count; k++) {
+        size_t first;
+        const float *stored = st_cpu_filter(call->bound, s.first + k, &first)->data;
+        for (size_t t = 0; t < taps; t++) s.weights[t * CHANNELS + k] = stored[first + t];
+    }
     for (size_t i = 0; i < call->step->conversation_count; i++)
         conv_rows(call, &st_step_conversations(call->step)[i], &s);
 }
 
+/* The first `count` weights are absent or float32. */
+static bool all_floats(const st_bound_op *bound, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (bound->weight[i].data && bound->weight[i].type != ST_TYPE_F32) return false;
+    return true;
+}
+
 void st_cpu_fast_conv(const st_cpu_call *call)
 {
-    if (call->bound->weight[0].type != ST_TYPE_F32) {
+    if (!all_floats(call->bound, 4)) {
         st_cpu_ref_kernels[ST_OP_CONV](call);
         return;
     }
@@ -84,7 +97,8 @@ static float softplus(float x)
 typedef struct delta_head {
     const st_cpu_call *call;
     size_t head, key_head, key_heads, size;
-    float bias, a;
+    const float *bias; /* of the head, or of each channel of its key */
+    float a;
     float *state; /* [size (key), size (value)] */
 } delta_head;
 
@@ -110,7 +124,16 @@ static float *out_of(const delta_head *h, size_t row)
 
 static float log_decay(const delta_head *h, size_t row)
 {
-    return softplus(st_cpu_row(h->call->bound->in[1], row)[h->head] + h->bias) * h->a;
+    return softplus(st_cpu_row(h->call->bound->in[1], row)[h->head] + h->bias[0]) * h->a;
+}
+
+/* The decay of each channel of the key: its own, or the head's. */
+static void load_decays(const delta_head *h, size_t row, float *decay)
+{
+    const float *alpha = st_cpu_row(h->call->bound->in[1], row) + h->head * h->size;
+    float all = h->call->op->p.deltanet.channels ? 0 : expf(log_decay(h, row));
+    for (size_t i = 0; i < h->size; i++)
+        decay[i] = h->call->op->p.deltanet.channels ? expf(softplus(alpha[i] + h->bias[i]) * h->a) : all;
 }
 
 static float beta(const delta_head *h, size_t row)
@@ -122,12 +145,12 @@ static float beta(const delta_head *h, size_t row)
 static void run_steps(const delta_head *h, size_t first, size_t count, float *scratch)
 {
     const st_isa *isa = h->call->isa;
-    float *q = scratch, *k = q + h->size, *delta = k + h->size;
+    float *q = scratch, *k = q + h->size, *delta = k + h->size, *decay = delta + h->size;
     for (size_t row = first; row < first + count; row++) {
         l2_normalise(isa, query_of(h, row), h->size, q);
         l2_normalise(isa, key_of(h, row), h->size, k);
-        isa->delta_step(h->state, h->size, q, k, value_of(h, row), expf(log_decay(h, row)), beta(h, row), delta,
-                        out_of(h, row));
+        load_decays(h, row, decay);
+        isa->delta_step(h->state, h->size, q, k, value_of(h, row), decay, beta(h, row), delta, out_of(h, row));
     }
 }
 
@@ -218,11 +241,13 @@ static void deltanet_part(void *context, uint32_t worker, size_t part)
     size_t heads = call->op->p.deltanet.value_heads, head = part % heads;
     const st_step_conversation *c = &st_step_conversations(call->step)[part / heads];
     delta_head h = {.call = call, .head = head, .key_heads = call->op->p.deltanet.key_heads, .size = call->op->p.deltanet.size,
-                    .bias = ((const float *)bound->weight[0].data)[head], .a = ((const float *)bound->weight[1].data)[head]};
-    h.key_head = head % h.key_heads;
+                    .bias = bound->weight[0].data, .a = ((const float *)bound->weight[1].data)[head]};
+    bool channels = call->op->p.deltanet.channels;
+    h.bias += channels ? head * h.size : head;
+    h.key_head = st_cpu_key_head(call->op, head);
     h.state = bound->state.delta + c->slot * bound->state.slot_floats + head * h.size * h.size;
     float *scratch = st_cpu_scratch(call, worker);
-    bool chunks = c->rows >= CHUNK_MIN && h.size % 16 == 0;
+    bool chunks = c->rows >= CHUNK_MIN && h.size % 16 == 0 && !channels;
     for (size_t done = 0; done < c->rows; done += CHUNK) {
         size_t count = c->rows - done < CHUNK ? c->rows - done : CHUNK;
         if (chunks) run_chunk(&h, c->first_row + done, count, scratch);
@@ -232,10 +257,45 @@ static void deltanet_part(void *context, uint32_t worker, size_t part)
 
 void st_cpu_fast_deltanet(const st_cpu_call *call)
 {
-    if (call->bound->weight[0].type != ST_TYPE_F32 || call->bound->weight[1].type != ST_TYPE_F32) {
+    if (!all_floats(call->bound, 2)) {
         st_cpu_ref_kernels[ST_OP_DELTANET](call);
         return;
     }
     size_t parts = (size_t)call->step->conversation_count * call->op->p.deltanet.value_heads;
     st_pool_run(call->pool, deltanet_part, (void *)(uintptr_t)call, parts);
+}
+
+/* --- selective state space ---------------------------------------------------------------------------------------- */
+
+/* A part is one head of one conversation: its rows, in order. */
+static void ssm_part(void *context, uint32_t worker, size_t part)
+{
+    (void)worker;
+    const st_cpu_call *call = context;
+    const st_bound_op *bound = call->bound;
+    size_t heads = call->op->p.ssm.heads, size = call->op->p.ssm.head_size, states = call->op->p.ssm.state_size;
+    size_t groups = call->op->p.ssm.groups, head = part % heads, group = head / (heads / groups);
+    const st_step_conversation *c = &st_step_conversations(call->step)[part / heads];
+    float *state = bound->state.delta + c->slot * bound->state.slot_floats + head * size * states;
+    float bias = ((const float *)bound->weight[0].data)[head], a = ((const float *)bound->weight[1].data)[head];
+    float d = ((const float *)bound->weight[2].data)[head];
+    for (size_t row = c->first_row; row < (size_t)c->first_row + c->rows; row++) {
+        const float *x = st_cpu_row(bound->in[0], row) + head * size;
+        const float *b = st_cpu_row(bound->in[0], row) + heads * size + group * states;
+        float delta = softplus(st_cpu_row(bound->in[1], row)[head] + bias), decay = expf(delta * a);
+        float *out = st_cpu_row(bound->out, row) + head * size;
+        for (size_t i = 0; i < size; i++)
+            out[i] = d * x[i] +
+                     call->isa->ssm_step(state + i * states, b, b + groups * states, decay, delta * x[i], states);
+    }
+}
+
+void st_cpu_fast_ssm(const st_cpu_call *call)
+{
+    if (!all_floats(call->bound, 3)) {
+        st_cpu_ref_kernels[ST_OP_SSM](call);
+        return;
+    }
+    size_t parts = (size_t)call->step->conversation_count * call->op->p.ssm.heads;
+    st_pool_run(call->pool, ssm_part, (void *)(uintptr_t)call, parts);
 }

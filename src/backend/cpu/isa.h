@@ -132,9 +132,12 @@ typedef struct st_isa {
     void (*times_silu)(const float *in, const float *gate, float *out, size_t count);
     void (*silu)(float *x, size_t count);
     void (*rotate)(float *a, float *b, const float *rotations, size_t pairs); /* RoPE, halves style */
-    /* one token of the gated delta rule (formula in ref.c) on state[size, size] */
-    void (*delta_step)(float *state, size_t size, const float *q, const float *k, const float *v, float decay, float b,
+    /* one token of the gated delta rule (formula in ref_recurrent.c) on state[size, size], with a decay per row of it */
+    void (*delta_step)(float *state, size_t size, const float *q, const float *k, const float *v, const float *decay, float b,
                        float *delta, float *out);
+    /* state ← decay × state + input × b; returns state · c */
+    float (*ssm_step)(float *state, const float *b, const float *c, float decay, float input, size_t count);
+    void (*multiply)(const float *a, const float *b, float *out, size_t count);
     void (*tanh_cap)(const float *in, float cap, float *out, size_t count);
 } st_isa;
 

@@ -319,6 +319,19 @@ static void ref_add(const st_cpu_call *call)
     st_ref_each_row(call, add_row);
 }
 
+static void mul_row(const st_cpu_call *call, uint32_t worker, size_t row)
+{
+    (void)worker;
+    const float *a = st_cpu_row(call->bound->in[0], row), *b = st_cpu_row(call->bound->in[1], row);
+    float *out = st_cpu_row(call->bound->out, row);
+    for (size_t i = 0; i < call->bound->out.width; i++) out[i] = a[i] * b[i];
+}
+
+static void ref_mul(const st_cpu_call *call)
+{
+    st_ref_each_row(call, mul_row);
+}
+
 static void scale_row(const st_cpu_call *call, uint32_t worker, size_t row)
 {
     (void)worker;
@@ -440,4 +453,6 @@ const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT] = {
     [ST_OP_SOFTCAP] = ref_softcap,
     [ST_OP_LAYER_NORM] = ref_layer_norm,
     [ST_OP_HEAD_MATMUL] = ref_head_matmul,
+    [ST_OP_MUL] = ref_mul,
+    [ST_OP_SSM] = st_ref_ssm,
 };

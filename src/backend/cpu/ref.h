@@ -87,5 +87,6 @@ void st_ref_route(const st_cpu_call *call);
 void st_ref_experts(const st_cpu_call *call);
 void st_ref_conv(const st_cpu_call *call);
 void st_ref_deltanet(const st_cpu_call *call);
+void st_ref_ssm(const st_cpu_call *call);
 
 #endif

@@ -43,7 +43,7 @@ static size_t ref_route(const st_bound_op *shape)
 
 static size_t ref_deltanet(const st_bound_op *shape)
 {
-    return 3 * (size_t)shape->op->p.deltanet.size;
+    return 4 * (size_t)shape->op->p.deltanet.size;
 }
 
 st_scratch st_cpu_ref_scratch(const st_bound_op *shape, uint32_t rows)

@@ -61,6 +61,8 @@ static bool has_form(const st_op *op, const bool with[ST_OP_WEIGHTS])
     case ST_OP_ATTENTION: return !with[0] && !op->p.attention.value_in_key;
     case ST_OP_KV_STORE: return op->in[1] != ST_NO_VALUE;
     case ST_OP_ROPE: return op->p.rope.offset == 0;
+    case ST_OP_CONV: return !op->p.conv.linear && !with[1] && !with[2] && !with[3];
+    case ST_OP_DELTANET: return !op->p.deltanet.grouped && !op->p.deltanet.channels;
     default: return op->kind <= LAST_KIND;
     }
 }

@@ -113,7 +113,7 @@ static void see_conversations(const st_sim_op *op, st_sim_visitor *visitor, void
 {
     st_op_kind kind = op->bound->op->kind;
     st_step *step = op->source->step;
-    bool kv = kind == ST_OP_KV_STORE || kind == ST_OP_ATTENTION, state = kind == ST_OP_CONV || kind == ST_OP_DELTANET;
+    bool kv = st_op_has_kv(kind), state = st_op_has_state(kind);
     if ((!kv && !state) || !st_sim_step_is_sane(step, op->source->step_bytes)) return;
     for (uint32_t i = 0; i < step->conversation_count; i++) {
         const st_step_conversation *conversation = &st_step_conversations(step)[i];

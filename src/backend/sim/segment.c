@@ -102,8 +102,8 @@ static strata_status check_state(const check *c)
     if (kv->keys) status = check_pool(c, "keys", kv->keys, kv->key_row_bytes, kv->key_page_bytes);
     if (kv->values && status == STRATA_OK)
         status = check_pool(c, "values", kv->values, kv->value_row_bytes, kv->value_page_bytes);
-    if (status != STRATA_OK || (bound->op->kind != ST_OP_CONV && bound->op->kind != ST_OP_DELTANET)) return status;
-    bool delta = bound->op->kind == ST_OP_DELTANET;
+    if (status != STRATA_OK || !st_op_has_state(bound->op->kind)) return status;
+    bool delta = bound->op->kind != ST_OP_CONV;
     const float *slots = delta ? state->delta : state->conv;
     if (holds(c, slots, extent(state->slots, state->slot_floats, st_sim_state_floats(bound)), sizeof(float), &bytes))
         return STRATA_OK;

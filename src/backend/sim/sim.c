@@ -123,7 +123,7 @@ static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *w
 /* Each conversation has a KV cache of its own depth, and a recurrent state of its own. */
 static bool is_by_conversation(st_op_kind kind)
 {
-    return kind == ST_OP_KV_STORE || kind == ST_OP_ATTENTION || kind == ST_OP_CONV || kind == ST_OP_DELTANET;
+    return st_op_has_kv(kind) || st_op_has_state(kind);
 }
 
 static st_work work_of(const st_sim_world *world, const st_bound_op *bound, uint32_t rows, st_step *step)

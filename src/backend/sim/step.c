@@ -207,6 +207,7 @@ static strata_status check_slots(const check *c)
 static strata_status (*const index_checks[ST_OP_COUNT])(const check *c) = {
     [ST_OP_EMBED] = check_ids,      [ST_OP_GATHER] = check_out_rows, [ST_OP_KV_STORE] = check_store,
     [ST_OP_ATTENTION] = check_pages, [ST_OP_CONV] = check_slots,      [ST_OP_DELTANET] = check_slots,
+    [ST_OP_SSM] = check_slots,
 };
 
 strata_status st_sim_check_step(const st_segment_source *source, const st_bound_op *bound, uint32_t rows,

@@ -55,11 +55,12 @@ static inline bool st_sim_is_expert(const st_bound_op *bound, int index)
     return bound->op->kind == ST_OP_EXPERTS && index < ST_EXPERT_MATRICES && bound->weight[index].parts;
 }
 
-/* Floats of recurrent state in a slot that CONV or DELTANET uses. */
+/* Floats of recurrent state in a slot that an operation uses. */
 static inline size_t st_sim_state_floats(const st_bound_op *bound)
 {
     const st_op *op = bound->op;
     if (op->kind == ST_OP_CONV) return (size_t)(op->p.conv.width - 1) * bound->in[0].width;
+    if (op->kind == ST_OP_SSM) return (size_t)op->p.ssm.heads * op->p.ssm.head_size * op->p.ssm.state_size;
     return (size_t)op->p.deltanet.value_heads * op->p.deltanet.size * op->p.deltanet.size;
 }
 

@@ -1,4 +1,4 @@
-/* Lowers attention and the recurrent layers. */
+/* Lowers attention. */
 #include "model/emit.h"
 
 static bool same_angles(const st_rope *a, const st_rope *b)
@@ -172,32 +172,9 @@ static int32_t latent_attention(st_builder *b, const st_attention_desc *a, int32
     return st_emit_project(b, "attention_out", ST_ROLE_ATTN_OUTPUT, ST_ROLE_ATTN_OUTPUT_BIAS, out);
 }
 
-static int32_t deltanet(st_builder *b, const st_deltanet_desc *d, int32_t h)
-{
-    int32_t qkv = st_emit_project(b, "qkv", ST_ROLE_ATTN_QKV, ST_ROLE_COUNT, h);
-    int32_t z = st_emit_project(b, "z", ST_ROLE_ATTN_GATE, ST_ROLE_COUNT, h);
-    int32_t alpha = st_emit_project(b, "alpha", ST_ROLE_SSM_ALPHA, ST_ROLE_COUNT, h);
-    int32_t beta = st_emit_project(b, "beta", ST_ROLE_SSM_BETA, ST_ROLE_COUNT, h);
-    st_op *conv = st_emit(b, ST_OP_CONV, qkv, ST_NO_VALUE, qkv);
-    conv->weight[0] = st_emit_weight(b, ST_ROLE_SSM_CONV1D);
-    conv->p.conv.width = d->conv_width;
-
-    int32_t out = st_emit_value(b, "delta", (uint64_t)d->value_heads * d->state_size, ST_ROWS_ALL);
-    st_op *op = st_emit(b, ST_OP_DELTANET, qkv, alpha, out);
-    op->in[2] = beta;
-    op->weight[0] = st_emit_weight(b, ST_ROLE_SSM_DT_BIAS);
-    op->weight[1] = st_emit_weight(b, ST_ROLE_SSM_A);
-    op->p.deltanet.key_heads = d->key_heads;
-    op->p.deltanet.value_heads = d->value_heads;
-    op->p.deltanet.size = d->state_size;
-    st_emit_norm_in_place(b, st_emit_weight(b, ST_ROLE_SSM_NORM), d->state_size, out);
-    st_emit(b, ST_OP_SILU_GATE, out, z, out);
-    return st_emit_project(b, "delta_out", ST_ROLE_SSM_OUT, ST_ROLE_COUNT, out);
-}
-
 int32_t st_lower_mixer(st_builder *b, const st_layer_desc *layer, int32_t h)
 {
-    if (layer->kind == ST_LAYER_DELTANET) return deltanet(b, &layer->deltanet, h);
+    if (layer->kind != ST_LAYER_ATTENTION) return st_lower_recurrent(b, layer, h);
     bool latent = layer->attention.latent_query > 0;
     return latent ? latent_attention(b, &layer->attention, h) : attention(b, &layer->attention, h);
 }
