@@ -14,7 +14,7 @@
 enum {
     ST_BLOCK = 32,       /* elements of a small block */
     ST_SUPERBLOCK = 256, /* elements of a K, IQ or TQ block */
-    ST_NVFP4_BLOCK = 64,
+    ST_NVFP4_BLOCK = 64, ST_Q1_0_BLOCK = 128, ST_Q2_0_BLOCK = 64,
 };
 
 /* ---- small blocks: element i is in the low nibble of byte i, element i + 16 in its high nibble ------------------- */
@@ -163,6 +163,20 @@ typedef struct st_block_iq4_xs {
     uint8_t qs[128];     /* per 32 elements 16 bytes, as in IQ4_NL */
 } st_block_iq4_xs;
 ST_BLOCK_SIZE_IS(st_block_iq4_xs, 136);
+
+/* ---- one scale for one- or two-bit values ------------------------------------------------------------------------ */
+
+typedef struct st_block_q1_0 {
+    uint16_t d;
+    uint8_t qs[16]; /* a bit per element, lowest first: 1 is d, 0 is −d */
+} st_block_q1_0;
+ST_BLOCK_SIZE_IS(st_block_q1_0, 18);
+
+typedef struct st_block_q2_0 {
+    uint16_t d;
+    uint8_t qs[16]; /* two bits per element, lowest first */
+} st_block_q2_0;
+ST_BLOCK_SIZE_IS(st_block_q2_0, 18);
 
 /* ---- ternary and 4-bit float blocks ------------------------------------------------------------------------------ */
 

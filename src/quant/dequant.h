@@ -39,7 +39,9 @@
     X(TQ1_0, tq1_0, 256, 54)        \
     X(TQ2_0, tq2_0, 256, 66)        \
     X(MXFP4, mxfp4, 32, 17)         \
-    X(NVFP4, nvfp4, 64, 36)
+    X(NVFP4, nvfp4, 64, 36)         \
+    X(Q1_0, q1_0, 128, 18)          \
+    X(Q2_0, q2_0, 64, 18)
 
 #define X(name, function, block, bytes) void st_dequantise_##function(const void *from, float *to, size_t blocks);
 ST_TYPE_TABLE(X)

@@ -124,6 +124,19 @@ ST_ELEMENT float st_at_q6_k(const st_block_q6_k *block, int i)
     return ST_ELEMENT_HALF(block->d) * (float)block->scales[i / 16] * (float)q;
 }
 
+/* ---- one scale for one- or two-bit values ------------------------------------------------------------------------ */
+
+ST_ELEMENT float st_at_q1_0(const st_block_q1_0 *block, int i)
+{
+    float d = ST_ELEMENT_HALF(block->d);
+    return block->qs[i / 8] >> i % 8 & 1 ? d : -d;
+}
+
+ST_ELEMENT float st_at_q2_0(const st_block_q2_0 *block, int i)
+{
+    return ST_ELEMENT_HALF(block->d) * (float)((block->qs[i / 4] >> 2 * (i % 4) & 3) - 1);
+}
+
 /* ---- ternary blocks ---------------------------------------------------------------------------------------------- */
 
 ST_ELEMENT float st_at_tq2_0(const st_block_tq2_0 *block, int i)

@@ -41,6 +41,8 @@ typedef enum st_type {
     ST_TYPE_TQ2_0 = 35,
     ST_TYPE_MXFP4 = 39,
     ST_TYPE_NVFP4 = 40,
+    ST_TYPE_Q1_0 = 41,
+    ST_TYPE_Q2_0 = 42,
 } st_type;
 
 typedef struct st_type_info {

@@ -104,6 +104,7 @@ int main(void)
         const st_type_info *info = st_type_find(st_type_at(i));
         /* The kit has no rows of plain types, which need no decoding. */
         if (info->block == 1 && strcmp(info->name, "F16") != 0 && strcmp(info->name, "BF16") != 0) continue;
+        if (st_type_at(i) >= ST_TYPE_Q1_0) continue; /* newer than the kit: tests/unit/test_quant.c */
         snprintf(names[count], sizeof names[count], "rows of %s", info->name);
         tests[count] = (struct CMUnitTest){.name = names[count], .test_func = check_type,
                                            .initial_state = (void *)(uintptr_t)info};

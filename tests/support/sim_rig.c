@@ -15,8 +15,8 @@ static const st_value values[] = {
 #define NO_MORE ST_NO_VALUE, ST_NO_VALUE, ST_NO_VALUE
 static const st_op ops[] = {
     {.kind = ST_OP_MATMUL, .layer = 0, .in = {0, ST_NO_VALUE, NO_MORE}, .out = 1, .out2 = ST_NO_VALUE,
-     .weight = {0, -1, -1, -1}},
-    {.kind = ST_OP_ADD, .layer = 0, .in = {1, 1, NO_MORE}, .out = 2, .out2 = ST_NO_VALUE, .weight = {-1, -1, -1, -1}},
+     .weight = {0, -1, -1, -1, -1, -1, -1}},
+    {.kind = ST_OP_ADD, .layer = 0, .in = {1, 1, NO_MORE}, .out = 2, .out2 = ST_NO_VALUE, .weight = {-1, -1, -1, -1, -1, -1, -1}},
 };
 const st_program sim_program = {.ops = ops, .op_count = 2, .values = values, .value_count = 3};
 

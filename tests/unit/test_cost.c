@@ -56,7 +56,7 @@ static const st_value hand_values[VALUES] = {
 
 #define NONE ST_NO_VALUE
 #define OP_OF(k, l, i0, i1, i2, o, o2, w0, w1, w2)                                                                     \
-    {.kind = k, .layer = l, .in = {i0, i1, i2, NONE, NONE}, .out = o, .out2 = o2, .weight = {w0, w1, w2, ST_NO_WEIGHT}}
+    {.kind = k, .layer = l, .in = {i0, i1, i2, NONE, NONE}, .out = o, .out2 = o2, .weight = {w0, w1, w2, -1, -1, -1, -1}}
 
 /* Bytes for one row: 64, 1000, 96; then 64, 4000. */
 static const st_op dense_ops[] = {
@@ -76,7 +76,7 @@ static const st_op moe_ops[] = {
     OP_OF(ST_OP_MATMUL, 0, X, NONE, NONE, H, NONE, MATRIX, -1, -1),
     OP_OF(ST_OP_ROUTE, 0, H, NONE, NONE, IDS, CHOSEN, -1, -1, -1),
     {.kind = ST_OP_EXPERTS, .layer = 0, .in = {X, IDS, CHOSEN, NONE, NONE}, .out = E, .out2 = NONE,
-     .weight = {GATE, UP, DOWN, ST_NO_WEIGHT}, .p.experts = {.experts = 4, .used = 2, .width = 8}},
+     .weight = {GATE, UP, DOWN, -1, -1, -1, -1}, .p.experts = {.experts = 4, .used = 2, .width = 8}},
     OP_OF(ST_OP_ADD, 0, X, E, NONE, X, NONE, -1, -1, -1),
     OP_OF(ST_OP_GATHER, -1, X, NONE, NONE, O, NONE, -1, -1, -1),
     OP_OF(ST_OP_MATMUL, -1, O, NONE, NONE, LOGITS, NONE, OUTPUT, -1, -1),

@@ -110,7 +110,7 @@ static void bf16_rounds_to_nearest_even(void **state)
 static void every_type_has_a_row(void **state)
 {
     (void)state;
-    assert_int_equal(st_type_count(), 31);
+    assert_int_equal(st_type_count(), 33);
     for (size_t i = 0; i < st_type_count(); i++) {
         const st_type_info *info = st_type_find(st_type_at(i));
         assert_non_null(info);
@@ -126,11 +126,24 @@ static void every_type_has_a_row(void **state)
 static void unknown_type_numbers_are_rejected(void **state)
 {
     (void)state;
-    static const uint32_t gone[] = {4, 5, 9, 15, 31, 32, 33, 36, 37, 38, 41, 42, 255, 1u << 31, UINT32_MAX};
+    static const uint32_t gone[] = {4, 5, 9, 15, 31, 32, 33, 36, 37, 38, 43, 44, 255, 1u << 31, UINT32_MAX};
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) assert_null(st_type_find(gone[i]));
     size_t known = 0;
     for (uint32_t type = 0; type < 1000; type++) known += st_type_find(type) != NULL;
-    assert_int_equal(known, 31);
+    assert_int_equal(known, 33);
+}
+
+/* The lowest bits come first. */
+static void few_bits_with_one_scale(void **state)
+{
+    (void)state;
+    struct { uint16_t d; uint8_t qs[16]; } block = {.d = st_float_to_half(0.5f)};
+    float out[128];
+    for (int i = 0; i < 16; i++) block.qs[i] = (uint8_t)(37 * i + 11);
+    st_type_find(ST_TYPE_Q1_0)->dequantise(&block, out, 1);
+    for (int i = 0; i < 128; i++) assert_true(out[i] == (block.qs[i / 8] >> i % 8 & 1 ? 0.5f : -0.5f));
+    st_type_find(ST_TYPE_Q2_0)->dequantise(&block, out, 1);
+    for (int i = 0; i < 64; i++) assert_true(out[i] == 0.5f * (float)((block.qs[i / 4] >> i % 4 * 2 & 3) - 1));
 }
 
 static void row_bytes(void **state)
@@ -210,6 +223,7 @@ int main(void)
         cmocka_unit_test(halves_at_their_limits), cmocka_unit_test(every_bf16_converts),
         cmocka_unit_test(bf16_rounds_to_nearest_even), cmocka_unit_test(every_type_has_a_row),
         cmocka_unit_test(unknown_type_numbers_are_rejected), cmocka_unit_test(row_bytes),
+        cmocka_unit_test(few_bits_with_one_scale),
         cmocka_unit_test(plain_types_convert), cmocka_unit_test(fp4_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

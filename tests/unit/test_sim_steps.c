@@ -27,11 +27,11 @@ static const st_value values[] = {{.name = "x", .width = WIDTH}, {.name = "y", .
 #define NONE ST_NO_VALUE
 static const st_op ops[OPS] = {
     [STORE] = {.kind = ST_OP_KV_STORE, .in = {0, 0, NONE, NONE, NONE}, .out = NONE, .out2 = NONE,
-               .weight = {-1, -1, -1, -1}},
+               .weight = {-1, -1, -1, -1, -1, -1, -1}},
     [ATTENTION] = {.kind = ST_OP_ATTENTION, .in = {0, NONE, NONE, NONE, NONE}, .out = 1, .out2 = NONE,
-                   .weight = {-1, -1, -1, -1},
+                   .weight = {-1, -1, -1, -1, -1, -1, -1},
                    .p.attention = {.heads = 1, .kv_heads = 1, .key_length = WIDTH, .value_length = WIDTH, .scale = 1}},
-    [CONV] = {.kind = ST_OP_CONV, .in = {0, NONE, NONE, NONE, NONE}, .out = 1, .out2 = NONE, .weight = {-1, -1, -1, -1},
+    [CONV] = {.kind = ST_OP_CONV, .in = {0, NONE, NONE, NONE, NONE}, .out = 1, .out2 = NONE, .weight = {-1, -1, -1, -1, -1, -1, -1},
               .p.conv = {.width = TAPS}},
 };
 static const st_program program = {.ops = ops, .op_count = OPS, .values = values, .value_count = 2};

@@ -19,6 +19,9 @@ enum { FEW_QUERIES = 2 };
 #include "backend/cpu/grid.inc"
 #include "backend/cpu/dot256.inc"
 #include "backend/cpu/strip.inc"
+#define DOT_BYTES dot_unsigned
+#define DOTS_OF_ROWS DOTS_BY_ROW
+#include "backend/cpu/low.inc"
 #include "backend/cpu/rows.inc"
 
 enum { HALF_ROWS = 8, HALF_TILE = 4 };
@@ -154,6 +157,11 @@ static const st_isa isa = {
             [ST_TYPE_IQ4_NL] = {dots_iq4_nl, unpack_iq4_nl, 32, 128, false},
             [ST_TYPE_IQ4_XS] = {dots_iq4_xs, unpack_iq4_xs, 32, 128, false},
             [ST_TYPE_MXFP4] = {dots_mxfp4, unpack_mxfp4, 32, 12, false},
+            [ST_TYPE_NVFP4] = {dots_nvfp4, unpack_nvfp4, 16, 12, false},
+            [ST_TYPE_TQ1_0] = {dots_tq1_0, unpack_tq1_0, 32, 1, false},
+            [ST_TYPE_TQ2_0] = {dots_tq2_0, unpack_tq2_0, 32, 1, false},
+            [ST_TYPE_Q1_0] = {dots_q1_0, unpack_q1_0, 32, 1, false},
+            [ST_TYPE_Q2_0] = {dots_q2_0, unpack_q2_0, 32, 1, false},
         },
     .strip_times_tile = strip_times_tile,
     .int8_work = int8_work,

@@ -20,6 +20,9 @@ enum { FEW_QUERIES = 4 };
 #include "backend/cpu/rows.inc"
 #include "backend/cpu/dot512.inc"
 #include "backend/cpu/dot512_k.inc"
+#define DOT_BYTES(u, s) _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s)
+#define DOTS_OF_ROWS DOTS512_BY_ROW
+#include "backend/cpu/low.inc"
 
 enum { HALF_TILE = 4, VECTORS = ST_STRIP_ROWS / 16 };
 
@@ -153,6 +156,11 @@ static const st_isa isa = {
             [ST_TYPE_IQ4_NL] = {dots512_iq4_nl, unpack_iq4_nl, 32, 128, false},
             [ST_TYPE_IQ4_XS] = {dots512_iq4_xs, unpack_iq4_xs, 32, 128, false},
             [ST_TYPE_MXFP4] = {dots512_mxfp4, unpack_mxfp4, 32, 12, false},
+            [ST_TYPE_NVFP4] = {dots512_nvfp4, unpack_nvfp4, 16, 12, false},
+            [ST_TYPE_TQ1_0] = {dots512_tq1_0, unpack_tq1_0, 32, 1, false},
+            [ST_TYPE_TQ2_0] = {dots512_tq2_0, unpack_tq2_0, 32, 1, false},
+            [ST_TYPE_Q1_0] = {dots512_q1_0, unpack_q1_0, 32, 1, false},
+            [ST_TYPE_Q2_0] = {dots512_q2_0, unpack_q2_0, 32, 1, false},
         },
     .strip_times_tile = strip_times_tile,
     .int8_work = int8_work,

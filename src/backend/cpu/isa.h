@@ -11,7 +11,7 @@
 #include "backend/cpu/scratch.h"
 #include "model/arch.h"
 
-enum { ST_ISA_TYPES = 41 }; /* every tensor type number is smaller */
+enum { ST_ISA_TYPES = 43 }; /* every tensor type number is smaller */
 
 /* A row of int8 activations: element i of block b ≈ scale[b × stride] × q[b × stride × 32 + i]. `stride` is 1 for a
  * contiguous row. It is ST_ACT_TILE in a tile, where block b of all tokens is contiguous. */
