@@ -99,14 +99,14 @@ static void expert_matmul(const st_bound_weight *w, const st_bound_weight *bias,
 typedef struct expert_rows {
     float *input;      /* [E] */
     float *gate, *up;  /* [F] */
-    float *out;        /* [E] */
     float *matrix_row; /* [max(E, F)] */
 } expert_rows;
 
-static void run_expert(const st_cpu_call *call, size_t expert, const expert_rows *r)
+/* out += weight × what the expert makes of r->input */
+static void add_expert(const st_cpu_call *call, size_t expert, float weight, const expert_rows *r, float *out)
 {
     const st_bound_op *bound = call->bound;
-    const st_bound_weight *first = &bound->weight[0], *biases = &bound->weight[4];
+    const st_bound_weight *first = &bound->weight[0], *down = &bound->weight[2], *biases = &bound->weight[4];
     size_t width = call->op->p.experts.width, embedding = bound->in[0].width;
     bool fused = call->op->p.experts.fused, ungated = call->op->p.experts.ungated;
     expert_matmul(first, &biases[0], expert, 0, width, r->input, r->matrix_row, r->gate);
@@ -115,7 +115,11 @@ static void run_expert(const st_cpu_call *call, size_t expert, const expert_rows
                       r->matrix_row, r->up);
     for (size_t k = 0; k < width; k++)
         r->gate[k] = st_ref_gated(call->op->p.experts.activation, r->gate[k], ungated ? 1 : r->up[k]);
-    expert_matmul(&bound->weight[2], &biases[2], expert, 0, embedding, r->gate, r->matrix_row, r->out);
+    for (size_t k = 0; k < embedding; k++) {
+        st_ref_load_row(down, down->parts[expert], k, r->matrix_row);
+        float bias = biases[2].data ? st_cpu_element(&biases[2], expert * embedding + k) : 0;
+        out[k] += weight * (st_ref_dot(r->matrix_row, r->gate, width) + bias);
+    }
 }
 
 static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
@@ -129,17 +133,15 @@ static void experts_row(const st_cpu_call *call, uint32_t worker, size_t row)
     expert_rows r = {.input = st_cpu_scratch(call, worker)};
     r.gate = r.input + embedding;
     r.up = r.gate + width;
-    r.out = r.up + width;
-    r.matrix_row = r.out + embedding;
+    r.matrix_row = r.up + width;
     bool on_input = call->op->p.experts.weight_on_input;
     memset(out, 0, embedding * sizeof *out);
     for (size_t i = 0; i < call->op->p.experts.used; i++) {
         size_t expert = (size_t)ids[i];
         if (!bound->weight[0].parts[expert]) continue;
         for (size_t k = 0; k < embedding; k++) r.input[k] = x[k] * (on_input ? weights[i] : 1);
-        run_expert(call, expert, &r);
         float weight = (on_input ? 1 : weights[i]) * (factors->data ? st_cpu_element(factors, expert) : 1);
-        for (size_t k = 0; k < embedding; k++) out[k] += weight * r.out[k];
+        add_expert(call, expert, weight, &r, out);
     }
 }
 

@@ -33,7 +33,7 @@ static size_t ref_attention(const st_bound_op *shape)
 static size_t ref_experts(const st_bound_op *shape)
 {
     size_t embedding = shape->in[0].width, hidden = shape->op->p.experts.width;
-    return 2 * embedding + 2 * hidden + larger(embedding, hidden);
+    return embedding + 2 * hidden + larger(embedding, hidden);
 }
 
 static size_t ref_route(const st_bound_op *shape)
