@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 
@@ -492,21 +493,64 @@ static strata_status bind_all(binder *b)
     return STRATA_OK;
 }
 
-/* A tensor of a layer past block_count is an error. Other unused tensors are allowed. */
+/* --- leftovers ---------------------------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+/* The role of a tensor, by its name in a layer or in the model; ST_ROLE_COUNT: none. */
+static st_role role_of(const char *name, bool of_model)
+{
+    for (int role = 0; role < ST_ROLE_COUNT; role++)
+        if (role_is_of_model((st_role)role) == of_model && strcmp(roles[role].name, name) == 0) return (st_role)role;
+    return ST_ROLE_COUNT;
+}
+
+/* Files may keep the unused keys and values of layers that read another layer's. */
+static bool may_be_unused(const binder *b, int32_t layer, st_role role)
+{
+    bool of_kv = role == ST_ROLE_ATTN_K || role == ST_ROLE_ATTN_V || role == ST_ROLE_ATTN_K_NORM ||
+                 role == ST_ROLE_ATTN_K_BIAS || role == ST_ROLE_ATTN_V_BIAS;
+    const st_layer_desc *l = &b->desc->layers[layer < 0 ? 0 : layer];
+    return layer >= 0 && of_kv && l->kind == ST_LAYER_ATTENTION && l->attention.kv_layer != (uint32_t)layer;
+}
+
+/* A tensor that other layers or families compute with, or a bias or factor of any kind, would change the result. */
+static strata_status check_unused(const binder *b, const char *whole, const char *name, int32_t layer)
+{
+    st_role role = role_of(name, layer < 0);
+    bool bound = role != ST_ROLE_COUNT && b->index[(size_t)(layer + 1) * ST_ROLE_COUNT + role] >= 0;
+    bool known = role != ST_ROLE_COUNT && !may_be_unused(b, layer, role);
+    bool changes = ends_with(name, ".bias") || ends_with(name, ".scale");
+    if (bound || (!known && !(role == ST_ROLE_COUNT && changes))) return STRATA_OK;
+    return st_error_set(b->error, STRATA_UNSUPPORTED, "the file is of a related model that strata does not support",
+                        "%s: tensor %s: expected no such tensor in this %s of architecture %s", st_gguf_path(b->gguf),
+                        whole, layer < 0 ? "model" : "layer", b->desc->arch->name);
+}
+
+/* A tensor of a layer past block_count is an error. Other unused tensors are allowed if they can change nothing. */
 static strata_status check_leftovers(const binder *b)
 {
-    uint32_t layers = b->desc->block_count;
-    for (size_t i = 0; i < st_gguf_tensor_count(b->gguf); i++) {
+    uint32_t blocks = b->desc->block_count, layers = b->desc->layer_count + b->desc->nextn_count;
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; i < st_gguf_tensor_count(b->gguf) && status == STRATA_OK; i++) {
         st_str name = st_gguf_tensor_at(b->gguf, i)->name;
         char text[NAME_MAX_BYTES];
         snprintf(text, sizeof text, "%.*s", ST_STR_ARG(name));
         uint32_t layer;
-        if (sscanf(text, "blk.%9" SCNu32 ".", &layer) == 1 && layer >= layers)
+        int length = 0;
+        bool of_layer = sscanf(text, "blk.%9" SCNu32 ".%n", &layer, &length) == 1 && length > 0;
+        if (of_layer && layer >= blocks)
             return st_error_set(b->error, STRATA_FORMAT, "the file is damaged or was converted wrongly",
                                 "%s: tensor %s: expected layers 0 to %" PRIu32 " (block_count), found layer %" PRIu32,
-                                st_gguf_path(b->gguf), text, layers - 1, layer);
+                                st_gguf_path(b->gguf), text, blocks - 1, layer);
+        if (!of_layer) status = check_unused(b, text, text, -1);
+        else if (layer < layers) status = check_unused(b, text, text + length, (int32_t)layer);
     }
-    return STRATA_OK;
+    return status;
 }
 
 strata_status st_binding_build(const st_desc *desc, const st_gguf *gguf, st_arena *arena, const st_binding **out,

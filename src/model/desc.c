@@ -115,7 +115,7 @@ static void read_model(st_keys *keys, st_desc *desc)
 
 static strata_status refuse_architecture(const st_gguf *gguf, st_str name, strata_error *error)
 {
-    char known[512] = "";
+    char known[1024] = "";
     for (size_t i = 0; i < st_arch_count(); i++) st_error_list(known, sizeof known, st_arch_name_at(i));
     return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s: architecture %.*s: expected one of %s",
                         st_gguf_path(gguf), ST_STR_ARG(name), known);
@@ -139,6 +139,7 @@ strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc 
     if (!desc) return st_error_memory(error, sizeof *desc, "the model's description");
     desc->arch = arch;
     read_model(&keys, desc);
+    st_desc_check_foreign(&keys, desc);
     if (keys.status != STRATA_OK) return keys.status;
 
     uint32_t layer_count = desc->layer_count + desc->nextn_count;

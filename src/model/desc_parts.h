@@ -23,6 +23,9 @@ void st_desc_read_attention(st_keys *keys, const st_desc *desc, uint32_t layer, 
 /* desc_recurrent.c: of a layer whose kind is known */
 void st_desc_read_recurrent(st_keys *keys, const st_desc *desc, st_layer_desc *out);
 
+/* desc_foreign.c: refuses keys that would change the result and that the row does not read */
+void st_desc_check_foreign(st_keys *keys, const st_desc *desc);
+
 /* desc_ffn.c */
 void st_desc_read_ffn(st_keys *keys, const st_desc *desc, uint32_t layer, st_ffn_desc *out);
 
