@@ -37,19 +37,44 @@ static void print_attention(const st_op *op, st_buf *out)
     st_buf_printf(out, "  heads %" PRIu32 "/%" PRIu32 " × %" PRIu32 ", KV of layer %" PRIu32, op->p.attention.heads,
                   op->p.attention.kv_heads, op->p.attention.key_length, op->p.attention.kv_layer);
     if (op->p.attention.window) st_buf_printf(out, ", window %" PRIu32, op->p.attention.window);
+    if (op->p.attention.value_in_key) st_buf_printf(out, ", values in keys");
     if (op->p.attention.chunk) st_buf_printf(out, ", chunks of %" PRIu32, op->p.attention.chunk);
 }
 
 static void print_route(const st_op *op, st_buf *out)
 {
+    static const char *const routers[] = {[ST_ROUTER_SOFTMAX] = "softmax", [ST_ROUTER_SIGMOID] = "sigmoid",
+                                          [ST_ROUTER_SOFTMAX_CHOSEN] = "softmax of the chosen"};
     st_buf_printf(out, "  %" PRIu32 " of %" PRIu32 ", %s%s", op->p.route.used, op->p.route.experts,
-                  op->p.route.router == ST_ROUTER_SOFTMAX ? "softmax" : "sigmoid",
-                  op->p.route.renormalise ? ", renormalised" : "");
+                  routers[op->p.route.router], op->p.route.renormalise ? ", renormalised" : "");
+    if (op->p.route.groups > 1)
+        st_buf_printf(out, ", from %" PRIu32 " of %" PRIu32 " groups", op->p.route.groups_used, op->p.route.groups);
+    if (op->p.route.scale > 0) st_buf_printf(out, ", × %g", (double)op->p.route.scale);
+}
+
+static void print_deltanet(const st_op *op, st_buf *out)
+{
+    if (op->p.deltanet.grouped) st_buf_printf(out, "  key heads in groups");
+    if (op->p.deltanet.channels) st_buf_printf(out, "  a decay per channel");
+}
+
+static void print_ssm(const st_op *op, st_buf *out)
+{
+    st_buf_printf(out, "  heads %" PRIu32 " × %" PRIu32 " × %" PRIu32 ", %" PRIu32 " groups", op->p.ssm.heads,
+                  op->p.ssm.head_size, op->p.ssm.state_size, op->p.ssm.groups);
+}
+
+static const char *activation_name(st_activation activation)
+{
+    static const char *const names[] = {[ST_ACT_SILU] = "silu", [ST_ACT_GELU] = "gelu",
+                                        [ST_ACT_SWIGLU_CLAMPED] = "swiglu, clamped", [ST_ACT_RELU_SQUARED] = "relu²"};
+    return names[activation];
 }
 
 static void print_parameters(const st_op *op, st_buf *out)
 {
     switch (op->kind) {
+    case ST_OP_LAYER_NORM:
     case ST_OP_RMS_NORM: st_buf_printf(out, "  groups of %" PRIu32, op->p.norm.group); break;
     case ST_OP_ANGLES: print_angles(op, out); break;
     case ST_OP_ROPE: print_rope(op, out); break;
@@ -58,7 +83,11 @@ static void print_parameters(const st_op *op, st_buf *out)
     case ST_OP_SCALE: st_buf_printf(out, "  × %g", (double)op->p.scale.factor); break;
     case ST_OP_EMBED: st_buf_printf(out, "  × %g", (double)op->p.embed.scale); break;
     case ST_OP_SOFTCAP: st_buf_printf(out, "  cap %g", (double)op->p.softcap.cap); break;
-    case ST_OP_GATED_ACT: st_buf_printf(out, "  %s", op->p.gate.activation == ST_ACT_SILU ? "silu" : "gelu"); break;
+    case ST_OP_GATED_ACT: st_buf_printf(out, "  %s", activation_name(op->p.gate.activation)); break;
+    case ST_OP_DELTANET: print_deltanet(op, out); break;
+    case ST_OP_SSM: print_ssm(op, out); break;
+    case ST_OP_HEAD_MATMUL: st_buf_printf(out, "  heads %" PRIu32, op->p.head_matmul.heads); break;
+    case ST_OP_CONV: st_buf_printf(out, op->p.conv.linear ? "  linear" : ""); break;
     default: break;
     }
 }

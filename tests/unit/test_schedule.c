@@ -11,7 +11,10 @@
 
 static const char *const families[] = {"llama",    "mixtral",      "qwen2",      "qwen3",  "qwen2moe",
                                        "qwen3moe", "olmoe",        "llama4",     "gemma4-e", "gemma4-dense",
-                                       "gemma4-moe", "qwen35",     "qwen35moe"};
+                                       "gemma4-moe", "qwen35",     "qwen35moe",
+                                       "more/deepseek2", "more/gpt-oss-clamp", "more/kimi-linear", "more/granitehybrid",
+                                       "more/nemotron_h_moe", "more/lfm2moe", "more/qwen3next", "more/phi3",
+                                       "more/mistral3"};
 
 enum {
     FAMILIES = sizeof families / sizeof *families,
