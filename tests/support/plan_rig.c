@@ -268,19 +268,24 @@ static void set_devices(plan_rig *rig)
 
 void plan_rig_open(plan_rig *rig, const plan_shape *shape)
 {
-    *rig = (plan_rig){.options = st_plan_options_default()};
     builder b = {.s = shape};
     gguf_writer_begin(&b.writer, 3);
     write_keys(&b);
     write_model(&b);
-    gguf_writer_finish_directory(&b.writer);
-    assert_false(b.writer.out.failed);
-    map_file(rig, &b.writer);
-    gguf_writer_free(&b.writer);
+    plan_rig_open_file(rig, &b.writer);
+}
+
+void plan_rig_open_file(plan_rig *rig, gguf_writer *writer)
+{
+    *rig = (plan_rig){.options = st_plan_options_default()};
+    gguf_writer_finish_directory(writer);
+    assert_false(writer->out.failed);
+    map_file(rig, writer);
+    gguf_writer_free(writer);
     st_plan_source *s = &rig->source;
     if (st_gguf_open_memory("plan.gguf", rig->file, rig->file_bytes, &rig->gguf, &rig->error) != STRATA_OK ||
         st_program_of_file(rig->gguf, &rig->arena, &s->desc, &s->binding, &s->program, &rig->error) != STRATA_OK)
-        fail_msg("%s: %s", shape->arch, rig->error.message);
+        fail_msg("%s", rig->error.message);
     set_devices(rig);
     s->devices = rig->devices;
     s->device_count = 2;

@@ -40,6 +40,8 @@ typedef struct plan_rig {
  * the rates of a desktop; batch 16 and one row of logits. */
 void plan_rig_open(plan_rig *rig, const plan_shape *shape);
 void plan_rig_close(plan_rig *rig);
+/* The same with a model whose keys and tensors are written; frees the writer. */
+void plan_rig_open_file(plan_rig *rig, gguf_writer *writer);
 
 /* Plans again with rig->devices and rig->options. */
 strata_status plan_rig_plan(plan_rig *rig);

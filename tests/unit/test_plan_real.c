@@ -1,4 +1,5 @@
 /* src/plan on the shapes of real models, with a GPU of 12 GiB: the placements that the documentation promises. */
+#include "support/full_size.h"
 #include "support/plan_rig.h"
 
 #include <stdio.h>
@@ -57,12 +58,11 @@ static const plan_shape qwen35_27b = {.arch = "qwen35", .layers = 64, .embedding
                                       .delta_values = 48, .delta_size = 128, .nextn = true, .type = ST_TYPE_Q4_K,
                                       .big = ST_TYPE_Q6_K};
 
-/* The GPU and the RAM of docs/plan.md, with the driver's memory and the default margins. */
-static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
+/* The driver's memory and the default margins of a desktop. */
+static void set_desktop(plan_rig *rig, uint64_t vram, uint64_t ram)
 {
-    plan_rig_open(rig, shape);
     st_profile *host = &rig->devices[ST_HOST], *card = &rig->devices[ST_CARD];
-    card->total_bytes = card->free_bytes = 12 * GIB;
+    card->total_bytes = card->free_bytes = vram;
     card->overhead_bytes = 500 * MIB;
     card->granularity = 2 * MIB;
     host->total_bytes = host->free_bytes = ram;
@@ -71,6 +71,13 @@ static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
     card->memory_rate = 378e9;
     rig->options = st_plan_options_default();
     rig->options.workers[ST_HOST] = 12;
+}
+
+/* The GPU and the RAM of docs/plan.md. */
+static void open_desktop(plan_rig *rig, const plan_shape *shape, uint64_t ram)
+{
+    plan_rig_open(rig, shape);
+    set_desktop(rig, 12 * GIB, ram);
 }
 
 enum { PAGE = ST_KV_PAGE_TOKENS };
@@ -299,6 +306,58 @@ static void load_times_follow_the_rates(void **state)
     rig.source.device_count = 1;
     plan_rig_get(&rig);
     assert_true(st_plan_load_times(&rig.source, rig.plan).cache_seconds == 0.0);
+
+static void open_full_size(plan_rig *rig, const char *name, uint64_t vram, uint64_t ram)
+{
+    for (int i = 0; i < FULL_SIZES; i++) {
+        if (strcmp(full_sizes[i].name, name) != 0) continue;
+        gguf_writer writer;
+        gguf_writer_begin(&writer, 3);
+        full_sizes[i].write(&writer);
+        plan_rig_open_file(rig, &writer);
+        set_desktop(rig, vram, ram);
+        return;
+    }
+    fail_msg("no model %s", name);
+}
+
+/* A plan, or a refusal with the bytes that are missing. */
+static void full_size_models(void **state)
+{
+    (void)state;
+    static const struct { uint64_t vram, ram; bool fits[FULL_SIZES]; } machines[] = {
+        {12 * GIB, 64 * GIB, {true, true, false, false, true}}, {24 * GIB, 192 * GIB, {true, true, false, true, true}}};
+    for (size_t m = 0; m < 2; m++)
+        for (int i = 0; i < FULL_SIZES; i++) {
+            plan_rig rig;
+            open_full_size(&rig, full_sizes[i].name, machines[m].vram, machines[m].ram);
+            print_message("# %s: file %.1f GB, %d GiB + %d GiB: ", full_sizes[i].name, (double)rig.file_bytes / 1e9,
+                          (int)(machines[m].vram / GIB), (int)(machines[m].ram / GIB));
+            if (plan_rig_plan(&rig) == STRATA_OK) {
+                plan_rig_check(&rig);
+                print_message("context %u, %u layers on the GPU, experts %d, %.1f tokens/s\n", rig.plan->context,
+                              rig.plan->layers_on_card, (int)rig.plan->experts.mode, rig.plan->speed.decode_tps);
+            } else {
+                print_message("%s\n", rig.error.message);
+                assert_int_equal(rig.status, STRATA_MEMORY);
+                assert_non_null(strstr(rig.error.message, "bytes are missing"));
+            }
+            assert_int_equal(rig.status == STRATA_OK, machines[m].fits[i]);
+            plan_rig_close(&rig);
+        }
+}
+
+/* The latent and its rotated part: one row per token and layer. */
+static void latent_rows_are_priced(void **state)
+{
+    (void)state;
+    plan_rig rig;
+    open_full_size(&rig, "DeepSeek-V3", 80 * GIB, 1024 * GIB);
+    rig.options.context = 32768;
+    rig.options.kv_type = ST_TYPE_BF16;
+    plan_rig_get(&rig);
+    uint64_t kv = rig.plan->devices[ST_HOST].owners[ST_OWNER_KV] + rig.plan->devices[ST_CARD].owners[ST_OWNER_KV];
+    assert_int_equal(kv, (uint64_t)61 * (32768 + PAGE) * (512 + 64) * 2);
     plan_rig_close(&rig);
 }
 
@@ -307,6 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_context_wants_another_kv_type), cmocka_unit_test(options_that_slow_a_plan_down_are_named),
         cmocka_unit_test(the_table_agrees_with_the_plan), cmocka_unit_test(load_times_follow_the_rates),
+        cmocka_unit_test(full_size_models), cmocka_unit_test(latent_rows_are_priced),
         cmocka_unit_test(qwen3_8b_fits_the_gpu), cmocka_unit_test(gemma4_12b_fits_the_gpu),
         cmocka_unit_test(qwen3_30b_a3b_uses_an_expert_cache), cmocka_unit_test(bytes_agree_with_the_documentation),
         cmocka_unit_test(llama4_scout_in_ram), cmocka_unit_test(qwen35_27b_is_split),
