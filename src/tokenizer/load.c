@@ -69,7 +69,7 @@ static strata_status choose_pre(st_tokenizer *tokenizer, const char *pre_tokeniz
     }
     const st_pre_row *row = st_pre_find(name);
     if (!row) {
-        char known[256];
+        char known[384];
         st_pre_list(known, sizeof known);
         if (name.length > 64) name.length = 64;
         return st_error_set(error, STRATA_UNSUPPORTED,

@@ -14,16 +14,39 @@
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+"
 
+#define WORDS(digits) CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS
+/* Words by case, and not of Han characters. */
+#define NOT_HAN(letters) "(?:(?!\\p{Han})" letters ")"
+/* The letters with case of DeepSeek's first models. */
+#define CASED                                                                                                          \
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿ\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿ"     \
+    "ᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}"      \
+    "\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}"        \
+    "\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}ℂℇℊ-ℓℕℙ-ℝℤ\\x{2126}ℨ"     \
+    "\\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ\\x{10400}-\\x{1044F}"                  \
+    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}"            \
+    "\\x{1E900}-\\x{1E943}"
+
 static const st_pre_row rows[] = {
-    {.names = {"gpt-2", "gpt2", "phi-2"}, .patterns = {GPT2}},
+    {.names = {"gpt-2", "gpt2", "phi-2", "exaone4", "gigachat", "mellum", "a.x-4.0", "granite-docling"}, .patterns = {GPT2}},
     {.names = {"default"}, .patterns = {GPT2}},
-    {.names = {"llama-bpe", "llama3", "llama-v3"},
-     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS},
+    {.names = {"llama-bpe", "llama3", "llama-v3", "lfm2", "pixtral", "falcon3", "falcon-h1", "midm-2.0"},
+     .patterns = {WORDS("\\p{N}{1,3}")},
      .whole_piece = true,
      .adds_bos = true},
-    {.names = {"qwen2", "deepseek-r1-qwen"},
-     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS},
-     .nfc = true},
+    {.names = {"dbrx", "smaug-bpe"}, .patterns = {WORDS("\\p{N}{1,3}")}},
+    {.names = {"glm4", "chatglm-bpe"}, .patterns = {WORDS("\\p{N}{1,3}")}},
+    {.names = {"qwen2", "deepseek-r1-qwen", "megrez"}, .patterns = {WORDS("\\p{N}")}, .nfc = true},
+    {.names = {"hunyuan", "solar-open", "grok-2"}, .patterns = {WORDS("\\p{N}")}},
+    {.names = {"seed-coder", "seed-oss"},
+     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+|" BLANKS}},
+    {.names = {"bailingmoe2", "bailingmoe", "llada-moe"},
+     .patterns = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]++[\\r\\n]*|[" WS
+                  "]*[\\r\\n]|[" WS "]+(?![^" WS "])|[" WS "]+"}},
+    {.names = {"kimi-k2"},
+     .patterns = {"\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "*" NOT_HAN(LOWER) "+" CONTRACTIONS
+                  "?|[^\\r\\n\\p{L}\\p{N}]?" NOT_HAN(UPPER) "+" NOT_HAN(LOWER) "*" CONTRACTIONS
+                  "?|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS}},
     {.names = {"qwen35"},
      .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
                   " ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS},
@@ -33,18 +56,22 @@ static const st_pre_row rows[] = {
                   "*|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|" BLANKS},
      .whole_piece = true,
      .adds_bos = true},
-    {.names = {"gpt-4o", "llama4"},
+    {.names = {"gpt-4o", "llama4", "o200k", "minimax-m2", "kanana2"},
      .patterns = {"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
                   "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|" BLANKS}},
-    {.names = {"deepseek-v3"},
+    {.names = {"deepseek-llm"},
+     .patterns = {"[\\r\\n]", "[" WS "]?[" CASED "]+", "[" WS "]?[!-/:-~！-／：-～‘-‟　-。]+", "[" WS "]+$",
+                  "[一-龥ࠀ-一가-퟿]+", "\\p{N}+"}},
+    {.names = {"deepseek-v3", "hunyuan-dense", "joyai-llm"},
      .patterns = {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
                   "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
                   " ?[\\p{P}\\p{S}]+[\\r\\n]*|" BLANKS}},
-    {.names = {"smollm"}, .patterns = {"\\p{N}", GPT2}},
+    {.names = {"smollm", "refact", "starcoder", "codeshell", "exaone", "minerva-7b", "mellum2"}, .patterns = {"\\p{N}", GPT2}},
+    {.names = {"command-r"}, .patterns = {"\\p{N}", GPT2}, .nfc = true},
     {.names = {"olmo"}, .patterns = {GPT2}, .nfc = true},
 };
 
-enum { ROW_COUNT = sizeof rows / sizeof *rows, NAME_COUNT = sizeof rows[0].names / sizeof rows[0].names[0] };
+enum { ROW_COUNT = sizeof rows / sizeof *rows };
 
 struct st_pre {
     pcre2_general_context *general;
@@ -61,7 +88,7 @@ struct st_pre_walk {
 const st_pre_row *st_pre_find(st_str name)
 {
     for (size_t i = 0; i < ROW_COUNT; i++)
-        for (size_t j = 0; j < NAME_COUNT && rows[i].names[j]; j++)
+        for (size_t j = 0; j < ST_PRE_NAMES_MAX && rows[i].names[j]; j++)
             if (st_str_is(name, rows[i].names[j])) return &rows[i];
     return NULL;
 }

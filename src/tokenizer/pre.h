@@ -6,10 +6,10 @@
 #include "base/buf.h"
 #include "strata.h"
 
-enum { ST_PRE_PATTERNS_MAX = 3 };
+enum { ST_PRE_PATTERNS_MAX = 6, ST_PRE_NAMES_MAX = 12 };
 
 typedef struct st_pre_row {
-    const char *names[8];                      /* the first is the row's own; ends with NULL */
+    const char *names[ST_PRE_NAMES_MAX];       /* the first is the row's own; ends with NULL */
     const char *patterns[ST_PRE_PATTERNS_MAX]; /* each cuts the pieces of the one before; ends with NULL */
     bool nfc;                                  /* normalise the text to NFC first */
     bool whole_piece;                          /* a piece that is a token is not merged from bytes */
