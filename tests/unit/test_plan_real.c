@@ -306,6 +306,8 @@ static void load_times_follow_the_rates(void **state)
     rig.source.device_count = 1;
     plan_rig_get(&rig);
     assert_true(st_plan_load_times(&rig.source, rig.plan).cache_seconds == 0.0);
+    plan_rig_close(&rig);
+}
 
 static void open_full_size(plan_rig *rig, const char *name, uint64_t vram, uint64_t ram)
 {
