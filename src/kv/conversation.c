@@ -124,16 +124,17 @@ static uint32_t own_reach(const st_conversation *c, uint32_t limit, uint32_t *po
     return last_point(kv, c->names, pages < c->named ? pages : c->named, point) << kv->shift;
 }
 
-/* Finds the pages of the longest cached prefix of the tokens; returns how many. */
+/* Finds the pages of the longest cached prefix of the tokens, in the pool or in the RAM tier; returns how many. */
 static uint32_t find_prefix(st_kv *kv, const strata_token *tokens, uint32_t count)
 {
     uint32_t pages = 0;
     st_prefix parent = 0;
     for (; (uint64_t)(pages + 1) << kv->shift <= count; pages++) {
-        const strata_token *ids = tokens + ((size_t)pages << kv->shift);
-        kv->found[pages] = st_pages_find(kv->pages[0], parent, ids, &kv->found_names[pages]);
-        if (kv->found[pages] == ST_NO_PAGE) break;
-        parent = kv->found_names[pages];
+        parent = st_prefixes_find(kv->prefixes, parent, tokens + ((size_t)pages << kv->shift));
+        if (parent == 0) break;
+        kv->found_names[pages] = parent;
+        kv->found[pages] = st_prefixes_page(kv->prefixes, parent, ST_PLACE_POOL);
+        if (kv->found[pages] == ST_NO_PAGE && st_tier_find(kv->exchange.tier, parent) == ST_NO_PAGE) break;
     }
     return pages;
 }
@@ -147,20 +148,7 @@ static uint32_t found_reach(const st_kv *kv, uint32_t pages, uint32_t limit, uin
     return last_point(kv, kv->found_names, pages < limit >> kv->shift ? pages : limit >> kv->shift, point) << kv->shift;
 }
 
-/* Replaces the conversation's pages of full attention by those of the prefix that was found. */
-static void adopt(st_conversation *c, uint32_t position)
-{
-    st_kv *kv = c->kv;
-    uint32_t pages = pages_of(kv, position);
-    for (uint32_t i = 0; i < pages; i++) st_pages_hold(kv->pages[0], kv->found[i]);
-    st_kv_cut(c, 0, 0);
-    memcpy(c->tables[0].pages, kv->found, pages * sizeof *kv->found);
-    memcpy(c->names, kv->found_names, pages * sizeof *kv->found_names);
-    c->tables[0].end = pages;
-    c->passing = 0;
-}
-
-static void cut_to(st_conversation *c, uint32_t position)
+void st_kv_cut_to(st_conversation *c, uint32_t position)
 {
     st_kv *kv = c->kv;
     uint32_t pages = pages_of(kv, position);
@@ -217,6 +205,56 @@ static strata_status restore(st_conversation *c, uint32_t position, uint32_t poi
     return status;
 }
 
+static void drop_found(st_kv *kv, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = end; i-- > first;) st_pages_drop(kv->pages[0], kv->table[i]);
+}
+
+/* Holds the first `pages` of the prefix that was found and lists them in kv->table, with new pages for those that are in
+ * the RAM tier alone. Returns how many it holds: fewer if the pool has no page left. */
+static uint32_t hold_found(const st_conversation *c, uint32_t pages)
+{
+    st_kv *kv = c->kv;
+    uint32_t i = 0;
+    for (uint32_t k = 0; k < pages; k++)
+        if (kv->found[k] != ST_NO_PAGE) st_pages_hold(kv->pages[0], kv->found[k]);
+    for (; i < pages; i++) {
+        kv->table[i] = kv->found[i];
+        if (kv->found[i] == ST_NO_PAGE) kv->table[i] = st_kv_take_page(c, 0, i ? kv->table[i - 1] : ST_NO_PAGE);
+        if (kv->table[i] == ST_NO_PAGE) break;
+    }
+    for (uint32_t k = i; k < pages; k++)
+        if (kv->found[k] != ST_NO_PAGE) st_pages_drop(kv->pages[0], kv->found[k]);
+    return i;
+}
+
+/* Replaces the conversation's pages of full attention by the prefix that was found, to continue at *position. Where the
+ * pool has too few pages, or a page cannot be brought from the RAM tier, *position becomes an earlier one, with another
+ * restore point. False: the conversation's own pages are worth as much. */
+static bool take_over(st_conversation *c, uint32_t limit, uint32_t *position, uint32_t *point)
+{
+    st_kv *kv = c->kv;
+    uint32_t wanted = pages_of(kv, *position), pages = hold_found(c, wanted);
+    if (pages < wanted) *position = found_reach(kv, pages, limit, point);
+    if (*position <= c->position) {
+        drop_found(kv, 0, pages);
+        return false;
+    }
+    drop_found(kv, pages_of(kv, *position), pages);
+    pages = pages_of(kv, *position);
+    st_kv_cut(c, 0, 0);
+    memcpy(c->tables[0].pages, kv->table, pages * sizeof *kv->table);
+    memcpy(c->names, kv->found_names, pages * sizeof *kv->found_names);
+    c->tables[0].end = pages;
+    c->passing = c->arrives = 0;
+    uint32_t there = st_exchange_bring(kv, c, pages);
+    if (there < pages) *position = found_reach(kv, there, limit, point);
+    st_kv_cut_to(c, *position);
+    c->named = *position >> kv->shift;
+    c->confirmed = *position;
+    return true;
+}
+
 static uint32_t common_prefix(const strata_token *a, const strata_token *b, uint32_t count)
 {
     uint32_t i = 0;
@@ -236,14 +274,10 @@ strata_status st_conversation_seek(st_conversation *c, const strata_token *token
         pages = find_prefix(kv, tokens, count);
         found = found_reach(kv, pages, limit, &found_point);
     }
-    bool adopts = found > own;
-    uint32_t kept = adopts ? found : own, point = adopts ? found_point : own_point;
-    if (adopts) adopt(c, kept);
-    cut_to(c, kept);
-    if (adopts) {
-        c->named = kept >> kv->shift;
-        c->confirmed = kept;
-    }
+    st_kv_cut_to(c, own);
+    bool adopts = found > own && take_over(c, limit, &found, &found_point);
+    uint32_t kept = adopts ? found : c->position;
+    uint32_t point = adopts ? found_point : kept == own ? own_point : ST_NO_POINT; /* a failed arrival may cut it */
     c->shared = shared;
     memmove(c->tokens, tokens, count * sizeof *tokens);
     uint64_t cached = (uint64_t)pages << kv->shift;
@@ -268,7 +302,7 @@ st_peek st_conversation_peek(st_conversation *c, const strata_token *tokens, uin
     const uint32_t *held = found > own ? kv->found : c->tables[0].pages;
     uint32_t kept = found > own ? found : own;
     (void)st_kv_mark_running(kv);
-    for (uint32_t i = 0; i < pages_of(kv, kept); i++) idle += !st_kv_marked(kv, held[i]);
+    for (uint32_t i = 0; i < pages_of(kv, kept); i++) idle += held[i] == ST_NO_PAGE || !st_kv_marked(kv, held[i]);
     return (st_peek){.kept = kept, .idle_pages = idle};
 }
 
@@ -298,10 +332,11 @@ strata_status st_conversation_fork(st_conversation *c, st_conversation *child, s
     child->confirmed = c->confirmed;
     child->named = c->named;
     child->shared = c->shared;
+    child->arrives = c->arrives;
     memcpy(child->names, c->names, c->named * sizeof *c->names);
     memcpy(child->tokens, c->tokens, c->position * sizeof *c->tokens);
     if (live && kv->has_state) unconfirm(child, 0);
-    if (!live) cut_to(child, child->confirmed); /* steps are confirmed by slot, and the child has none */
+    if (!live) st_kv_cut_to(child, child->confirmed); /* steps are confirmed by slot, and the child has none */
     return STRATA_OK;
 }
 
@@ -312,6 +347,7 @@ void st_conversation_forget(st_conversation *c)
     for (uint32_t i = 0; i < c->named; i++) {
         uint32_t point = st_restore_find(kv->restore, c->names[i]);
         if (point != ST_NO_POINT) st_restore_discard(kv->restore, point);
+        st_exchange_forget(kv, c->names[i]);
     }
     for (uint32_t i = 0; i < c->tables[0].end; i++) st_pages_unpublish(kv->pages[0], c->tables[0].pages[i]);
     st_kv_release(c);
@@ -365,9 +401,28 @@ static strata_status take_pages(st_conversation *c, uint32_t pool, uint32_t end,
     return STRATA_OK;
 }
 
+bool st_conversation_arriving(st_conversation *c)
+{
+    if (c->arrives == 0) return false;
+    st_exchange_settle(c->kv);
+    if (c->arrives <= c->kv->exchange.lanes[ST_LANE_UP].ended) c->arrives = 0;
+    return c->arrives > 0;
+}
+
+strata_status st_conversation_await(st_conversation *c, strata_error *error)
+{
+    uint32_t position = c->position;
+    if (!st_conversation_arriving(c)) return STRATA_OK;
+    strata_status status = st_exchange_wait(c->kv, c->arrives, error);
+    c->arrives = 0;
+    return c->position == position ? STRATA_OK : status; /* else the failure concerns other conversations */
+}
+
 strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata_error *error)
 {
     st_kv *kv = c->kv;
+    strata_status arrived = st_conversation_await(c, error);
+    if (arrived != STRATA_OK) return arrived;
     uint64_t last = (uint64_t)c->position + count;
     if (last > kv->layout->options.context)
         return st_error_set(error, STRATA_LIMIT, NULL, "%u tokens at position %u: the context holds %u", count,
@@ -393,7 +448,7 @@ strata_status st_conversation_prepare(st_conversation *c, uint32_t count, strata
 void st_conversation_cancel(st_conversation *c)
 {
     c->running = 0;
-    cut_to(c, c->position);
+    st_kv_cut_to(c, c->position);
 }
 
 uint32_t st_conversation_write(const st_conversation *c, uint32_t position, uint32_t table, st_step_conversation *out,
@@ -416,7 +471,7 @@ uint32_t st_conversation_write(const st_conversation *c, uint32_t position, uint
 static uint32_t live_names(const st_conversation *c)
 {
     uint32_t i = 0;
-    while (i < c->named && st_pages_live(c->kv->pages[0], c->names[i])) i++;
+    while (i < c->named && st_prefixes_live(c->kv->prefixes, c->names[i])) i++;
     return i;
 }
 
@@ -427,7 +482,7 @@ static void share_page(st_conversation *c, uint32_t index, st_prefix parent)
     uint32_t *own = &c->tables[0].pages[index];
     st_prefix name;
     uint32_t page = st_pages_find(kv->pages[0], parent, c->tokens + ((size_t)index << kv->shift), &name);
-    if (page == *own || page == ST_NO_PAGE) return;
+    if (page == *own || page == ST_NO_PAGE || st_exchange_is_arriving(kv, page)) return;
     st_pages_hold(kv->pages[0], page);
     st_pages_drop(kv->pages[0], *own);
     *own = page;
@@ -443,9 +498,10 @@ static void publish(st_conversation *c)
         st_prefix parent = i ? c->names[i - 1] : 0;
         const strata_token *ids = c->tokens + ((size_t)i << kv->shift);
         c->names[i] = st_pages_publish(kv->pages[0], c->tables[0].pages[i], parent, ids);
-        if (c->names[i] == 0) return;
+        if (c->names[i] == 0) break;
         share_page(c, i, parent);
     }
+    st_exchange_store(kv, c->names, c->named);
 }
 
 /* Drops the pages that slid out of the window, except the last of them: the conversation may be cut by a few tokens. */
@@ -478,7 +534,7 @@ void st_conversation_fail(st_conversation *c)
 {
     if (c->running == 0 && c->confirmed == c->position) return;
     c->running = 0;
-    cut_to(c, c->confirmed);
+    st_kv_cut_to(c, c->confirmed);
     if (c->kv->has_state || !tails_reach(c, c->position)) c->valid = false;
 }
 

@@ -29,7 +29,8 @@ typedef struct st_seek {
 } st_seek;
 
 /* Sets the tokens to `tokens` and the position to the longest prefix of fewer than `count` tokens (0 if count is 0)
- * that is stored: in the conversation itself or, with `shared`, in the prefix cache. Without `shared`, pages that fill
+ * that is stored: in the conversation itself or, with `shared`, in the prefix cache or in the RAM tier, from which its
+ * pages then are brought (st_conversation_arriving). Without `shared`, pages that fill
  * from now on are not published either. */
 strata_status st_conversation_seek(st_conversation *c, const strata_token *tokens, uint32_t count, bool shared,
                                    st_seek *out, strata_error *error);
@@ -37,13 +38,20 @@ strata_status st_conversation_seek(st_conversation *c, const strata_token *token
 /* What st_conversation_seek with `shared` would find now. */
 typedef struct st_peek {
     uint32_t kept;
-    uint32_t idle_pages; /* of full attention in it that no running conversation holds */
+    uint32_t idle_pages; /* of full attention in it that no running conversation holds, or that the RAM tier alone has */
 } st_peek;
 
 st_peek st_conversation_peek(st_conversation *c, const strata_token *tokens, uint32_t count);
 
 /* Whether the page of the next token must be copied before it is written: one more page is taken. */
 bool st_conversation_copies(const st_conversation *c);
+
+/* Whether pages of the conversation are still on their way from the RAM tier after st_conversation_seek. Does not wait:
+ * steps of other conversations may run until they are there. */
+bool st_conversation_arriving(st_conversation *c);
+/* Waits until they are there. If the copies have failed, the conversation is cut to the pages before them, and the error
+ * is the device's: st_conversation_seek then finds where it can continue. st_conversation_prepare does it too. */
+strata_status st_conversation_await(st_conversation *c, strata_error *error);
 
 /* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free, it can continue at the same
  * position; otherwise st_conversation_seek finds where. */

@@ -17,26 +17,27 @@ static strata_status open_bookkeeping(st_kv *kv, strata_error *error)
     kv->slots = st_alloc_zero(slots, sizeof *kv->slots);
     kv->found = st_alloc_zero(table, sizeof *kv->found);
     kv->found_names = st_alloc_zero(table, sizeof *kv->found_names);
+    kv->table = st_alloc_zero(table, sizeof *kv->table);
     kv->marks = st_alloc_zero((kv->layout->pools[0].pages + 63) / 64, sizeof *kv->marks);
-    if (!kv->slots || !kv->found || !kv->found_names || !kv->marks)
-        return st_error_memory(error, slots * sizeof *kv->slots + table * (sizeof *kv->found + sizeof *kv->found_names),
+    if (!kv->slots || !kv->found || !kv->found_names || !kv->table || !kv->marks)
+        return st_error_memory(error, slots * sizeof *kv->slots + table * (2 * sizeof *kv->found + sizeof(st_prefix)),
                                "the KV cache");
-    strata_status status = STRATA_OK;
+    uint32_t names = layout->pools[0].pages + kv->source.tier_pages;
+    strata_status status = st_prefixes_new(names, kv->page, &kv->prefixes, error);
     for (uint32_t i = 0; i < layout->pool_count && status == STRATA_OK; i++)
-        status = st_pages_new(layout->pools[i].pages, kv->page, i == 0, &kv->pages[i], error);
+        status = st_pages_new(layout->pools[i].pages, kv->page, i == 0 ? kv->prefixes : NULL, &kv->pages[i], error);
     if (status != STRATA_OK) return status;
-    return st_restore_new(kv->source.restore_bytes, POINTS_MAX, kv->pages[0], &kv->restore, error);
+    return st_restore_new(kv->source.restore_bytes, POINTS_MAX, kv->prefixes, &kv->restore, error);
 }
 
-/* The share of a device with its own memory: it copies restore points asynchronously, behind its work; NULL: none. */
-static const st_kv_share *far_share(const st_kv *kv)
+const st_kv_share *st_kv_far_share(const st_kv *kv)
 {
     return kv->source.share_count > 1 ? &kv->source.shares[1] : NULL;
 }
 
 static strata_status open_transfers(st_kv *kv, strata_error *error)
 {
-    const st_kv_share *far = far_share(kv);
+    const st_kv_share *far = st_kv_far_share(kv);
     strata_status status = STRATA_OK;
     for (int i = 0; far && kv->needs_points && i < ST_KV_TRANSFERS && status == STRATA_OK; i++)
         status = far->backend->event_new(far->device, &kv->transfers[i].event, error);
@@ -57,6 +58,7 @@ strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *e
         kv->has_state = kv->has_state || source->shares[i].layout->slot_bytes > 0;
     strata_status status = open_bookkeeping(kv, error);
     if (status == STRATA_OK) status = open_transfers(kv, error);
+    if (status == STRATA_OK && kv->source.tier_pages) status = st_exchange_open(kv, error);
     if (status != STRATA_OK) {
         st_kv_free(kv);
         return status;
@@ -69,13 +71,16 @@ void st_kv_free(st_kv *kv)
 {
     if (!kv) return;
     st_kv_finish(kv);
+    st_exchange_close(kv);
     for (int i = 0; i < ST_KV_TRANSFERS; i++)
-        if (kv->transfers[i].event) far_share(kv)->backend->event_free(kv->transfers[i].event);
+        if (kv->transfers[i].event) st_kv_far_share(kv)->backend->event_free(kv->transfers[i].event);
     st_restore_free(kv->restore);
     for (uint32_t i = 0; i < kv->layout->pool_count; i++) st_pages_free(kv->pages[i]);
+    st_prefixes_free(kv->prefixes);
     st_free(kv->slots);
     st_free(kv->found);
     st_free(kv->found_names);
+    st_free(kv->table);
     st_free(kv->marks);
     st_free(kv);
 }
@@ -88,6 +93,11 @@ st_kv_use st_kv_count(const st_kv *kv)
     for (uint32_t i = 0; i < use.pool_count; i++) use.pools[i] = st_pages_count(kv->pages[i]);
     for (uint32_t i = 0; i < use.slots; i++) use.slots_taken += kv->slots[i] != NULL;
     for (const st_conversation *c = kv->first; c; c = c->next) use.conversations++;
+    if (kv->exchange.tier) {
+        st_tier_counts tier = st_tier_count(kv->exchange.tier);
+        use.tier_pages = tier.total;
+        use.tier_pages_used = tier.total - tier.free;
+    }
     return use;
 }
 
@@ -143,11 +153,8 @@ unsigned char *st_kv_carry(const st_kv *kv, uint32_t share, uint32_t slot)
 
 /* --- copies ------------------------------------------------------------------------------------------------------- */
 
-typedef strata_status (*piece_fn)(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes,
-                                  strata_error *error);
-
-/* Calls `piece` for each contiguous part of a page: the offset of the part in page 0, and from a page to the next. */
-static strata_status each_piece(const st_kv_share *s, uint32_t pool, piece_fn piece, void *context, strata_error *error)
+strata_status st_kv_each_piece(const st_kv_share *s, uint32_t pool, st_kv_piece piece, void *context,
+                               strata_error *error)
 {
     const st_kv_layout *layout = s->layout;
     const st_kv_pool *p = &layout->pools[pool];
@@ -181,7 +188,7 @@ strata_status st_kv_copy_page(st_kv *kv, uint32_t pool, uint32_t to, uint32_t fr
     page_copy copy = {to, from};
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < kv->source.share_count && status == STRATA_OK; i++)
-        status = each_piece(&kv->source.shares[i], pool, copy_piece, &copy, error);
+        status = st_kv_each_piece(&kv->source.shares[i], pool, copy_piece, &copy, error);
     return status;
 }
 
@@ -241,7 +248,7 @@ static strata_status copy_tail(point_copy *p, const st_kv_share *s, uint32_t poo
     if (first < table->first) first = table->first;
     for (uint32_t i = first; i < table->end && status == STRATA_OK; i++) {
         p->page = *st_kv_entry(p->c, pool, i);
-        status = each_piece(s, pool, copy_point_piece, p, error);
+        status = st_kv_each_piece(s, pool, copy_point_piece, p, error);
     }
     return status;
 }
@@ -284,7 +291,7 @@ static void end_transfer(st_kv *kv, st_kv_transfer *t, bool ok)
 static void wait_for_transfer(st_kv *kv, st_kv_transfer *t)
 {
     if (t->point == ST_NO_POINT) return;
-    end_transfer(kv, t, far_share(kv)->backend->event_wait_host(t->event, WAIT_LIMIT_US, NULL) == STRATA_OK);
+    end_transfer(kv, t, st_kv_far_share(kv)->backend->event_wait_host(t->event, WAIT_LIMIT_US, NULL) == STRATA_OK);
 }
 
 /* Transfers end in the order in which they begin: the next one to use is the oldest. */
@@ -297,20 +304,23 @@ static st_kv_transfer *next_transfer(st_kv *kv)
 
 void st_kv_settle(st_kv *kv)
 {
+    st_exchange_settle(kv);
     for (int i = 0; i < ST_KV_TRANSFERS; i++) {
         st_kv_transfer *t = &kv->transfers[i];
-        if (t->point != ST_NO_POINT && far_share(kv)->backend->event_done(t->event)) end_transfer(kv, t, true);
+        if (t->point != ST_NO_POINT && st_kv_far_share(kv)->backend->event_done(t->event)) end_transfer(kv, t, true);
     }
 }
 
 void st_kv_finish(st_kv *kv)
 {
+    st_exchange_finish(kv, ST_LANE_DOWN);
+    st_exchange_finish(kv, ST_LANE_UP);
     for (int i = 0; i < ST_KV_TRANSFERS; i++) wait_for_transfer(kv, &kv->transfers[i]);
 }
 
 static strata_status transfer(st_kv *kv, const st_conversation *c, uint32_t point, bool saves, strata_error *error)
 {
-    const st_kv_share *far = far_share(kv);
+    const st_kv_share *far = st_kv_far_share(kv);
     st_kv_transfer now = {.point = point, .saves = saves}, *t = far ? next_transfer(kv) : &now;
     if (!saves) st_restore_use(kv->restore, point);
     strata_status status = copy_point(kv, c, point, saves, error);
@@ -380,7 +390,7 @@ void st_kv_release(st_conversation *c)
     drop_slot(c);
     st_kv_cut(c, 0, 0);
     c->position = c->confirmed = c->running = c->named = 0;
-    c->passing = 0;
+    c->passing = c->arrives = 0;
 }
 
 /* The least recently used idle conversation, other than `but`, that holds a slot or, without `with_slot`, pages of full
@@ -400,10 +410,13 @@ uint32_t st_kv_take_page(const st_conversation *c, uint32_t pool, uint32_t after
     st_kv *kv = c->kv;
     for (;;) {
         uint32_t page = st_pages_take(kv->pages[pool], after);
-        st_conversation *other = page == ST_NO_PAGE ? find_idle(kv, c, pool > 0) : NULL;
-        if (!other) return page;
-        if (pool > 0) drop_slot(other);
-        else st_kv_release(other);
+        if (page != ST_NO_PAGE) return page;
+        /* Pages of full attention that are being copied to or from the RAM tier are held until the copy ends. */
+        if (pool == 0 && st_exchange_finish(kv, ST_LANE_DOWN)) continue;
+        st_conversation *other = find_idle(kv, c, pool > 0);
+        if (other && pool > 0) drop_slot(other);
+        else if (other) st_kv_release(other);
+        else if (pool > 0 || !st_exchange_finish(kv, ST_LANE_UP)) return ST_NO_PAGE;
     }
 }
 

@@ -1,5 +1,5 @@
-/* The memory of all conversations of an engine: pages of keys and values in pools, slots of recurrent state, and
- * restore points in host RAM (layout.h, pages.h, restore.h). Assigns pages and slots to conversations (conversation.h)
+/* The memory of all conversations of an engine: pages of keys and values in pools, slots of recurrent state, restore
+ * points in host RAM and, beside a GPU, a RAM tier of pages (layout.h, pages.h, restore.h, tier.h). Assigns pages and slots to conversations (conversation.h)
  * and copies them. Only this module and conversation.c map positions to memory. Knows no weights, no operations and no
  * text; backends get views (backend.h). Allocates only in st_kv_new. The caller's lock guards it. */
 #ifndef ST_KV_KV_H
@@ -31,7 +31,12 @@ typedef struct st_kv_source {
     uint32_t share_count;
     unsigned char *restore; /* host memory of restore points */
     size_t restore_bytes;
+    unsigned char *tier;    /* host memory of the RAM tier: st_kv_tier_bytes. NULL: none */
+    uint32_t tier_pages;    /* 0 without a second share */
 } st_kv_source;
+
+/* Bytes of the RAM tier: the pages of full attention of every share, one share after the other. */
+size_t st_kv_tier_bytes(const st_kv_layout *const *layouts, uint32_t count, uint32_t pages);
 
 /* The layouts and the memory must outlive it. Conversations are freed before it. */
 strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *error);
@@ -61,6 +66,7 @@ typedef struct st_kv_use {
     uint32_t points;      /* restore points that exist */
     size_t restore_bytes; /* that they take */
     uint32_t conversations;
+    uint32_t tier_pages, tier_pages_used; /* of the RAM tier */
 } st_kv_use;
 
 st_kv_use st_kv_count(const st_kv *kv);

@@ -1,8 +1,9 @@
-/* The parts of st_kv that conversation.c uses. Private to kv/. */
+/* The parts of st_kv that conversation.c and exchange.c use. Private to kv/. */
 #ifndef ST_KV_MEMORY_H
 #define ST_KV_MEMORY_H
 
 #include "kv/conversation.h"
+#include "kv/exchange.h"
 
 /* A conversation's pages in one pool: pages[first … end − 1], indexed by position / page tokens. */
 typedef struct st_page_table {
@@ -24,15 +25,18 @@ struct st_kv {
     const st_kv_layout *layout; /* the host's: pools are the same on every device */
     uint32_t page, shift;       /* tokens of a page; its logarithm */
     bool needs_points, has_state;
+    st_prefixes *prefixes;
     st_pages *pages[ST_KV_POOLS_MAX];
     st_restore *restore;
+    st_exchange exchange;       /* with the RAM tier */
     st_kv_transfer transfers[ST_KV_TRANSFERS];
     uint32_t next_transfer;
     st_conversation **slots;    /* [conversations]: whose state is in each; NULL: free */
     st_conversation *first;     /* of the list of all */
-    uint32_t *found;            /* [table_max of pool 0]: pages of a prefix */
+    uint32_t *found;            /* [table_max of pool 0]: pages of a prefix; ST_NO_PAGE: in the RAM tier alone */
     st_prefix *found_names;     /* the same */
     uint64_t *marks;            /* [pages of pool 0 / 64]: a bit for each page, of st_kv_mark_running */
+    uint32_t *table;            /* [table_max of pool 0]: the pages that a conversation takes over */
     uint64_t clock;
     uint32_t numbers;
 };
@@ -49,11 +53,21 @@ struct st_conversation {
     bool valid;                 /* slot and tails are those of the position */
     bool shared;                /* full pages are published */
     uint64_t used;              /* when it ran last */
+    uint64_t arrives;           /* the flight that brings its last pages from the RAM tier; 0: all are there */
     st_prefix passing;          /* of the passing restore point that the next one supersedes; 0: none */
     st_page_table tables[ST_KV_POOLS_MAX];
     st_prefix *names;           /* [table_max of pool 0]: of the prefix that ends with each page */
     uint32_t named;             /* pages whose names are known */
 };
+
+/* The share of a device with its own memory, which copies asynchronously; NULL: none. */
+const st_kv_share *st_kv_far_share(const st_kv *kv);
+
+typedef strata_status (*st_kv_piece)(void *context, const st_kv_share *s, size_t offset, size_t stride, size_t bytes,
+                                     strata_error *error);
+/* Calls `piece` for each contiguous part of a page: the offset of the part in page 0, and from a page to the next. */
+strata_status st_kv_each_piece(const st_kv_share *s, uint32_t pool, st_kv_piece piece, void *context,
+                               strata_error *error);
 
 /* The page of a conversation, in the ring of its table. */
 uint32_t *st_kv_entry(const st_conversation *c, uint32_t pool, uint32_t index);
@@ -70,6 +84,8 @@ strata_status st_kv_take_slot(st_kv *kv, st_conversation *c, strata_error *error
 
 /* Drops the pages of a table from `index` on, the last first. */
 void st_kv_cut(st_conversation *c, uint32_t pool, uint32_t index);
+/* Cuts the conversation to its first `position` tokens. */
+void st_kv_cut_to(st_conversation *c, uint32_t position);
 /* Drops all pages and the slot; the position is 0. */
 void st_kv_release(st_conversation *c);
 

@@ -34,6 +34,15 @@ static inline void st_order_add(st_order *order, uint32_t number)
     order->newest = number;
 }
 
+/* Adds a number that is not in the order, as used just before `newer`, which is. */
+static inline void st_order_add_before(st_order *order, uint32_t number, uint32_t newer)
+{
+    uint32_t older = order->links[newer].older;
+    order->links[number] = (st_order_link){.older = older, .newer = newer};
+    order->links[newer].older = number;
+    *(older == ST_ORDER_END ? &order->oldest : &order->links[older].newer) = number;
+}
+
 static inline void st_order_remove(st_order *order, uint32_t number)
 {
     st_order_link link = order->links[number];

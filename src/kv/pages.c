@@ -1,10 +1,7 @@
 #include "kv/pages.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/map.h"
 #include "kv/order.h"
 #include "kv/runs.h"
 
@@ -16,9 +13,8 @@ typedef enum page_state {
 } page_state;
 
 typedef struct page_entry {
-    st_prefix name, parent; /* name 0: not published */
+    st_prefix name; /* 0: not published */
     uint32_t holders;
-    uint32_t bucket, next; /* the chain of the prefix table, while published */
 } page_entry;
 
 /* `block_pages` adjacent pages, which are evicted together if none of them is held. */
@@ -29,36 +25,19 @@ typedef struct block_entry {
 struct st_pages {
     page_entry *page; /* [total] */
     st_runs runs;     /* free pages */
-    uint32_t total, page_tokens;
+    uint32_t total;
     uint32_t count[STATES];
 
     block_entry *block; /* [block_count] */
     uint32_t block_pages, block_count;
     st_order cached;    /* cached pages */
     st_order evictable; /* blocks with cached pages and no held ones */
-
-    /* The prefix table: chains of pages by a hash of parent and ids. NULL without a prefix cache. */
-    uint32_t *buckets; /* [bucket_mask + 1] */
-    strata_token *ids; /* [total][page_tokens] */
-    uint32_t bucket_mask;
-    uint64_t names; /* given out so far */
+    st_prefixes *prefixes; /* NULL: no prefix cache */
 };
 
 /* --- the pool ----------------------------------------------------------------------------------------------------- */
 
-static bool allocate_prefixes(st_pages *p)
-{
-    uint32_t buckets = 1;
-    while (buckets <= p->total / 2) buckets *= 2;
-    p->buckets = st_alloc_array(buckets, sizeof *p->buckets);
-    p->ids = st_alloc_array(p->total, p->page_tokens * sizeof *p->ids);
-    if (!p->buckets || !p->ids) return false;
-    for (uint32_t i = 0; i < buckets; i++) p->buckets[i] = ST_NO_PAGE;
-    p->bucket_mask = buckets - 1;
-    return true;
-}
-
-static bool allocate(st_pages *p, bool prefixes)
+static bool allocate(st_pages *p)
 {
     uint32_t total = p->total;
     p->page = st_alloc_zero(total, sizeof *p->page);
@@ -66,10 +45,11 @@ static bool allocate(st_pages *p, bool prefixes)
     if (!p->page || !p->block) return false;
     for (uint32_t i = 0; i < total; i++) p->block[i / p->block_pages].count[FREE]++;
     return st_runs_new(&p->runs, total) && st_order_new(&p->cached, total) &&
-           st_order_new(&p->evictable, p->block_count) && (!prefixes || allocate_prefixes(p));
+           st_order_new(&p->evictable, p->block_count);
 }
 
-strata_status st_pages_new(uint32_t pages, uint32_t page_tokens, bool prefixes, st_pages **out, strata_error *error)
+strata_status st_pages_new(uint32_t pages, uint32_t page_tokens, st_prefixes *prefixes, st_pages **out,
+                           strata_error *error)
 {
     if (pages > ST_PAGES_MAX || page_tokens == 0)
         return st_error_set(error, STRATA_LIMIT, NULL, "KV pool: expected at most %u pages of 1 token or more, "
@@ -77,14 +57,13 @@ strata_status st_pages_new(uint32_t pages, uint32_t page_tokens, bool prefixes, 
     st_pages *p = st_alloc_zero(1, sizeof *p);
     if (!p) return st_error_memory(error, sizeof *p, "a KV pool");
     p->total = p->count[FREE] = pages;
-    p->page_tokens = page_tokens;
+    p->prefixes = prefixes;
     p->block_pages = 1;
     while (p->block_pages < ST_PAGES_BLOCK_MAX && p->block_pages * 128 <= pages) p->block_pages *= 2;
     p->block_count = pages / p->block_pages + (pages % p->block_pages != 0);
-    if (!allocate(p, prefixes)) {
+    if (!allocate(p)) {
         st_pages_free(p);
-        return st_error_memory(error, pages * (sizeof *p->page + (prefixes ? page_tokens * sizeof *p->ids : 0)),
-                               "the pages of a KV pool");
+        return st_error_memory(error, pages * sizeof *p->page, "the pages of a KV pool");
     }
     *out = p;
     return STRATA_OK;
@@ -98,8 +77,6 @@ void st_pages_free(st_pages *pages)
     st_runs_free(&pages->runs);
     st_free(pages->cached.links);
     st_free(pages->evictable.links);
-    st_free(pages->buckets);
-    st_free(pages->ids);
     st_free(pages);
 }
 
@@ -138,72 +115,37 @@ static void move(st_pages *p, uint32_t number, page_state from, page_state to)
     else st_order_add(&p->evictable, block_number);
 }
 
-/* --- the prefix table --------------------------------------------------------------------------------------------- */
-
-static strata_token *ids_of(const st_pages *p, uint32_t number)
-{
-    return p->ids + (size_t)number * p->page_tokens;
-}
-
-static uint32_t bucket_of(const st_pages *p, st_prefix parent, const strata_token *ids)
-{
-    const uint64_t key[2] = {parent, st_hash_bytes(ids, p->page_tokens * sizeof *ids)};
-    return (uint32_t)st_hash_bytes(key, sizeof key) & p->bucket_mask;
-}
-
-static uint32_t table_find(const st_pages *p, uint32_t bucket, st_prefix parent, const strata_token *ids)
-{
-    uint32_t found = p->buckets[bucket];
-    while (found != ST_NO_PAGE && (p->page[found].parent != parent ||
-                                   memcmp(ids_of(p, found), ids, p->page_tokens * sizeof *ids) != 0))
-        found = p->page[found].next;
-    return found;
-}
-
-static void table_remove(st_pages *p, uint32_t number)
-{
-    page_entry *removed = &p->page[number];
-    uint32_t *link = &p->buckets[removed->bucket];
-    while (*link != number) link = &p->page[*link].next;
-    *link = removed->next;
-    removed->name = removed->parent = 0;
-}
+/* --- published pages ---------------------------------------------------------------------------------------------- */
 
 bool st_pages_published(const st_pages *pages, uint32_t page)
 {
     return pages->page[page].name != 0;
 }
 
-/* A name is a multiple of the number of pages plus the page's own number, so the page follows from the name. */
-bool st_pages_live(const st_pages *pages, st_prefix prefix)
-{
-    uint32_t total = pages->total;
-    return prefix == 0 || (total > 0 && pages->page[prefix % total].name == prefix);
-}
-
 uint32_t st_pages_find(const st_pages *pages, st_prefix parent, const strata_token *ids, st_prefix *prefix)
 {
-    if (!pages->buckets || !st_pages_live(pages, parent)) return ST_NO_PAGE;
-    uint32_t found = table_find(pages, bucket_of(pages, parent, ids), parent, ids);
-    if (found != ST_NO_PAGE) *prefix = pages->page[found].name;
-    return found;
+    st_prefix found = pages->prefixes ? st_prefixes_find(pages->prefixes, parent, ids) : 0;
+    uint32_t page = found ? st_prefixes_page(pages->prefixes, found, ST_PLACE_POOL) : ST_NO_PAGE;
+    if (page != ST_NO_PAGE) *prefix = found;
+    return page;
+}
+
+void st_pages_publish_as(st_pages *pages, uint32_t page, st_prefix prefix)
+{
+    pages->page[page].name = prefix;
+    st_prefixes_set_page(pages->prefixes, prefix, ST_PLACE_POOL, page);
 }
 
 st_prefix st_pages_publish(st_pages *pages, uint32_t page, st_prefix parent, const strata_token *ids)
 {
-    if (!pages->buckets || !st_pages_live(pages, parent)) return 0;
-    uint32_t bucket = bucket_of(pages, parent, ids);
-    uint32_t found = table_find(pages, bucket, parent, ids);
-    if (found != ST_NO_PAGE) return pages->page[found].name;
+    st_prefixes *names = pages->prefixes;
+    if (!names || !st_prefixes_live(names, parent)) return 0;
+    st_prefix found = st_prefixes_find(names, parent, ids);
+    if (found && st_prefixes_page(names, found, ST_PLACE_POOL) != ST_NO_PAGE) return found;
     st_pages_unpublish(pages, page);
-    page_entry *published = &pages->page[page];
-    published->name = ++pages->names * pages->total + page;
-    published->parent = parent;
-    published->bucket = bucket;
-    published->next = pages->buckets[bucket];
-    pages->buckets[bucket] = page;
-    memcpy(ids_of(pages, page), ids, pages->page_tokens * sizeof *ids);
-    return published->name;
+    if (found) st_pages_publish_as(pages, page, found);
+    else found = pages->page[page].name = st_prefixes_add(names, parent, ids, ST_PLACE_POOL, page);
+    return found;
 }
 
 /* --- take, hold, drop --------------------------------------------------------------------------------------------- */
@@ -211,7 +153,8 @@ st_prefix st_pages_publish(st_pages *pages, uint32_t page, st_prefix parent, con
 void st_pages_unpublish(st_pages *pages, uint32_t page)
 {
     if (!st_pages_published(pages, page)) return;
-    table_remove(pages, page);
+    st_prefixes_set_page(pages->prefixes, pages->page[page].name, ST_PLACE_POOL, ST_NO_PAGE);
+    pages->page[page].name = 0;
     if (pages->page[page].holders == 0) move(pages, page, CACHED, FREE);
 }
 

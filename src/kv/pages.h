@@ -9,9 +9,7 @@
 #ifndef ST_KV_PAGES_H
 #define ST_KV_PAGES_H
 
-#include "strata.h"
-
-#define ST_NO_PAGE UINT32_MAX
+#include "kv/prefixes.h"
 
 enum {
     ST_PAGES_MAX = 1 << 28, /* the most pages of a pool */
@@ -24,8 +22,9 @@ typedef struct st_pages_counts {
     uint32_t total, free, held, cached; /* held + cached + free = total */
 } st_pages_counts;
 
-/* `prefixes`: the pool has a prefix cache. */
-strata_status st_pages_new(uint32_t pages, uint32_t page_tokens, bool prefixes, st_pages **out, strata_error *error);
+/* `prefixes`: names the published pages and must outlive the pool; NULL: the pool has no prefix cache. */
+strata_status st_pages_new(uint32_t pages, uint32_t page_tokens, st_prefixes *prefixes, st_pages **out,
+                           strata_error *error);
 void st_pages_free(st_pages *pages);
 st_pages_counts st_pages_count(const st_pages *pages);
 
@@ -49,15 +48,14 @@ uint32_t st_pages_holders(const st_pages *pages, uint32_t page);
 
 /* --- prefixes ----------------------------------------------------------------------------------------------------- */
 
-/* The name of a published page together with everything before it; never used again for other tokens. It is live until
- * its page is evicted or unpublished. 0: none, or the empty prefix. */
-typedef uint64_t st_prefix;
-
 /* Publishes a held page that is full of `ids` [page_tokens] behind `parent`, and returns the prefix's name. If
  * another page has this prefix already, its name is returned and `page` stays as it is: the caller may hold that
  * page (st_pages_find) and drop its own. 0: `parent` is not live, or the pool has no prefix cache. A page that is
  * published already, behind a parent that is no longer live, gets a new name. */
 st_prefix st_pages_publish(st_pages *pages, uint32_t page, st_prefix parent, const strata_token *ids);
+
+/* Publishes a held, unpublished page as the page of a live prefix that has none in the pool. */
+void st_pages_publish_as(st_pages *pages, uint32_t page, st_prefix prefix);
 
 /* Takes a page out of the prefix cache. Its only holder may then change its rows in place. */
 void st_pages_unpublish(st_pages *pages, uint32_t page);
@@ -68,9 +66,5 @@ uint32_t st_pages_find(const st_pages *pages, st_prefix parent, const strata_tok
 
 /* Whether the page is published: then its rows must not change. */
 bool st_pages_published(const st_pages *pages, uint32_t page);
-
-/* Whether the name still has its page; 0 is live. The name of a live prefix is not found if a page before it was
- * evicted. */
-bool st_pages_live(const st_pages *pages, st_prefix prefix);
 
 #endif

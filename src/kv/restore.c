@@ -18,7 +18,7 @@ typedef struct entry {
 struct st_restore {
     entry *points;     /* [most] */
     uint32_t *buckets; /* [bucket_mask + 1]: chains of points by prefix */
-    const st_pages *pages;
+    const st_prefixes *prefixes;
     size_t budget, used_bytes;
     uint32_t most, count, bucket_mask;
     uint32_t unused; /* the first free entry */
@@ -26,14 +26,14 @@ struct st_restore {
     st_order order;
 };
 
-strata_status st_restore_new(size_t budget, uint32_t points, const st_pages *pages, st_restore **out,
+strata_status st_restore_new(size_t budget, uint32_t points, const st_prefixes *prefixes, st_restore **out,
                              strata_error *error)
 {
     st_restore *r = st_alloc_zero(1, sizeof *r);
     if (!r) return st_error_memory(error, sizeof *r, "restore points");
     uint32_t buckets = 1;
     while (buckets <= points / 2) buckets *= 2;
-    *r = (st_restore){.pages = pages, .budget = budget, .most = points, .bucket_mask = buckets - 1,
+    *r = (st_restore){.prefixes = prefixes, .budget = budget, .most = points, .bucket_mask = buckets - 1,
                       .unused = ST_NO_POINT, .lowest = ST_NO_POINT};
     r->points = st_alloc_zero(points, sizeof *r->points);
     r->buckets = st_alloc_array(buckets, sizeof *r->buckets);
@@ -167,7 +167,7 @@ enum { RANKS = 3 }; /* of eviction */
 
 static int rank_of(const st_restore *r, const entry *p)
 {
-    if (!st_pages_live(r->pages, p->prefix)) return 0;
+    if (!st_prefixes_live(r->prefixes, p->prefix)) return 0;
     if (p->kind == ST_RESTORE_MARK) return 2;
     return p->superseded ? 0 : 1;
 }

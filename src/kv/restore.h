@@ -21,9 +21,8 @@ typedef enum st_restore_kind {
     ST_RESTORE_MARK,    /* where conversations branch: end of the system prompt, of the last user message */
 } st_restore_kind;
 
-/* `budget` bytes; `points`: the most at a time; `pages`: the prefix cache that names the prefixes, which must
- * outlive the restore points. */
-strata_status st_restore_new(size_t budget, uint32_t points, const st_pages *pages, st_restore **out,
+/* `budget` bytes; `points`: the most at a time; `prefixes` must outlive the restore points. */
+strata_status st_restore_new(size_t budget, uint32_t points, const st_prefixes *prefixes, st_restore **out,
                              strata_error *error);
 void st_restore_free(st_restore *restore);
 

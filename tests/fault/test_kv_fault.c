@@ -11,7 +11,12 @@ static const kv_shape shapes[] = {
     {.page = 4, .context = 64, .pool = 128, .conversations = 3, .batch = 8, .windows = {6, 11}, .points = 8},
     {.page = 4, .context = 64, .pool = 128, .conversations = 3, .batch = 8, .windows = {6}, .state = true,
      .nextn = true, .points = 8},
+    /* a pool that is too small for all, so that pages come back from the RAM tier */
+    {.page = 4, .context = 64, .pool = 64, .conversations = 3, .batch = 8, .windows = {6}, .state = true, .points = 8,
+     .far = true, .tier = 40},
+    {.page = 4, .context = 64, .pool = 64, .conversations = 3, .batch = 8, .far = true, .tier = 40},
 };
+enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 typedef struct scene {
     kv_rig rig;
@@ -88,7 +93,7 @@ static void play(scene *s)
 static void run(const kv_shape *shape, bool far, uint64_t alloc, uint64_t call, scene *s)
 {
     kv_shape with = *shape;
-    with.far = far;
+    with.far = far || shape->tier;
     *s = (scene){.expected = alloc ? STRATA_MEMORY : STRATA_DEVICE};
     kv_rig_tokens(s->tokens, 64, 1);
     kv_rig_tokens(s->other, 64, 500);
@@ -109,7 +114,7 @@ static void failed_allocations_are_errors(void **state)
 {
     (void)state;
     static scene s;
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < SHAPES; i++)
         for (int far = 0; far < 2; far++) {
             uint64_t n = 0;
             do run(&shapes[i], far, ++n, 0, &s);
@@ -122,7 +127,7 @@ static void failed_device_calls_are_errors(void **state)
 {
     (void)state;
     static scene s;
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < SHAPES; i++)
         for (int far = 0; far < 2; far++) {
             uint32_t failures = 0;
             uint64_t n = 0;

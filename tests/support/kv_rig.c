@@ -24,14 +24,17 @@ static void log_write(void *memory, size_t bytes)
     kv_rig_faults.writes[kv_rig_faults.write_count++].bytes = bytes;
 }
 
-/* Restore points are found only once their copies have ended, so what is copied to them is certain. */
+/* Restore points are found only once their copies have ended, so what is copied to them is certain. So is what other
+ * queues have copied: the RAM tier waits for their events. */
 static const unsigned char *restore_begin, *restore_end;
+static const st_queue *main_queue;
 
 static strata_status copy(st_queue *queue, st_copy_kind kind, void *to, const void *from, size_t bytes,
                           strata_error *error)
 {
     strata_status status = hit(error);
-    if ((unsigned char *)to < restore_begin || (unsigned char *)to >= restore_end) log_write(to, bytes);
+    bool to_point = (unsigned char *)to >= restore_begin && (unsigned char *)to < restore_end;
+    if (queue == main_queue && !to_point) log_write(to, bytes);
     return status == STRATA_OK ? st_backend_cpu()->copy(queue, kind, to, from, bytes, error) : status;
 }
 
@@ -83,7 +86,7 @@ static void describe(kv_rig *rig)
         rig->desc.layer_count--;
         rig->desc.nextn_count = 1;
     }
-    for (uint32_t i = 0; i < KV_RIG_LAYERS; i++) rig->layer_share[i] = rig->shape.far && i % 2 == 1;
+    for (uint32_t i = 0; i < KV_RIG_LAYERS; i++) rig->layer_share[i] = rig->shape.far && (i % 2 == 1) == !rig->shape.tier;
 }
 
 static void add_share(kv_rig *rig, uint8_t share)
@@ -103,6 +106,15 @@ static void add_share(kv_rig *rig, uint8_t share)
         (st_kv_share){.layout = layout, .backend = &rig->backend, .device = rig->device,
                       .queue = rig->queue, .memory = memory};
     rig->source.restore_bytes += s->points * layout->point_bytes;
+}
+
+static void add_tier(kv_rig *rig)
+{
+    const st_kv_layout *layouts[ST_KV_SHARES_MAX];
+    for (uint32_t i = 0; i < rig->source.share_count; i++) layouts[i] = rig->source.shares[i].layout;
+    rig->source.tier_pages = rig->shape.tier;
+    rig->source.tier = st_alloc_array(st_kv_tier_bytes(layouts, rig->source.share_count, rig->shape.tier), 1);
+    assert_non_null(rig->source.tier);
 }
 
 void kv_rig_prepare(kv_rig *rig, const kv_shape *shape)
@@ -125,6 +137,8 @@ void kv_rig_prepare(kv_rig *rig, const kv_shape *shape)
     assert_true(rig->source.restore && rig->tables);
     restore_begin = rig->source.restore;
     restore_end = restore_begin + rig->source.restore_bytes;
+    main_queue = rig->queue;
+    if (shape->tier) add_tier(rig);
 }
 
 strata_status kv_rig_new(kv_rig *rig, strata_error *error)
@@ -153,6 +167,7 @@ void kv_rig_close(kv_rig *rig)
     st_kv_free(rig->kv);
     for (uint32_t i = 0; i < rig->source.share_count; i++) st_free(rig->source.shares[i].memory);
     st_free(rig->source.restore);
+    st_free(rig->source.tier);
     st_free(rig->tables);
     st_backend_cpu()->queue_free(rig->queue);
     st_backend_cpu()->close(rig->device);

@@ -17,6 +17,7 @@ typedef struct kv_shape {
     bool state, nextn;
     bool far;             /* every second layer is on another share, page-major */
     uint32_t points;      /* the budget of restore points, in points of the largest size */
+    uint32_t tier;        /* pages of the RAM tier, with `far`: layer 0 then is on the other share */
 } kv_shape;
 
 enum { KV_RIG_WRITES = 1 << 16 };

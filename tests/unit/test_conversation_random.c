@@ -215,6 +215,7 @@ static void run_seed(kv_shape shape, uint32_t seed)
     shape.conversations = SLOTS;
     shape.batch = BATCH;
     shape.far = between(0, 1);
+    if (shape.far && between(0, 3) > 0) shape.tier = between(1, 3 * CONTEXT / shape.page + 1);
     shape.points = between(0, 12);
     shape.pool = w.roomy ? CONVERSATIONS * (CONTEXT + shape.page) : between(CONTEXT, CONTEXT + 40);
     kv_rig_open(&w.rig, &shape);

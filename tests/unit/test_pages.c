@@ -7,12 +7,23 @@
 #include "kv/pages.h"
 #include "support/random.h"
 
-static st_pages *open_pages(uint32_t pages, uint32_t page_tokens, bool prefixes)
+static st_prefixes *prefixes; /* of the open pool */
+
+static st_pages *open_pages(uint32_t pages, uint32_t page_tokens, bool named)
 {
     st_pages *p = NULL;
     strata_error error;
+    prefixes = NULL;
+    if (named && st_prefixes_new(pages, page_tokens, &prefixes, &error) != STRATA_OK) fail_msg("%s", error.message);
     if (st_pages_new(pages, page_tokens, prefixes, &p, &error) != STRATA_OK) fail_msg("%s", error.message);
     return p;
+}
+
+static void close_pages(st_pages *p)
+{
+    st_pages_free(p);
+    st_prefixes_free(prefixes);
+    prefixes = NULL;
 }
 
 static void expect_counts(const st_pages *p, uint32_t free, uint32_t held, uint32_t cached)
@@ -77,7 +88,7 @@ static void one_conversation_ascends(void **state)
     expect_counts(p, 0, 7, 0);
     close_talk(p, &t);
     expect_counts(p, 7, 0, 0);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void conversations_that_grow_in_turn_have_one_run_each(void **state)
@@ -89,7 +100,7 @@ static void conversations_that_grow_in_turn_have_one_run_each(void **state)
         for (uint32_t i = 0; i < 8; i++) grow_full(p, &t[i], (strata_token)(i * 1000 + round));
     for (uint32_t i = 0; i < 8; i++) assert_int_equal(run_count(&t[i]), 1);
     for (uint32_t i = 0; i < 8; i++) close_talk(p, &t[i]);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void runs_ascend_after_churn(void **state)
@@ -118,7 +129,7 @@ static void runs_ascend_after_churn(void **state)
     }
     assert_true(st_pages_count(p).cached > 0);
     if (pages < 4 * runs) fail_msg("%u pages in %u runs", pages, runs);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void eight_forks_hold_a_prefix_once(void **state)
@@ -141,7 +152,7 @@ static void eight_forks_hold_a_prefix_once(void **state)
     expect_counts(p, 64 - 21, 21, 0);
     close_talk(p, &t[7]);
     expect_counts(p, 44, 0, 20);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void a_prefix_is_evicted_from_its_end(void **state)
@@ -162,7 +173,7 @@ static void a_prefix_is_evicted_from_its_end(void **state)
     }
     grow(p, &now);
     assert_int_equal(cached_length(p, 100), 7);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void evicted_pages_become_a_run(void **state)
@@ -176,7 +187,7 @@ static void evicted_pages_become_a_run(void **state)
     for (strata_token id = 0; id < 64; id++) grow_full(p, &now, 5000 + id);
     assert_int_equal(run_count(&now), 64 / ST_PAGES_BLOCK_MAX);
     assert_int_equal(cached_length(p, 0), 1024 - 64);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void a_window_that_slides_evicts_nothing(void **state)
@@ -193,7 +204,7 @@ static void a_window_that_slides_evicts_nothing(void **state)
         assert_int_equal(grow(p, &window), slid);
         assert_int_equal(cached_length(p, 0), 4);
     }
-    st_pages_free(p);
+    close_pages(p);
 }
 
 /* --- prefixes ----------------------------------------------------------------------------------------------------- */
@@ -212,7 +223,7 @@ static void a_use_makes_a_page_recent(void **state)
     grow(p, &c);
     assert_int_equal(cached_length(p, 1), 1);
     assert_int_equal(cached_length(p, 2), 0);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 /* Three pages share two buckets, so that two of them collide whatever the hash. */
@@ -242,7 +253,7 @@ static void colliding_prefixes_are_told_apart(void **state)
                 assert_int_equal(st_pages_find(p, 0, &kept, &found), kept - base);
             }
         }
-        st_pages_free(p);
+        close_pages(p);
     }
 }
 
@@ -259,7 +270,7 @@ static void all_ids_are_compared(void **state)
     }
     assert_int_equal(st_pages_find(p, 0, ids, &found), 0);
     assert_true(found == name);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void a_reused_number_never_stands_for_the_evicted_prefix(void **state)
@@ -272,8 +283,8 @@ static void a_reused_number_never_stands_for_the_evicted_prefix(void **state)
     st_pages_drop(p, 0); /* the parent first, so that it is evicted first */
     st_pages_drop(p, 1);
     assert_int_equal(st_pages_take(p, ST_NO_PAGE), 0);
-    assert_false(st_pages_live(p, parent));
-    assert_true(st_pages_live(p, child));
+    assert_false(st_prefixes_live(prefixes, parent));
+    assert_true(st_prefixes_live(prefixes, child));
     st_prefix other = st_pages_publish(p, 0, 0, &z);
     assert_true(other != 0 && other != parent && other != child);
     assert_int_equal(st_pages_find(p, other, &y, &found), ST_NO_PAGE);
@@ -288,9 +299,9 @@ static void a_reused_number_never_stands_for_the_evicted_prefix(void **state)
     /* The child is evicted like any other page. */
     expect_counts(p, 0, 1, 1);
     assert_int_equal(st_pages_take(p, ST_NO_PAGE), 1);
-    assert_false(st_pages_live(p, child));
+    assert_false(st_prefixes_live(prefixes, child));
     expect_counts(p, 0, 2, 0);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void a_prefix_is_published_once(void **state)
@@ -311,7 +322,7 @@ static void a_prefix_is_published_once(void **state)
     expect_counts(p, 5, 3, 0);
     close_talk(p, &a);
     expect_counts(p, 5, 0, 3);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 /* The names of a conversation's unpublished pages belong to pages that it does not hold. Once those are evicted, it
@@ -334,7 +345,7 @@ static void a_conversation_repairs_its_prefix(void **state)
     assert_int_equal(cached_length(p, 0), 3);
     close_talk(p, &b);
     expect_counts(p, 0, 2, 3);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void a_page_is_unpublished_in_place(void **state)
@@ -346,13 +357,13 @@ static void a_page_is_unpublished_in_place(void **state)
     grow_full(p, &t, 1);
     st_pages_unpublish(p, t.pages[1]);
     assert_int_equal(cached_length(p, 0), 1);
-    assert_false(st_pages_live(p, t.last));
+    assert_false(st_prefixes_live(prefixes, t.last));
     expect_counts(p, 0, 2, 0);
     close_talk(p, &t);
     expect_counts(p, 1, 0, 1);
     st_pages_unpublish(p, 0); /* cached: it becomes free */
     expect_counts(p, 2, 0, 0);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void a_pool_without_prefix_cache(void **state)
@@ -366,12 +377,12 @@ static void a_pool_without_prefix_cache(void **state)
     assert_true(found == 77);
     st_pages_drop(p, 0);
     expect_counts(p, 2, 0, 0);
-    st_pages_free(p);
+    close_pages(p);
     p = open_pages(0, 64, true);
     assert_int_equal(st_pages_take(p, ST_NO_PAGE), ST_NO_PAGE);
-    assert_false(st_pages_live(p, 5));
+    assert_false(st_prefixes_live(prefixes, 5));
     expect_counts(p, 0, 0, 0);
-    st_pages_free(p);
+    close_pages(p);
     st_pages_free(NULL);
 }
 
@@ -542,11 +553,11 @@ static void compare(const model *m, const st_pages *p, uint32_t seed, uint32_t o
     for (uint32_t i = 0; i < m->total; i++) {
         EXPECT(st_pages_holders(p, i) == m->page[i].holders);
         EXPECT(st_pages_published(p, i) == (m->page[i].name != 0));
-        EXPECT(st_pages_live(p, m->page[i].name));
+        EXPECT(st_prefixes_live(prefixes, m->page[i].name));
     }
     for (uint32_t i = 0; i < 8 && m->name_count > 0; i++) {
         st_prefix name = m->names[random_bits() % m->name_count];
-        EXPECT(st_pages_live(p, name) == model_live(m, name));
+        EXPECT(st_prefixes_live(prefixes, name) == model_live(m, name));
     }
 }
 
@@ -565,7 +576,7 @@ static void random_operations(void **state)
             if (operation % 8 == 0) compare(&m, p, seed, operation);
         }
         names += m.name_count;
-        st_pages_free(p);
+        close_pages(p);
     }
     print_message("seeds 1 to %u: %u prefixes published\n", seeds, names);
 }
@@ -579,12 +590,15 @@ static void each_failed_allocation_leaves_nothing(void **state)
     uint64_t failures = 0;
     for (uint64_t nth = 1; !p; nth++) {
         strata_error error = {0};
+        st_prefixes_free(prefixes);
+        prefixes = NULL;
         st_fault_arm(ST_FAULT_ALLOC, nth, false);
-        strata_status status = st_pages_new(100, 4, true, &p, &error);
+        strata_status status = st_prefixes_new(100, 4, &prefixes, &error);
+        if (status == STRATA_OK) status = st_pages_new(100, 4, prefixes, &p, &error);
         assert_true(status == (p ? STRATA_OK : STRATA_MEMORY) && error.status == status);
         failures += !p;
     }
-    assert_int_equal(failures, 8);
+    assert_int_equal(failures, 10);
     st_fault_arm(ST_FAULT_ALLOC, 1, true);
     const strata_token ids[4] = {1, 2, 3, 4};
     st_prefix name = 0;
@@ -597,7 +611,7 @@ static void each_failed_allocation_leaves_nothing(void **state)
     }
     assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
     st_fault_arm(ST_FAULT_ALLOC, 0, false);
-    st_pages_free(p);
+    close_pages(p);
 }
 
 static void impossible_sizes_are_refused(void **state)
@@ -605,8 +619,8 @@ static void impossible_sizes_are_refused(void **state)
     (void)state;
     st_pages *p = NULL;
     strata_error error;
-    assert_int_equal(st_pages_new(ST_PAGES_MAX + 1u, 1, false, &p, &error), STRATA_LIMIT);
-    assert_int_equal(st_pages_new(1, 0, false, &p, &error), STRATA_LIMIT);
+    assert_int_equal(st_pages_new(ST_PAGES_MAX + 1u, 1, NULL, &p, &error), STRATA_LIMIT);
+    assert_int_equal(st_pages_new(1, 0, NULL, &p, &error), STRATA_LIMIT);
     assert_null(p);
 }
 

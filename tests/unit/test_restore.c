@@ -10,6 +10,7 @@
 enum { NAMES = 32 };
 
 typedef struct rig {
+    st_prefixes *prefixes;
     st_pages *pages;
     st_restore *restore;
     st_prefix name[NAMES]; /* of live prefixes; name[i] belongs to page i */
@@ -19,10 +20,11 @@ static rig open_rig(size_t budget, uint32_t points)
 {
     rig r = {0};
     strata_error error;
-    if (st_pages_new(NAMES, 1, true, &r.pages, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_prefixes_new(NAMES, 1, &r.prefixes, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_pages_new(NAMES, 1, r.prefixes, &r.pages, &error) != STRATA_OK) fail_msg("%s", error.message);
     for (strata_token i = 0; i < NAMES; i++)
         r.name[i] = st_pages_publish(r.pages, st_pages_take(r.pages, (uint32_t)i - 1), 0, &i);
-    if (st_restore_new(budget, points, r.pages, &r.restore, &error) != STRATA_OK) fail_msg("%s", error.message);
+    if (st_restore_new(budget, points, r.prefixes, &r.restore, &error) != STRATA_OK) fail_msg("%s", error.message);
     return r;
 }
 
@@ -30,6 +32,7 @@ static void close_rig(rig *r)
 {
     st_restore_free(r->restore);
     st_pages_free(r->pages);
+    st_prefixes_free(r->prefixes);
 }
 
 static uint32_t take(rig *r, uint32_t name, size_t bytes, st_restore_kind kind)
@@ -437,7 +440,7 @@ static void each_failed_allocation_leaves_nothing(void **state)
     for (uint64_t nth = 1; !r.restore; nth++) {
         strata_error error = {0};
         st_fault_arm(ST_FAULT_ALLOC, nth, false);
-        strata_status status = st_restore_new(100, 8, r.pages, &r.restore, &error);
+        strata_status status = st_restore_new(100, 8, r.prefixes, &r.restore, &error);
         assert_true(status == (r.restore ? STRATA_OK : STRATA_MEMORY) && error.status == status);
         failures += !r.restore;
     }
