@@ -202,6 +202,8 @@ typedef struct strata_engine_options {
                             tokens for longer. 0: 100. While none generates, steps take 500, or this if it is more */
     uint64_t restore_bytes; /* host RAM for restore points, which models with window, chunked or recurrent layers need
                                to reuse a prefix; 0: a few points for each session that runs; or STRATA_RESTORE_OFF */
+    uint64_t kv_ram_bytes; /* host RAM for copies of the KV pages of a GPU, from which a conversation that lost its pages
+                              comes back, at most; 0: the planner chooses; or STRATA_KV_RAM_OFF */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: all physical cores */
     const char *cpu;     /* CPU kernels: "ref", "avx2" or "avx512"; NULL: the fastest that the CPU supports */
@@ -217,6 +219,7 @@ typedef struct strata_engine_options {
 } strata_engine_options;
 
 #define STRATA_RESTORE_OFF UINT64_MAX
+#define STRATA_KV_RAM_OFF UINT64_MAX
 
 /* The plan by which strata_engine_new would load the model, as a JSON object (strata_free): docs/json.md. Reads only
  * the file's directory, and queries the memory of a GPU if one is found. */

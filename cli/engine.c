@@ -32,7 +32,7 @@ const char *cli_engine_memory(const cli_engine *engine, char *out, size_t size)
 {
     char weights[32], kv[32], scratch[32];
     uint64_t kept = cli_engine_bytes(engine, "kv_bytes") + cli_engine_bytes(engine, "state_bytes") +
-                    cli_engine_bytes(engine, "restore_bytes");
+                    cli_engine_bytes(engine, "restore_bytes") + cli_engine_bytes(engine, "kv_ram_bytes");
     snprintf(out, size, "weights %s mapped, KV %s, scratch %s",
              cli_short_number(cli_engine_bytes(engine, "weight_bytes"), "B", weights, sizeof weights),
              cli_short_number(kept, "B", kv, sizeof kv),

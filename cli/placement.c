@@ -34,11 +34,10 @@ bool cli_simulates(const cli_arguments *arguments)
 }
 
 /* For the library 0 is the default; on the command line it means none. */
-static uint64_t restore_bytes_of(const cli_arguments *arguments)
+static uint64_t bytes_or_none(const cli_value *value, uint64_t none)
 {
-    const cli_value *value = &arguments->values[OPTION_RESTORE_RAM];
     if (!value->set) return 0;
-    return value->number > 0 ? (uint64_t)value->number : STRATA_RESTORE_OFF;
+    return value->number > 0 ? (uint64_t)value->number : none;
 }
 
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
@@ -53,7 +52,8 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
         .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL, 0),
         .step_ms = (uint32_t)cli_integer(arguments, OPTION_STEP_MS, 0),
-        .restore_bytes = restore_bytes_of(arguments),
+        .restore_bytes = bytes_or_none(&values[OPTION_RESTORE_RAM], STRATA_RESTORE_OFF),
+        .kv_ram_bytes = bytes_or_none(&values[OPTION_KV_RAM], STRATA_KV_RAM_OFF),
         .placement = placement,
         .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
         .cpu = values[OPTION_CPU].text,

@@ -65,6 +65,7 @@ void cli_print_verdict(const cli_arguments *arguments, const json_t *plan, const
 static void print_context(const json_t *plan)
 {
     uint64_t context = cli_number_of(plan, "context"), restore = cli_number_of(plan, "restore_bytes");
+    uint64_t tier = cli_number_of(plan, "kv_ram_bytes");
     uint64_t maximum = cli_number_of(json_object_get(plan, "model"), "context_length");
     unsigned long long sequences = cli_number_of(plan, "sequences");
     print_label("context");
@@ -82,6 +83,11 @@ static void print_context(const json_t *plan)
     if (restore) {
         print_label("restore points");
         print_grouped(restore);
+        printf(" bytes\n");
+    }
+    if (tier) {
+        print_label("kv ram");
+        print_grouped(tier);
         printf(" bytes\n");
     }
     print_label("batch");

@@ -83,10 +83,11 @@ static json_int_t owned(const strata_engine *engine, st_owner owner)
 
 static json_t *memory_facts(const strata_engine *engine)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
                      (json_int_t)st_gguf_tensor_bytes(st_model_gguf(engine->model)), "kv_bytes",
                      owned(engine, ST_OWNER_KV), "state_bytes", owned(engine, ST_OWNER_STATE), "restore_bytes",
-                     owned(engine, ST_OWNER_RESTORE), "scratch_bytes", owned(engine, ST_OWNER_SCRATCH));
+                     owned(engine, ST_OWNER_RESTORE), "kv_ram_bytes", owned(engine, ST_OWNER_TIER), "scratch_bytes",
+                     owned(engine, ST_OWNER_SCRATCH));
 }
 
 /* As numbers, and as a table for people. */
@@ -109,10 +110,11 @@ static json_t *kv_use(const strata_engine *engine)
         json_array_append_new(pools, json_pack("{s:I, s:I, s:I, s:I}", "pages", (json_int_t)use.pools[i].total, "free",
                                                (json_int_t)use.pools[i].free, "held", (json_int_t)use.pools[i].held,
                                                "cached", (json_int_t)use.pools[i].cached));
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "page_tokens", (json_int_t)use.page_tokens, "slots",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "page_tokens", (json_int_t)use.page_tokens, "slots",
                      (json_int_t)use.slots, "slots_taken", (json_int_t)use.slots_taken, "sessions",
                      (json_int_t)use.conversations, "restore_points", (json_int_t)use.points, "restore_bytes_used",
-                     (json_int_t)use.restore_bytes, "pools", pools);
+                     (json_int_t)use.restore_bytes, "ram_pages", (json_int_t)use.tier_pages, "ram_pages_used",
+                     (json_int_t)use.tier_pages_used, "pools", pools);
 }
 
 static json_t *scheduler(const strata_engine *engine)

@@ -212,6 +212,8 @@ strata_status st_placement_of(const strata_engine_options *options, st_placement
     o->pool_tokens = options->pool_tokens;
     if (options->restore_bytes == STRATA_RESTORE_OFF) o->restore_bytes = 0;
     else if (options->restore_bytes) o->restore_bytes = options->restore_bytes;
+    if (options->kv_ram_bytes == STRATA_KV_RAM_OFF) o->tier_bytes = 0;
+    else if (options->kv_ram_bytes) o->tier_bytes = options->kv_ram_bytes;
     o->workers[ST_HOST] = threads;
     o->workers[ST_CARD] = 1;
     o->nextn = options->nextn;

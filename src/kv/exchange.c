@@ -9,14 +9,6 @@ enum { WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
 /* --- the tier's memory -------------------------------------------------------------------------------------------- */
 
-size_t st_kv_tier_bytes(const st_kv_layout *const *layouts, uint32_t count, uint32_t pages)
-{
-    size_t bytes = 0, offset;
-    for (uint32_t i = 0; i < count; i++)
-        if (!st_range_append(&bytes, pages, layouts[i]->pools[0].page_bytes, &offset)) return SIZE_MAX;
-    return bytes;
-}
-
 /* Page 0 of a share in the tier. */
 static unsigned char *tier_memory(const st_kv *kv, const st_kv_share *s)
 {

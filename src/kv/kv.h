@@ -35,9 +35,6 @@ typedef struct st_kv_source {
     uint32_t tier_pages;    /* 0 without a second share */
 } st_kv_source;
 
-/* Bytes of the RAM tier: the pages of full attention of every share, one share after the other. */
-size_t st_kv_tier_bytes(const st_kv_layout *const *layouts, uint32_t count, uint32_t pages);
-
 /* The layouts and the memory must outlive it. Conversations are freed before it. */
 strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *error);
 void st_kv_free(st_kv *kv);

@@ -40,6 +40,14 @@ uint32_t st_kv_tables_max(const st_kv_layout *layout)
     return (uint32_t)(entries < most ? entries : most);
 }
 
+size_t st_kv_tier_bytes(const st_kv_layout *const *layouts, uint32_t count, uint32_t pages)
+{
+    size_t bytes = 0, offset;
+    for (uint32_t i = 0; i < count; i++)
+        if (!st_range_append(&bytes, pages, layouts[i]->pools[0].page_bytes, &offset)) return SIZE_MAX;
+    return bytes;
+}
+
 size_t st_kv_layer_bytes(const st_kv_layout *layout, const st_kv_layer *layer)
 {
     return ((layer->key_row_bytes + layer->value_row_bytes) << layout->page_shift) * layout->pools[layer->pool].pages;

@@ -82,6 +82,11 @@ typedef struct st_kv_layout {
 /* Entries of all page tables of a step. */
 uint32_t st_kv_tables_max(const st_kv_layout *layout);
 
+/* Bytes of a RAM tier of `pages`: the pages of full attention of every layout, one layout after the other. SIZE_MAX:
+ * overflow. */
+enum { ST_TIER_PAGES_MAX = 1 << 24 };
+size_t st_kv_tier_bytes(const st_kv_layout *const *layouts, uint32_t count, uint32_t pages);
+
 /* Bytes of one layer's keys and values in all pages, and of its recurrent state in all slots. */
 size_t st_kv_layer_bytes(const st_kv_layout *layout, const st_kv_layer *layer);
 size_t st_kv_layer_state_bytes(const st_kv_layout *layout, const st_kv_layer *layer);

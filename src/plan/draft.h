@@ -31,6 +31,8 @@ typedef struct st_draft {
     uint32_t batch, out_rows;
     uint32_t pool_tokens;
     uint64_t restore_bytes;
+    uint32_t tier_pages;    /* of the RAM tier */
+    uint64_t tier_bytes;
     st_step_limits step;
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_memory memory[ST_DEVICES_MAX]; /* without the layout's layers */

@@ -305,6 +305,7 @@ json_t *st_plan_json(const st_plan_source *source, const st_plan *plan)
     set_size(&e, root, "sequences", plan->conversations);
     set_size(&e, root, "pool_tokens", plan->pool_tokens);
     set_size(&e, root, "restore_bytes", plan->restore_bytes);
+    set_size(&e, root, "kv_ram_bytes", plan->tier_bytes);
     set(&e, root, "nextn", json_boolean(plan->nextn));
     set(&e, root, "weight_bytes", weights_json(&e));
     set(&e, root, "output", json_string(device_kind(plan->output_on_card ? ST_CARD : ST_HOST)));

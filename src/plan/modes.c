@@ -56,6 +56,8 @@ st_plan st_draft_view(const st_planner *p, const st_draft *draft)
                     .conversations = p->options.conversations,
                     .pool_tokens = draft->pool_tokens,
                     .restore_bytes = draft->restore_bytes,
+                    .tier_pages = draft->tier_pages,
+                    .tier_bytes = draft->tier_bytes,
                     .step = draft->step,
                     .nextn = p->options.nextn,
                     .kv_type = draft->kv_type,

@@ -32,7 +32,7 @@ const char *st_moe_mode_name(st_moe_mode mode)
 st_plan_options st_plan_options_default(void)
 {
     st_plan_options options = {.layers = ST_LAYERS_AUTO, .kv_type = -1, .out_rows = 1, .conversations = 1,
-                               .restore_bytes = ST_BYTES_AUTO, .expert_slots = -1};
+                               .restore_bytes = ST_BYTES_AUTO, .tier_bytes = ST_BYTES_AUTO, .expert_slots = -1};
     for (int i = 0; i < ST_DEVICES_MAX; i++) {
         options.workers[i] = 1;
         options.margin_bytes[i] = ST_BYTES_AUTO;

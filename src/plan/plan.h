@@ -20,6 +20,7 @@
     X(KV, "kv")                                                                                            \
     X(STATE, "recurrent state")                                                                            \
     X(RESTORE, "restore points")                                                                           \
+    X(TIER, "kv ram")             /* copies of KV pages of the GPU */                                      \
     X(SCRATCH, "scratch")         /* values, step blocks, scratch of operations */                         \
     X(STAGING, "staging")         /* buffers of copies between devices, and of logits */                   \
     X(PADDING, "padding")         /* up to the alignment of a range */                                     \
@@ -56,6 +57,7 @@ typedef struct st_plan_options {
     uint32_t pool_tokens;    /* of the KV cache, which all conversations share: at least the context. 0: chosen */
     uint32_t page_tokens;    /* of the KV cache: a power of two. 0: ST_KV_PAGE_TOKENS */
     uint64_t restore_bytes;  /* host RAM for restore points; ST_BYTES_AUTO: chosen. 0 for models that need none */
+    uint64_t tier_bytes;     /* host RAM for copies of the GPU's KV pages, at most; ST_BYTES_AUTO: chosen */
     uint32_t workers[ST_DEVICES_MAX]; /* each has scratch of its own */
     bool nextn;
     st_moe_mode moe;
@@ -78,11 +80,11 @@ typedef struct st_plan_device {
 } st_plan_device;
 
 /* The memory of the executor on a device: the KV cache with the slots of recurrent state (layout.h), the working set
- * and, on the host, restore points and staging: a row of logits for each conversation that runs and, beside a GPU, two
+ * and, on the host, restore points, the RAM tier of KV pages and staging: a row of logits for each conversation that runs and, beside a GPU, two
  * step blocks, and out_rows rows of logits if the output matrix is on the GPU. Each begins at a multiple of 256. */
 typedef struct st_plan_memory {
     const st_kv_layout *kv;  /* of the layers on this device */
-    size_t kv_offset, restore_offset, working_offset, staging_offset;
+    size_t kv_offset, restore_offset, tier_offset, working_offset, staging_offset;
     st_working_set working;
     size_t staging_steps[2], staging_logits, staging_slot_logits; /* offsets in the staging; answers: logits by slot */
     size_t staging_bytes;
@@ -132,6 +134,8 @@ typedef struct st_plan {
     uint32_t conversations; /* that run at a time */
     uint32_t pool_tokens;   /* of the KV cache of full attention, which all conversations share */
     uint64_t restore_bytes; /* of restore points */
+    uint32_t tier_pages;    /* of the RAM tier: copies of KV pages of full attention. 0 without KV pages on a GPU */
+    uint64_t tier_bytes;
     st_step_limits step;
     bool nextn;
     st_type kv_type;

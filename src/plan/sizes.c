@@ -8,6 +8,11 @@
 enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
 enum { RESTORE_POINTS = 4, RESTORE_SHARE = 32 }; /* points per running conversation; at most 1/32 of the RAM */
 
+/* The RAM tier by default: room for eight times the pages of the GPU's pool, within a share of the RAM and half of what
+ * is left of it. The tier is pinned, and pinning takes time: at most 8 GiB. */
+enum { TIER_POOLS = 8, TIER_SHARE = 8 };
+#define TIER_MOST ((uint64_t)8 << 30)
+
 /* --- the executor ------------------------------------------------------------------------------------------------ */
 
 /* With experts in RAM a larger batch is faster: every batch reads nearly all experts. */
@@ -112,6 +117,7 @@ static bool size_memory(const st_planner *p, st_draft *draft, uint8_t device, co
     if (!st_working_set_of(p->source->desc, p->source->program, &working, &s->working)) return false;
     if (device == ST_HOST && !size_staging(p, draft, s)) return false;
     return st_range_append(&end, 1, device == ST_HOST ? draft->restore_bytes : 0, &s->restore_offset) &&
+           st_range_append(&end, 1, device == ST_HOST ? draft->tier_bytes : 0, &s->tier_offset) &&
            st_range_append(&end, 1, s->working.bytes, &s->working_offset) &&
            st_range_append(&end, 1, s->staging_bytes, &s->staging_offset) &&
            st_align_size(end, ST_RANGE_ALIGN, &s->bytes);
@@ -138,13 +144,14 @@ static size_t expert_staging(const st_planner *p, const st_draft *draft)
     return largest ? (size_t)((used + EXPERTS_IN_TRANSIT) * largest) : 0;
 }
 
-/* An expert cache pins the model's files; the GPU's page tables for them take memory. */
+/* An expert cache pins the model's files, and the RAM tier is pinned; the GPU's page tables for them take memory. */
 static uint64_t page_table_bytes(const st_planner *p, const st_draft *draft)
 {
     const st_profile *card = &p->source->devices[ST_CARD];
-    uint64_t bytes = 0, granularity = card->granularity ? card->granularity : 1;
-    if (draft->mode != ST_MOE_CACHE || card->pinned_per_byte == 0) return 0;
-    for (uint32_t i = 0; i < p->source->binding->count; i++) bytes += p->source->binding->weights[i].bytes;
+    uint64_t bytes = draft->tier_bytes, granularity = card->granularity ? card->granularity : 1;
+    if (card->pinned_per_byte == 0) return 0;
+    for (uint32_t i = 0; draft->mode == ST_MOE_CACHE && i < p->source->binding->count; i++)
+        bytes += p->source->binding->weights[i].bytes;
     return (bytes / card->pinned_per_byte + granularity - 1) / granularity * granularity;
 }
 
@@ -180,6 +187,7 @@ static bool size_device(st_planner *p, st_draft *draft, uint8_t d, const st_kv_l
     owners[ST_OWNER_KV] = kv->exact.kv;
     owners[ST_OWNER_STATE] = kv->exact.state;
     owners[ST_OWNER_RESTORE] = d == ST_HOST ? draft->restore_bytes : 0;
+    owners[ST_OWNER_TIER] = d == ST_HOST ? draft->tier_bytes : 0;
     owners[ST_OWNER_SCRATCH] = s->working.bytes;
     owners[ST_OWNER_STAGING] += s->staging_bytes;
     owners[ST_OWNER_WEIGHTS] = draft->weight_bytes[d];
@@ -193,6 +201,41 @@ static bool size_device(st_planner *p, st_draft *draft, uint8_t d, const st_kv_l
     device->block_bytes = block;
     device->planned_bytes = owners_sum(device);
     return device->planned_bytes >= block; /* else the sum has overflowed */
+}
+
+/* --- the RAM tier ------------------------------------------------------------------------------------------------ */
+
+/* Bytes of a page of full attention on all devices; 0: the GPU has no layer with full attention. */
+static uint64_t tier_page_bytes(const st_draft *draft, const st_kv_layout kv[ST_DEVICES_MAX])
+{
+    if (draft->trunk == 0 || kv[ST_CARD].pools[0].page_bytes == 0) return 0;
+    return (uint64_t)kv[ST_HOST].pools[0].page_bytes + kv[ST_CARD].pools[0].page_bytes;
+}
+
+/* Sets the tier to the pages that fit in `bytes`. */
+static void set_tier(st_draft *draft, const st_kv_layout kv[ST_DEVICES_MAX], uint64_t bytes)
+{
+    const st_kv_layout *layouts[ST_DEVICES_MAX] = {&kv[ST_HOST], &kv[ST_CARD]};
+    uint64_t page = tier_page_bytes(draft, kv), pages = page ? bytes / page : 0;
+    draft->tier_pages = pages < ST_TIER_PAGES_MAX ? (uint32_t)pages : ST_TIER_PAGES_MAX;
+    draft->tier_bytes = 0;
+    while (draft->tier_pages > 0) { /* ranges are aligned: a page less may be needed */
+        draft->tier_bytes = st_kv_tier_bytes(layouts, ST_DEVICES_MAX, draft->tier_pages);
+        if (draft->tier_bytes <= bytes) return;
+        draft->tier_pages--;
+    }
+    draft->tier_bytes = 0;
+}
+
+/* Every full page of the GPU's pool is copied to the tier, so a tier smaller than the pool would hold nothing that the
+ * pool has not. */
+static void choose_tier(const st_planner *p, st_draft *draft, const st_kv_layout kv[ST_DEVICES_MAX], uint64_t left)
+{
+    uint64_t pool = tier_page_bytes(draft, kv) * kv[ST_HOST].pools[0].pages, most = TIER_POOLS * pool;
+    if (most > p->capacity_bytes[ST_HOST] / TIER_SHARE) most = p->capacity_bytes[ST_HOST] / TIER_SHARE;
+    if (most > left / 2) most = left / 2;
+    if (most > TIER_MOST) most = TIER_MOST;
+    set_tier(draft, kv, most >= pool ? most : 0);
 }
 
 static void take_from(uint64_t *owner, uint64_t *bytes)
@@ -212,6 +255,20 @@ static void leave_on_disk(st_plan_device *host, uint64_t limit, uint64_t *disk_b
     host->planned_bytes -= *disk_bytes;
 }
 
+static bool size_host(st_planner *p, st_draft *draft, const st_kv_layout kv[ST_DEVICES_MAX])
+{
+    st_plan_device *host = &draft->devices[ST_HOST], before = *host;
+    bool chosen = p->options.tier_bytes == ST_BYTES_AUTO;
+    uint64_t limit = host->capacity_bytes - host->margin_bytes;
+    set_tier(draft, kv, chosen ? 0 : p->options.tier_bytes);
+    if (!size_device(p, draft, ST_HOST, &kv[ST_HOST])) return false;
+    if (!chosen || host->planned_bytes >= limit) return true;
+    uint64_t left = limit - host->planned_bytes;
+    choose_tier(p, draft, kv, left);
+    *host = before;
+    return size_device(p, draft, ST_HOST, &kv[ST_HOST]);
+}
+
 void st_draft_size(st_planner *p, st_draft *draft)
 {
     uint32_t devices = draft->trunk > 0 ? 2 : 1;
@@ -222,7 +279,7 @@ void st_draft_size(st_planner *p, st_draft *draft)
     draft->fits[ST_CARD] = true;
     draft->devices[ST_CARD] = (st_plan_device){0};
     ask_scratch(p, draft->batch);
-    st_kv_layout kv[ST_DEVICES_MAX];
+    st_kv_layout kv[ST_DEVICES_MAX] = {0};
     bool sized = size_kv(p, draft, devices, kv);
     for (uint32_t d = 0; d < devices; d++) {
         st_plan_device *device = &draft->devices[d];
@@ -230,7 +287,8 @@ void st_draft_size(st_planner *p, st_draft *draft)
                                    .margin_bytes = p->margin_bytes[d]};
         if (d == ST_CARD) size_card_block(p, draft);
         uint64_t limit = device->capacity_bytes - device->margin_bytes; /* the margin is at most the capacity */
-        if (!sized || !size_device(p, draft, (uint8_t)d, &kv[d])) device->planned_bytes = UINT64_MAX;
+        sized = sized && (d == ST_HOST ? size_host(p, draft, kv) : size_device(p, draft, (uint8_t)d, &kv[d]));
+        if (!sized) device->planned_bytes = UINT64_MAX;
         else if (d == ST_HOST && p->options.disk) leave_on_disk(device, limit, &draft->disk_bytes);
         draft->fits[d] = device->planned_bytes <= limit;
     }

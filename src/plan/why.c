@@ -201,6 +201,24 @@ static void tell_restore(st_planner *p, const st_plan *plan)
             asked == ST_BYTES_AUTO ? "default" : "as asked");
 }
 
+static void tell_tier(st_planner *p, const st_plan *plan)
+{
+    uint64_t asked = p->options.tier_bytes;
+    char size[ST_NUMBER_TEXT], tokens[ST_NUMBER_TEXT];
+    bool possible = plan->device_count > 1 && plan->memory[ST_CARD].kv->pools[0].page_bytes > 0;
+    if (!possible) {
+        if (asked && asked != ST_BYTES_AUTO) WHY("kv ram: none; no KV pages of full attention are on a GPU");
+    } else if (plan->tier_pages > 0)
+        WHY("kv ram: %s for copies of the GPU's KV pages, %s tokens (%s): conversations that lose their pages come "
+            "back from RAM", st_size_text(plan->tier_bytes, size),
+            st_number_text((uint64_t)plan->tier_pages * plan->memory[ST_HOST].kv->options.page_tokens, tokens),
+            asked == ST_BYTES_AUTO ? "default: eight pools, within an eighth of the RAM, half of what is left, 8 GiB"
+                                   : "as asked");
+    else if (asked == ST_BYTES_AUTO) WHY("kv ram: none; RAM has no room for more KV pages than the GPU has");
+    else if (asked) WHY("kv ram: none; a KV page is larger than %s", st_size_text(asked, size));
+    else WHY("kv ram: none, as asked; a conversation that loses its pages runs again");
+}
+
 static void tell_sizes(st_planner *p, const st_draft *draft)
 {
     const st_plan_options *o = &p->options;
@@ -226,6 +244,7 @@ void st_draft_tell(st_planner *p, const st_draft *draft, const st_plan *plan)
     tell_context(p, draft);
     tell_pool(p, draft);
     tell_restore(p, plan);
+    tell_tier(p, plan);
     tell_sizes(p, draft);
 }
 

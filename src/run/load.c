@@ -294,6 +294,7 @@ static void place_executor(st_load *load)
         uint64_t at = load->plan->memory_offset[d];
         place_kv(load, d, at + s->kv_offset, s->kv);
         place(load, d, ST_OWNER_RESTORE, at + s->restore_offset, d == ST_HOST ? load->plan->restore_bytes : 0);
+        place(load, d, ST_OWNER_TIER, at + s->tier_offset, d == ST_HOST ? load->plan->tier_bytes : 0);
         place(load, d, ST_OWNER_SCRATCH, at + s->working_offset, s->working.bytes);
         place(load, d, ST_OWNER_STAGING, at + s->staging_offset, s->staging_bytes);
         if (s->bytes) load->end_bytes[d] = at + s->bytes;

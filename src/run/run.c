@@ -85,7 +85,9 @@ static strata_status open_kv(st_run *run, strata_error *error)
 {
     const st_plan *plan = run->source.plan;
     st_kv_source source = {.restore = run->source.devices[ST_HOST].memory + plan->memory[ST_HOST].restore_offset,
-                           .restore_bytes = plan->restore_bytes};
+                           .restore_bytes = plan->restore_bytes,
+                           .tier = run->source.devices[ST_HOST].memory + plan->memory[ST_HOST].tier_offset,
+                           .tier_pages = plan->tier_pages};
     for (uint32_t d = 0; d < plan->device_count; d++) {
         const st_ready_device *device = &run->devices[d];
         source.shares[source.share_count++] = (st_kv_share){

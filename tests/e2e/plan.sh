@@ -76,6 +76,17 @@ check "--restore-ram 0: none" json 'd["restore_bytes"] == 0 and "restore points"
 run plan "$kit/qwen3.gguf" --json --restore-ram 1MiB
 check "full attention needs no restore points" json 'd["restore_bytes"] == 0 and any(l.startswith("restore points: none;") for l in d["why"])'
 fails "a restore size that does not fit" 4 "bytes are missing" plan "$kit/qwen35.gguf" --ram 8GiB --restore-ram 9GiB
+run plan "$kit/qwen3.gguf" --json $card
+check "KV pages on a GPU have copies in RAM" json 'd["kv_ram_bytes"] == d["devices"][0]["owners"]["kv ram"] > 0 and
+    any(l.startswith("kv ram: ") and "(default" in l for l in d["why"])'
+run plan "$kit/qwen3.gguf" $card --kv-ram 1MiB
+check "--kv-ram" eval 'out_has "kv ram          1,0" && out_has "(as asked): conversations that lose their pages"'
+run plan "$kit/qwen3.gguf" --json $card --kv-ram 0
+check "--kv-ram 0: none" json 'd["kv_ram_bytes"] == 0 and "kv ram" not in d["devices"][0]["owners"] and
+    any(l.startswith("kv ram: none, as asked") for l in d["why"])'
+run plan "$kit/qwen3.gguf" --json --kv-ram 1MiB -g 0
+check "without KV on a GPU there is nothing to copy" json 'd["kv_ram_bytes"] == 0 and any(l.startswith("kv ram: none;") for l in d["why"])'
+fails "more KV pages in RAM than fit" 4 "bytes are missing" plan "$kit/qwen3.gguf" $card --ram 8GiB --kv-ram 9GiB
 run plan "$kit/qwen3.gguf" --json -c 0
 check "-c 0 is the model's maximum" json 'd["context"] == 512'
 run plan "$kit/qwen3.gguf" --json --vram 1234567890 --ram 9876543210 --margin 1MiB --ram-margin 2MB --overhead 3KiB

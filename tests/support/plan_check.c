@@ -140,7 +140,7 @@ static void check_memory(const plan_rig *rig, uint8_t d)
     const st_plan *plan = rig->plan;
     const st_plan_memory *s = &plan->memory[d];
     const uint64_t *owners = plan->devices[d].owners;
-    uint64_t restore = d == ST_HOST ? plan->restore_bytes : 0;
+    uint64_t restore = d == ST_HOST ? plan->restore_bytes : 0, tier = d == ST_HOST ? plan->tier_bytes : 0;
     st_working_set working;
     st_working_options options = {.op_device = plan->op_device, .device = d, .step = plan->step,
                                   .workers = rig->options.workers[d], .nextn = plan->nextn,
@@ -157,14 +157,32 @@ static void check_memory(const plan_rig *rig, uint8_t d)
     assert_int_equal(owners[ST_OWNER_KV], s->kv->exact.kv);
     assert_int_equal(owners[ST_OWNER_STATE], s->kv->exact.state);
     assert_int_equal(owners[ST_OWNER_RESTORE], restore);
+    assert_int_equal(owners[ST_OWNER_TIER], tier);
     assert_int_equal(owners[ST_OWNER_STAGING], s->staging_bytes + (d == ST_CARD ? plan->expert_staging_bytes : 0));
     assert_true(s->kv_offset + s->kv->total_bytes <= s->restore_offset);
-    assert_true(s->restore_offset + restore <= s->working_offset);
+    assert_true(s->restore_offset + restore <= s->tier_offset);
+    assert_true(s->tier_offset + tier <= s->working_offset);
     assert_true(s->working_offset + s->working.bytes <= s->staging_offset);
     assert_true(s->staging_offset + s->staging_bytes <= s->bytes);
-    assert_int_equal((s->kv_offset | s->restore_offset | s->working_offset | s->staging_offset | s->bytes) % ST_RANGE_ALIGN, 0);
+    assert_int_equal((s->kv_offset | s->restore_offset | s->tier_offset | s->working_offset | s->staging_offset | s->bytes) % ST_RANGE_ALIGN, 0);
     assert_int_equal(plan->memory_offset[d] % ST_RANGE_ALIGN, 0);
     assert_int_equal(plan->memory_offset[d] + s->bytes, plan->devices[d].block_bytes - owners[ST_OWNER_GRANULARITY]);
+}
+
+/* The RAM tier has whole pages of full attention of both devices, no more than asked for. */
+static void check_tier(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    const st_kv_layout *layouts[ST_DEVICES_MAX] = {plan->memory[ST_HOST].kv, plan->memory[ST_CARD].kv};
+    if (plan->device_count == 1 || layouts[ST_CARD]->pools[0].page_bytes == 0) {
+        assert_int_equal(plan->tier_pages, 0);
+        assert_int_equal(plan->tier_bytes, 0);
+        return;
+    }
+    uint64_t asked = rig->options.tier_bytes;
+    assert_int_equal(plan->tier_bytes, plan->tier_pages ? st_kv_tier_bytes(layouts, 2, plan->tier_pages) : 0);
+    if (asked != ST_BYTES_AUTO) assert_true(plan->tier_bytes <= asked);
+    else if (plan->tier_pages) assert_true(plan->tier_pages >= layouts[ST_HOST]->pools[0].pages);
 }
 
 static void check_experts(const plan_rig *rig)
@@ -258,5 +276,6 @@ void plan_rig_check(const plan_rig *rig)
         check_pools(rig, d);
         check_memory(rig, d);
     }
+    check_tier(rig);
     check_staging(rig);
 }

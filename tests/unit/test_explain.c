@@ -35,7 +35,7 @@ static void open_rig(rig *r, const char *model)
     r->source.devices = r->devices;
     r->source.device_count = 2;
     assert_true(r->source.program->op_count <= OPS_MAX && r->source.desc->layer_count + 1 < LAYERS_MAX);
-    r->plan = (st_plan){.context = 256, .pool_tokens = 300, .restore_bytes = 4000, .batch = 32, .conversations = 2,
+    r->plan = (st_plan){.context = 256, .pool_tokens = 300, .restore_bytes = 4000, .tier_bytes = 5000, .batch = 32, .conversations = 2,
                         .kv_type = ST_TYPE_BF16, .device_count = 2, .op_device = r->op_device,
                         .kv_device = r->kv_device, .layers_total = r->source.desc->layer_count};
     for (int d = 0; d < 2; d++)
@@ -120,6 +120,7 @@ static void owners_add_up(void **state)
     assert_int_equal(number(plan, "context"), 256);
     assert_int_equal(number(plan, "pool_tokens"), 300);
     assert_int_equal(number(plan, "restore_bytes"), 4000);
+    assert_int_equal(number(plan, "kv_ram_bytes"), 5000);
     assert_int_equal(number(plan, "sequences"), 2);
     assert_int_equal(number(plan, "batch"), 32);
     assert_string_equal(text(plan, "kv_type"), "bf16");

@@ -185,7 +185,7 @@ static void options_reach_the_planner(void **state)
     strata_placement given = PLACEMENT(.layers = 7, .moe = "cache", .expert_slots = 9, .cpu_moe_layers = 3,
                                        .cpu_ffn_layers = 4, .vram_margin_bytes = 11, .ram_margin_bytes = 12, .disk = true);
     strata_engine_options options = {.context = 4096, .batch = 64, .sessions = 5, .placement = &given, .kv_type = "q8_0",
-                                     .nextn = true, .restore_bytes = 12345};
+                                     .nextn = true, .restore_bytes = 12345, .kv_ram_bytes = 54321};
     st_plan_options o = place_options(&options).options;
     assert_int_equal(o.layers, 7);
     assert_int_equal(o.moe, ST_MOE_CACHE);
@@ -203,7 +203,10 @@ static void options_reach_the_planner(void **state)
     assert_int_equal(o.workers[ST_HOST], 2);
     assert_int_equal(o.workers[ST_CARD], 1);
     assert_int_equal(o.restore_bytes, 12345);
+    assert_int_equal(o.tier_bytes, 54321);
     assert_int_equal(o.page_tokens, 0);
+    options.kv_ram_bytes = STRATA_KV_RAM_OFF;
+    assert_int_equal(place_options(&options).options.tier_bytes, 0);
     options.restore_bytes = STRATA_RESTORE_OFF;
     assert_int_equal(place_options(&options).options.restore_bytes, 0);
     o = place_options(&(strata_engine_options){0}).options;
@@ -212,7 +215,7 @@ static void options_reach_the_planner(void **state)
     assert_int_equal(o.expert_slots, -1);
     assert_int_equal(o.moe, ST_MOE_AUTO);
     assert_true(o.margin_bytes[0] == ST_BYTES_AUTO && o.margin_bytes[1] == ST_BYTES_AUTO);
-    assert_true(o.restore_bytes == ST_BYTES_AUTO);
+    assert_true(o.restore_bytes == ST_BYTES_AUTO && o.tier_bytes == ST_BYTES_AUTO);
     static const struct { const char *word; st_moe_mode mode; } modes[] = {
         {"auto", ST_MOE_AUTO}, {"resident", ST_MOE_RESIDENT}, {"cpu", ST_MOE_CPU}};
     for (size_t i = 0; i < 3; i++) assert_int_equal(place(PLACEMENT(.moe = modes[i].word)).options.moe, modes[i].mode);

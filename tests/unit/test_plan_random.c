@@ -147,6 +147,7 @@ static void random_options(plan_rig *rig)
     o->out_rows = between(0, 40);
     o->conversations = between(0, 5);
     o->page_tokens = ONE_OF(0, 1, 16, 256);
+    o->tier_bytes = one_in(2) ? ST_BYTES_AUTO : between(0, 1 << 22);
     o->restore_bytes = one_in(2) ? ST_BYTES_AUTO : between(0, 1 << 20);
     o->no_windows = one_in(8);
     o->nextn = rig->source.desc->nextn_count && one_in(2);
