@@ -271,13 +271,126 @@ static void memory_exhausted_while_decoding(void **state)
     close_rig(&r);
 }
 
+/* --- evicted from a simulated GPU, and back from RAM -------------------------------------------------------------- */
+
+enum { TALKS = 4 };
+
+/* Conversations on a pool for one of them: each one evicts the others. */
+typedef struct crowd_on_gpu {
+    rig r;
+    st_conversation *c[TALKS];
+    strata_token texts[TALKS][TOKENS];
+} crowd_on_gpu;
+
+static void open_on_gpu(crowd_on_gpu *w, const char *name, int32_t layers)
+{
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = layers;
+    open_rig(&w->r, name, (golden_options){.conversations = 2, .pool_tokens = CONTEXT, .restore_bytes = 64 << 20,
+                                           .placed = &placed});
+    for (uint32_t i = 0; i < TALKS; i++) {
+        w->c[i] = new_conversation(&w->r);
+        branch_at(&w->r, 5 + 7 * i, TOKENS, i, w->texts[i]);
+        run_to(&w->r, w->c[i], w->texts[i], TOKENS - 1);
+    }
+}
+
+static void close_on_gpu(crowd_on_gpu *w)
+{
+    for (uint32_t i = 0; i < TALKS; i++) st_conversation_free(w->c[i]);
+    close_rig(&w->r);
+}
+
+static const int32_t splits[] = {ST_LAYERS_ALL, 2};
+
+/* Pages that were lost are not computed again. */
+static void evicted_and_back_from_ram(void **state)
+{
+    for (int s = 0; s < 2; s++) {
+        crowd_on_gpu w;
+        open_on_gpu(&w, *state, splits[s]);
+        st_kv *kv = st_run_kv(w.r.warm.run);
+        assert_true(st_kv_count(kv).pools[0].total < TALKS * (TOKENS / PAGE));
+        for (uint32_t i = 0; i < TALKS; i++) {
+            uint32_t ran = check(&w.r, w.c[i], w.texts[i], TOKENS);
+            bool on_gpu = w.r.warm.plan->tier_pages > 0; /* the first layers may have windows or state alone */
+            if (on_gpu && ran > 2 * PAGE) fail_msg("%s, split %d: %u tokens ran again", w.r.name, s, ran);
+        }
+        st_conversation_free(w.c[0]); /* also for another conversation with the same beginning */
+        w.c[0] = new_conversation(&w.r);
+        branch_at(&w.r, 24, 40, 9, w.texts[0]);
+        uint32_t ran = check(&w.r, w.c[0], w.texts[0], 40);
+        assert_true(s > 0 || ran <= 16 + PAGE);
+        assert_int_equal(st_kv_count(kv).tier_pages_used > 0, w.r.warm.plan->tier_pages > 0);
+        assert_true(s > 0 || w.r.warm.plan->tier_pages > 0);
+        close_on_gpu(&w);
+    }
+}
+
+/* Another conversation's steps run while the pages are on their way. */
+static void others_run_while_pages_arrive(void **state)
+{
+    crowd_on_gpu w;
+    strata_error error;
+    st_seek seek;
+    open_on_gpu(&w, *state, ST_LAYERS_ALL);
+    check(&w.r, w.c[1], w.texts[1], 8);
+    st_conversation_run(w.c[1], true);
+    must(&w.r, st_conversation_seek(w.c[2], w.texts[2], TOKENS - 1, true, &seek, &error), &error);
+    assert_true(seek.kept + 2 * PAGE >= TOKENS - 1);
+    /* The copy of a restore point may have waited for older ones, and the pages have arrived meanwhile. */
+    if (!w.r.warm.plan->memory[ST_HOST].kv->needs_points) assert_true(st_conversation_arriving(w.c[2]));
+    memcpy(st_conversation_tokens(w.c[1]), w.texts[1], sizeof w.texts[1]);
+    st_run_piece step = {.conversation = w.c[1], .count = 4, .prompt = true};
+    must(&w.r, st_run_step(w.r.warm.run, &step, 1, &error), &error);
+    must(&w.r, st_run_wait(w.r.warm.run, &error), &error);
+    must(&w.r, st_conversation_await(w.c[2], &error), &error);
+    assert_false(st_conversation_arriving(w.c[2]));
+    st_conversation_run(w.c[1], false);
+    check(&w.r, w.c[2], w.texts[2], TOKENS);
+    check(&w.r, w.c[1], w.texts[1], TOKENS);
+    close_on_gpu(&w);
+}
+
+/* Whatever copy fails while a conversation comes back: an error or a colder start, and right logits in the end. */
+static void copies_that_fail_on_the_way_back(void **state)
+{
+    crowd_on_gpu w;
+    uint32_t failures = 0;
+    open_on_gpu(&w, *state, ST_LAYERS_ALL);
+    for (uint64_t n = 1; n < 40; n += kit_is_slow() ? 5 : 1) {
+        strata_error error;
+        st_seek seek;
+        st_conversation *c = w.c[n % TALKS];
+        uint64_t before = st_sim_calls(w.r.warm.world, ST_SIM_COPY);
+        st_sim_fail_at(w.r.warm.world, ST_SIM_COPY, n);
+        st_conversation_run(c, true);
+        strata_status status = st_conversation_seek(c, w.texts[n % TALKS], TOKENS, true, &seek, &error);
+        if (status == STRATA_OK && st_conversation_ready(c) && seek.kept < TOKENS) {
+            st_run_piece piece = {.conversation = c, .count = 1, .prompt = true};
+            status = st_run_step(w.r.warm.run, &piece, 1, &error);
+            if (status == STRATA_OK) status = st_run_wait(w.r.warm.run, &error);
+        }
+        if (status != STRATA_OK) assert_int_equal(status, STRATA_DEVICE);
+        failures += st_sim_calls(w.r.warm.world, ST_SIM_COPY) - before >= n;
+        st_sim_fail_at(w.r.warm.world, ST_SIM_COPY, 0);
+        st_conversation_run(c, false);
+        check(&w.r, c, w.texts[n % TALKS], TOKENS);
+    }
+    assert_true(failures >= 3);
+    close_on_gpu(&w);
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; CMUnitTestFunction function; } cases[] = {
         {"extending", extending}, {"branching at any token", branching_at_any_token},
         {"editing inside the last page", editing_inside_the_last_page}, {"interleaved", interleaved},
         {"more conversations than memory", more_conversations_than_memory}, {"cancelled in a prompt", cancelled_in_a_prompt},
-        {"eight forks", eight_forks}, {"memory exhausted while decoding", memory_exhausted_while_decoding}};
+        {"eight forks", eight_forks}, {"memory exhausted while decoding", memory_exhausted_while_decoding},
+        {"evicted and back from RAM", evicted_and_back_from_ram},
+        {"others run while pages arrive", others_run_while_pages_arrive},
+        {"copies that fail on the way back", copies_that_fail_on_the_way_back}};
     enum { CASES = sizeof cases / sizeof *cases, MODELS = sizeof models / sizeof *models };
     size_t count = 0;
     static struct CMUnitTest tests[CASES * MODELS];

@@ -528,6 +528,38 @@ static void pages_of_other_sizes(void **state)
     plan_rig_close(&rig);
 }
 
+/* By default room for eight pools, in at most an eighth of the RAM and half of what is left; none if the pool is larger. */
+static void kv_pages_of_a_gpu_have_copies_in_ram(void **state)
+{
+    (void)state;
+    enum { BYTES = 4 * PAGE * 2 * 2 * 16 * 2, POOL = 1024 / PAGE + 1 }; /* of a page of four layers; pages of the pool */
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small);
+    rig.options.context = 1024;
+    assert_int_equal(plan_rig_get(&rig)->tier_pages, 8 * POOL);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_TIER), 8 * POOL * BYTES);
+    assert_int_equal(owner(&rig, ST_CARD, ST_OWNER_TIER), 0);
+    rig.options.layers = 2; /* half of each page is in RAM anyway, and is copied too */
+    assert_int_equal(plan_rig_get(&rig)->tier_bytes, 8 * POOL * BYTES);
+    rig.options.layers = 4;
+    rig.devices[ST_HOST].free_bytes = 8 * 2 * POOL * BYTES;
+    assert_int_equal(plan_rig_get(&rig)->tier_pages, 2 * POOL);
+    rig.devices[ST_HOST].free_bytes = 8 * POOL * BYTES - 8;
+    assert_int_equal(plan_rig_get(&rig)->tier_pages, 0);
+    rig.options.tier_bytes = 3 * BYTES + 5; /* as asked, in whole pages */
+    assert_int_equal(plan_rig_get(&rig)->tier_pages, 3);
+    rig.options.tier_bytes = BYTES - 1;
+    assert_int_equal(plan_rig_get(&rig)->tier_pages, 0);
+    rig.options.tier_bytes = 0;
+    assert_int_equal(plan_rig_get(&rig)->tier_bytes, 0);
+    rig.options.tier_bytes = 8 * POOL * BYTES;
+    check_refused(&rig, STRATA_MEMORY, "bytes are missing", "");
+    rig.options.tier_bytes = 1 << 20;
+    rig.options.layers = 0;
+    assert_int_equal(plan_rig_get(&rig)->tier_bytes, 0);
+    plan_rig_close(&rig);
+}
+
 /* By default four points for each conversation, in at most 1/32 of the RAM; none for models that can be cut anywhere. */
 static void restore_points_have_a_budget(void **state)
 {
@@ -779,7 +811,7 @@ int main(void)
         cmocka_unit_test(window_layers_have_pools), cmocka_unit_test(layers_may_share_kv),
         cmocka_unit_test(recurrent_state), cmocka_unit_test(a_fixed_context_has_a_pool_for_all),
         cmocka_unit_test(a_chosen_context_fills_the_pool), cmocka_unit_test(pages_of_other_sizes),
-        cmocka_unit_test(restore_points_have_a_budget), cmocka_unit_test(conversations_have_logits_and_tables),
+        cmocka_unit_test(restore_points_have_a_budget), cmocka_unit_test(kv_pages_of_a_gpu_have_copies_in_ram), cmocka_unit_test(conversations_have_logits_and_tables),
         cmocka_unit_test(a_nextn_block),
         cmocka_unit_test(default_margins), cmocka_unit_test(refusals_are_exact_to_the_byte),
         cmocka_unit_test(more_layers_than_the_model_has_are_all),
