@@ -343,7 +343,7 @@ static st_task task_of(st_sched *s, const st_request *r)
     task.position = stored(r);
     task.adopts = 0;
     task.copies = st_conversation_copies(r->conversation);
-    task.blocked = r->waits || r->has_logits || is_ahead(s, r);
+    task.blocked = r->waits || r->has_logits || is_ahead(s, r) || st_conversation_arriving(r->conversation);
     task.answers = r->started && task.end - task.position <= 1;
     if (s->source.plan->restore_bytes > 0 && !task.answers) task.stop = st_stops_next(&r->stops, task.position, &kind);
     return task;
@@ -569,12 +569,24 @@ static void count_step(st_sched *s, st_pace_load load, double seconds)
     s->owed = st_policy_owed(&s->source.policy, s->owed, load, seconds);
 }
 
+/* Nothing else can run: waits for a conversation whose pages come back from RAM. False: there is none. If the copies
+ * fail, it continues at an earlier position. */
+static bool await_pages(const st_sched *s)
+{
+    for (const st_request *r = s->first; r; r = r->after) {
+        if (!r->admitted || r->alone || !st_conversation_arriving(r->conversation)) continue;
+        (void)st_conversation_await(r->conversation, NULL);
+        return true;
+    }
+    return false;
+}
+
 static bool step(st_sched *s)
 {
     park_some(s);
     st_policy_state state = state_of(s, step_pages(s));
     uint32_t count = st_policy_step(&s->source.policy, &state, s->tasks, s->count, s->pieces);
-    if (count == 0) return false;
+    if (count == 0) return await_pages(s);
     strata_error error;
     st_pace_load load = load_of(s, count);
     double begin = s->source.clock(s->source.context), end = begin;

@@ -1,13 +1,10 @@
 /* The speed of each expert mode in virtual time, for a model of Qwen3-30B-A3B's shape on a described machine. No tensor
  * is computed; the routing comes from a recorded trace if there is one, and from a generator with the same locality. */
-#include "support/plan_rig.h"
+#include "support/clock_rig.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "backend/sim/sim.h"
-#include "run/load.h"
 
 enum { LAYERS = 48, EXPERTS = 128, USED = 6, WARM = 28, TOKENS = 128 };
 
@@ -84,24 +81,18 @@ typedef struct outcome {
     uint64_t hits, misses, uploads, fetches; /* of an expert cache */
 } outcome;
 
-typedef struct clock_rig {
-    plan_rig plan;
-    st_sim_world *world;
-    st_load_device devices[ST_DEVICES_MAX];
-    st_load *load;
-    st_run *run;
+typedef struct experts_rig {
+    clock_rig clock;
     st_conversation *conversation;
-    st_stream *stream; /* NULL: no expert cache */
-    st_watch watch;    /* of an expert cache with split layers: the host reads their routing anyway */
     int token;
     double experts_seconds; /* the roofline's, summed over all events */
-} clock_rig;
+} experts_rig;
 
 static void choose(void *context, uint32_t layer, uint32_t rows, uint32_t used, int32_t *ids, float *weights)
 {
-    clock_rig *r = context;
+    experts_rig *r = context;
     assert_int_equal(rows, 1);
-    const st_stream *stream = r->stream;
+    const st_stream *stream = r->clock.stream;
     uint32_t hits = 0;
     for (uint32_t k = 0; k < used; k++) {
         ids[k] = routes[r->token][layer][k];
@@ -109,78 +100,33 @@ static void choose(void *context, uint32_t layer, uint32_t rows, uint32_t used, 
         if (stream) hits += st_stream_card_parts(stream, layer, 0)[ids[k]] != NULL;
     }
     if (!stream) return;
-    double bytes = (double)r->plan.plan->experts.slot_bytes[layer];
-    r->experts_seconds += fmax(hits * bytes / r->plan.devices[ST_CARD].memory_rate,
-                               (used - hits) * bytes / r->plan.devices[ST_HOST].memory_rate);
+    double bytes = (double)r->clock.plan.plan->experts.slot_bytes[layer];
+    r->experts_seconds += fmax(hits * bytes / r->clock.plan.devices[ST_CARD].memory_rate,
+                               (used - hits) * bytes / r->clock.plan.devices[ST_HOST].memory_rate);
 }
 
-static void describe_machine(plan_rig *rig, uint64_t card_bytes)
-{
-    st_profile *host = &rig->devices[ST_HOST], *card = &rig->devices[ST_CARD];
-    *host = st_profile_default(ST_DEVICE_HOST);
-    *card = st_profile_default(ST_DEVICE_CARD);
-    host->total_bytes = host->free_bytes = (uint64_t)64 << 30;
-    host->memory_rate = 60e9;
-    host->op_rate = 1e12;
-    card->total_bytes = card->free_bytes = card_bytes;
-    card->memory_rate = 504e9;
-    card->op_rate = 40e12;
-    card->link_up = card->link_down = 25e9;
-    card->handover_seconds = 20e-6;
-    card->launch_seconds = 3e-6;
-}
-
-static void must(strata_status status, const strata_error *error)
-{
-    if (status != STRATA_OK) fail_msg("%s", error->message);
-}
-
-static void open_clock(clock_rig *r, const scenario *w, const st_sim_routing *routing)
+static void open_clock(experts_rig *r, const scenario *w, const st_sim_routing *routing)
 {
     strata_error error;
-    plan_rig_open(&r->plan, &shape);
-    describe_machine(&r->plan, w->card_bytes);
-    r->plan.options.context = 32768;
-    r->plan.options.kv_type = ST_TYPE_BF16;
-    r->plan.options.batch = 0;
-    r->plan.options.moe = w->mode;
-    r->plan.options.expert_slots = w->slots;
-    r->plan.options.margin_bytes[ST_HOST] = r->plan.options.margin_bytes[ST_CARD] = ST_BYTES_AUTO;
-    r->plan.options.watch = w->mode == ST_MOE_CACHE && w->slots < EXPERTS;
-    const st_plan *plan = plan_rig_get(&r->plan);
-    st_sim_options sim = {.host = r->plan.devices[ST_HOST], .card = r->plan.devices[ST_CARD], .program = r->plan.source.program,
-                          .binding = r->plan.source.binding, .routing = routing};
-    must(st_sim_world_new(&sim, &r->world, &error), &error);
-    st_device_options device = {.cpu = "ref", .threads = 1, .world = r->world};
-    r->devices[ST_HOST].backend = st_backend_sim_host();
-    r->devices[ST_CARD].backend = st_backend_sim_card();
-    for (int d = 0; d < ST_DEVICES_MAX; d++) must(r->devices[d].backend->open(&device, &r->devices[d].device, &error), &error);
-    st_load_options load = {.untouched = true, .experts = w->experts};
-    uint32_t experts[LAYERS];
-    for (int i = 0; i < LAYERS; i++) experts[i] = EXPERTS;
-    must(st_stats_new(LAYERS, experts, &r->watch.stats, &error), &error);
-    if (plan->watched) load.watch = &r->watch;
-    must(st_load_new(&r->plan.source, plan, r->devices, &load, &r->load, &error), &error);
-    r->run = st_load_run(r->load);
-    r->stream = st_load_stream(r->load);
-    must(st_conversation_new(st_run_kv(r->run), &r->conversation, &error), &error);
+    clock_rig_open(&r->clock, &shape, w->card_bytes);
+    st_plan_options *options = &r->clock.plan.options;
+    options->moe = w->mode;
+    options->expert_slots = w->slots;
+    options->watch = w->mode == ST_MOE_CACHE && w->slots < EXPERTS; /* the host reads the routing anyway */
+    clock_rig_load(&r->clock, &w->experts, routing);
+    clock_must(st_conversation_new(st_run_kv(r->clock.run), &r->conversation, &error), &error);
 }
 
-static void close_clock(clock_rig *r)
+static void close_clock(experts_rig *r)
 {
     st_conversation_free(r->conversation);
-    st_load_free(r->load);
-    st_stats_free(r->watch.stats);
-    for (int d = 0; d < ST_DEVICES_MAX; d++) r->devices[d].backend->close(r->devices[d].device);
-    assert_int_equal(st_sim_used_bytes(r->world), 0);
-    st_sim_world_free(r->world);
-    plan_rig_close(&r->plan);
+    clock_rig_close(&r->clock);
 }
 
 /* The time the GPU needs to read a token's weights other than experts. */
-static double trunk_seconds(const clock_rig *r)
+static double trunk_seconds(const experts_rig *r)
 {
-    const st_plan_source *s = &r->plan.source;
+    const st_plan_source *s = &r->clock.plan.source;
     const st_part *part = &s->program->main;
     double bytes = 0;
     for (uint32_t i = 0; i < part->body.count + part->head.count; i++) {
@@ -188,23 +134,18 @@ static double trunk_seconds(const clock_rig *r)
         if (op->kind != ST_OP_EXPERTS && op->kind != ST_OP_EMBED)
             bytes += st_work_of(s->program, s->binding, op, 1, WARM + TOKENS / 2, ST_TYPE_BF16).bytes;
     }
-    return bytes / r->plan.devices[ST_CARD].memory_rate;
+    return bytes / r->clock.plan.devices[ST_CARD].memory_rate;
 }
 
-static void step(clock_rig *r)
+static void step(experts_rig *r)
 {
-    strata_error error;
-    st_run_piece piece = {.conversation = r->conversation, .count = 1};
-    uint32_t row = 0;
-    const float *logits;
     st_conversation_tokens(r->conversation)[st_conversation_position(r->conversation)] = 1;
-    must(st_run_step(r->run, &piece, 1, &error), &error);
-    must(st_run_logits(r->run, &row, 1, &logits, &error), &error);
+    clock_rig_step(&r->clock, r->conversation, 1);
 }
 
-static outcome read_counters(const clock_rig *r)
+static outcome read_counters(const experts_rig *r)
 {
-    const st_stats *stats = r->watch.stats;
+    const st_stats *stats = r->clock.watch.stats;
     return (outcome){.hits = st_stats_total(stats, true, ST_STAT_HITS), .misses = st_stats_total(stats, true, ST_STAT_MISSES),
                      .uploads = st_stats_total(stats, true, ST_STAT_UPLOADS),
                      .fetches = st_stats_total(stats, true, ST_STAT_FETCHES)};
@@ -212,28 +153,28 @@ static outcome read_counters(const clock_rig *r)
 
 static outcome run(const scenario *w)
 {
-    clock_rig r = {0};
+    experts_rig r = {0};
     st_sim_routing routing = {.choose = choose, .context = &r};
     open_clock(&r, w, &routing);
     for (r.token = 0; r.token < WARM; r.token++) step(&r);
     outcome before = read_counters(&r);
-    double start = st_sim_world_seconds(r.world);
+    double start = st_sim_world_seconds(r.clock.world);
     r.experts_seconds = 0;
     for (; r.token < WARM + TOKENS; r.token++) step(&r);
-    double seconds = st_sim_world_seconds(r.world) - start, each = r.experts_seconds / TOKENS;
+    double seconds = st_sim_world_seconds(r.clock.world) - start, each = r.experts_seconds / TOKENS;
     outcome o = read_counters(&r);
     o.hits -= before.hits;
     o.misses -= before.misses;
     o.uploads -= before.uploads;
     o.fetches -= before.fetches;
     o.tps = TOKENS / seconds;
-    o.slots = r.plan.plan->experts.slots_per_layer;
-    o.roofline_tps = 1 / (trunk_seconds(&r) + each + LAYERS * r.plan.devices[ST_CARD].handover_seconds);
+    o.slots = r.clock.plan.plan->experts.slots_per_layer;
+    o.roofline_tps = 1 / (trunk_seconds(&r) + each + LAYERS * r.clock.plan.devices[ST_CARD].handover_seconds);
     double hit_rate = o.hits + o.misses ? (double)o.hits / (double)(o.hits + o.misses) : -1;
     double uploads = (double)o.uploads / (LAYERS * TOKENS), fetches = (double)o.fetches / (LAYERS * TOKENS);
-    st_plan measured = *r.plan.plan;
+    st_plan measured = *r.clock.plan.plan;
     measured.experts.uploads = uploads;
-    o.predicted_tps = st_plan_predict(&r.plan.source, &measured, WARM + TOKENS / 2, 1, hit_rate).decode_tps;
+    o.predicted_tps = st_plan_predict(&r.clock.plan.source, &measured, WARM + TOKENS / 2, 1, hit_rate).decode_tps;
     print_message("mode %s, %.1f slots: %.1f t/s, roofline %.1f, predicted %.1f; hits %.3f, uploads %.3f and fetches %.3f an event\n",
                   st_moe_mode_name(w->mode), o.slots, o.tps, o.roofline_tps, o.predicted_tps, hit_rate, uploads, fetches);
     close_clock(&r);
