@@ -204,6 +204,9 @@ typedef struct strata_engine_options {
                                to reuse a prefix; 0: a few points for each session that runs; or STRATA_RESTORE_OFF */
     uint64_t kv_ram_bytes; /* host RAM for copies of the KV pages of a GPU, from which a conversation that lost its pages
                               comes back, at most; 0: the planner chooses; or STRATA_KV_RAM_OFF */
+    const char *kv_save;   /* folder for the state of idle sessions, which then survives a restart: made with rights 0700
+                              if it does not exist; NULL: none. One engine at a time may use a folder */
+    uint64_t kv_save_bytes; /* limit of the folder's files; the least recently used are removed. 0: 16 GiB */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: all physical cores */
     const char *cpu;     /* CPU kernels: "ref", "avx2" or "avx512"; NULL: the fastest that the CPU supports */

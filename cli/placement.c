@@ -54,6 +54,8 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .step_ms = (uint32_t)cli_integer(arguments, OPTION_STEP_MS, 0),
         .restore_bytes = bytes_or_none(&values[OPTION_RESTORE_RAM], STRATA_RESTORE_OFF),
         .kv_ram_bytes = bytes_or_none(&values[OPTION_KV_RAM], STRATA_KV_RAM_OFF),
+        .kv_save = values[OPTION_KV_SAVE].text,
+        .kv_save_bytes = (uint64_t)cli_integer(arguments, OPTION_KV_SAVE_LIMIT, 0),
         .placement = placement,
         .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
         .cpu = values[OPTION_CPU].text,

@@ -9,6 +9,9 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "identity.h"
+
+#define SAVE_LIMIT ((uint64_t)16 << 30)
 
 static strata_status make_plan(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
@@ -128,6 +131,24 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
     return STRATA_OK;
 }
 
+static strata_status open_store(strata_engine *engine, const strata_engine_options *options, strata_error *error)
+{
+    st_kv *kv = st_run_kv(engine->run);
+    if (!options->kv_save) return STRATA_OK;
+    if (engine->plan->device_count > 1 && engine->plan->tier_pages == 0) {
+        st_log(ST_LOG_NOTE, "options.kv_save: state on a GPU is saved from copies in RAM, and options.kv_ram_bytes leaves "
+                            "none: nothing is saved");
+        return STRATA_OK;
+    }
+    st_digest identity = st_identity_of(st_model_gguf(engine->model), engine->plan);
+    st_store_options store = {.path = options->kv_save, .identity = identity,
+                              .page_tokens = engine->plan->memory[ST_HOST].kv->options.page_tokens,
+                              .page_bytes = st_kv_saved_page_bytes(kv),
+                              .limit_bytes = options->kv_save_bytes ? options->kv_save_bytes : SAVE_LIMIT};
+    strata_status status = st_store_open(&store, &engine->store, error);
+    return status == STRATA_OK ? st_kv_set_store(kv, engine->store, &identity, error) : status;
+}
+
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     st_device_options device = {.cpu = options->cpu, .threads = options->threads, .profile = options->profile};
@@ -143,7 +164,8 @@ static strata_status load(strata_engine *engine, const strata_engine_options *op
         status = st_backends_open(&engine->backends, engine->placement.backend, &engine->source, device, gpu,
                                   engine->plan->device_count, error);
     }
-    return status == STRATA_OK ? load_weights(engine, options, error) : status;
+    if (status == STRATA_OK) status = load_weights(engine, options, error);
+    return status == STRATA_OK ? open_store(engine, options, error) : status;
 }
 
 /* --- the scheduler ------------------------------------------------------------------------------------------------ */
@@ -208,7 +230,8 @@ void strata_engine_free(strata_engine *engine)
 {
     if (!engine) return;
     st_sched_free(engine->sched);
-    st_load_free(engine->load);
+    st_load_free(engine->load); /* waits until the state of all conversations is saved */
+    st_store_close(engine->store);
     strata_error unwritten;
     if (st_trace_writer_close(engine->watch.trace, &unwritten) != STRATA_OK)
         st_log(ST_LOG_WARN, "%s", unwritten.message);

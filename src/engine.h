@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "model.h"
+#include "kv/store.h"
 #include "placement.h"
 #include "sched/sched.h"
 #include "strata.h"
@@ -23,6 +24,7 @@ struct strata_engine {
     st_trace *warm;         /* a recorded routing that fills the expert slots */
     st_load *load;
     st_run *run;            /* the executor; the load owns it */
+    st_store *store;        /* saved state of conversations; NULL: none */
     st_sched *sched;        /* runs the sessions' requests on the executor */
     /* The lock guards the executor, conversations, devices and all counters; the scheduler holds it for a step. Threads
      * get it in the order in which they ask, so that the scheduler's next step does not pass them. */

@@ -39,6 +39,7 @@ strata_status st_conversation_new(st_kv *kv, st_conversation **out, strata_error
 void st_conversation_free(st_conversation *c)
 {
     if (!c) return;
+    st_persist_save(c);
     st_kv_release(c);
     if (c->previous) c->previous->next = c->next;
     else c->kv->first = c->next;
@@ -71,6 +72,7 @@ uint32_t st_conversation_slot(const st_conversation *c)
 
 void st_conversation_run(st_conversation *c, bool runs)
 {
+    if (c->runs && !runs) st_persist_save(c);
     c->runs = runs;
     c->used = ++c->kv->clock;
 }
@@ -273,6 +275,10 @@ strata_status st_conversation_seek(st_conversation *c, const strata_token *token
     if (shared && own < limit) {
         pages = find_prefix(kv, tokens, count);
         found = found_reach(kv, pages, limit, &found_point);
+        if (st_persist_load(c, tokens, limit, pages, found > own ? found : own)) {
+            pages = find_prefix(kv, tokens, count);
+            found = found_reach(kv, pages, limit, &found_point);
+        }
     }
     st_kv_cut_to(c, own);
     bool adopts = found > own && take_over(c, limit, &found, &found_point);
@@ -344,6 +350,7 @@ void st_conversation_forget(st_conversation *c)
 {
     st_kv *kv = c->kv;
     st_kv_finish(kv); /* a restore point with a copy under way cannot be discarded */
+    st_persist_forget(c);
     for (uint32_t i = 0; i < c->named; i++) {
         uint32_t point = st_restore_find(kv->restore, c->names[i]);
         if (point != ST_NO_POINT) st_restore_discard(kv->restore, point);

@@ -9,14 +9,12 @@ enum { WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
 /* --- the tier's memory -------------------------------------------------------------------------------------------- */
 
-/* Page 0 of a share in the tier. */
-static unsigned char *tier_memory(const st_kv *kv, const st_kv_share *s)
+unsigned char *st_kv_tier_page(const st_kv *kv, uint32_t share, uint32_t page)
 {
     const st_kv_layout *layouts[ST_KV_SHARES_MAX];
-    uint32_t before = (uint32_t)(s - kv->source.shares);
-    for (uint32_t i = 0; i < before; i++) layouts[i] = kv->source.shares[i].layout;
-    size_t offset = st_align_up(st_kv_tier_bytes(layouts, before, kv->source.tier_pages), ST_RANGE_ALIGN);
-    return kv->source.tier + offset;
+    for (uint32_t i = 0; i < share; i++) layouts[i] = kv->source.shares[i].layout;
+    size_t offset = st_align_up(st_kv_tier_bytes(layouts, share, kv->source.tier_pages), ST_RANGE_ALIGN);
+    return kv->source.tier + offset + page * kv->source.shares[share].layout->pools[0].page_bytes;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -93,7 +91,7 @@ static strata_status copy_part(void *context, const st_kv_share *s, size_t offse
 static strata_status copy_run(st_kv *kv, const st_kv_share *s, run_copy r, strata_error *error)
 {
     const st_kv_pool *pool = &s->layout->pools[0];
-    r.at = tier_memory(kv, s) + r.tier * pool->page_bytes;
+    r.at = st_kv_tier_page(kv, (uint32_t)(s - kv->source.shares), r.tier);
     if (s->layout->options.page_major)
         return copy_bytes(&r, s, s->memory + pool->offset + r.pool * pool->page_bytes, r.count * pool->page_bytes,
                           error);

@@ -70,6 +70,7 @@ strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *e
 void st_kv_free(st_kv *kv)
 {
     if (!kv) return;
+    st_persist_close(kv);
     st_kv_finish(kv);
     st_exchange_close(kv);
     for (int i = 0; i < ST_KV_TRANSFERS; i++)
@@ -305,6 +306,7 @@ static st_kv_transfer *next_transfer(st_kv *kv)
 void st_kv_settle(st_kv *kv)
 {
     st_exchange_settle(kv);
+    st_persist_settle(kv);
     for (int i = 0; i < ST_KV_TRANSFERS; i++) {
         st_kv_transfer *t = &kv->transfers[i];
         if (t->point != ST_NO_POINT && st_kv_far_share(kv)->backend->event_done(t->event)) end_transfer(kv, t, true);
@@ -412,11 +414,11 @@ uint32_t st_kv_take_page(const st_conversation *c, uint32_t pool, uint32_t after
         uint32_t page = st_pages_take(kv->pages[pool], after);
         if (page != ST_NO_PAGE) return page;
         /* Pages of full attention that are being copied to or from the RAM tier are held until the copy ends. */
-        if (pool == 0 && st_exchange_finish(kv, ST_LANE_DOWN)) continue;
+        if (pool == 0 && (st_exchange_finish(kv, ST_LANE_DOWN) || st_persist_settle(kv))) continue;
         st_conversation *other = find_idle(kv, c, pool > 0);
         if (other && pool > 0) drop_slot(other);
         else if (other) st_kv_release(other);
-        else if (pool > 0 || !st_exchange_finish(kv, ST_LANE_UP)) return ST_NO_PAGE;
+        else if (pool > 0 || !(st_exchange_finish(kv, ST_LANE_UP) || st_persist_cancel(kv))) return ST_NO_PAGE;
     }
 }
 

@@ -6,6 +6,7 @@
 #define ST_KV_KV_H
 
 #include "backend/backend.h"
+#include "base/digest.h"
 #include "kv/layout.h"
 #include "kv/pages.h"
 #include "kv/restore.h"
@@ -43,6 +44,13 @@ st_kv_view st_kv_view_of(const st_kv *kv, uint32_t layer);
 st_state_view st_kv_state_of(const st_kv *kv, uint32_t layer);
 /* The hidden row of a slot, in the memory of share `share`. */
 unsigned char *st_kv_carry(const st_kv *kv, uint32_t share, uint32_t slot);
+
+/* Saves the state of idle conversations in a folder (store.h) from now on, and finds it there. The store must outlive
+ * st_kv_free. `identity` is the store's. Pages on a GPU are saved from the RAM tier: without one they are not.
+ * STRATA_MEMORY: nothing changes. */
+struct st_store;
+strata_status st_kv_set_store(st_kv *kv, struct st_store *store, const st_digest *identity, strata_error *error);
+size_t st_kv_saved_page_bytes(const st_kv *kv); /* of a page in a file */
 
 /* Every enqueued step has ended on every device: its pages may be shared. */
 void st_kv_confirm(st_kv *kv);

@@ -4,6 +4,7 @@
 
 #include "kv/conversation.h"
 #include "kv/exchange.h"
+#include "kv/persist.h"
 
 /* A conversation's pages in one pool: pages[first … end − 1], indexed by position / page tokens. */
 typedef struct st_page_table {
@@ -29,6 +30,7 @@ struct st_kv {
     st_pages *pages[ST_KV_POOLS_MAX];
     st_restore *restore;
     st_exchange exchange;       /* with the RAM tier */
+    st_persist persist;         /* with the folder of saved state */
     st_kv_transfer transfers[ST_KV_TRANSFERS];
     uint32_t next_transfer;
     st_conversation **slots;    /* [conversations]: whose state is in each; NULL: free */
@@ -97,6 +99,8 @@ bool st_kv_marked(const st_kv *kv, uint32_t page);
 strata_status st_kv_save(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
 strata_status st_kv_restore(st_kv *kv, const st_conversation *c, uint32_t point, strata_error *error);
 size_t st_kv_point_bytes(const st_kv *kv, const st_conversation *c);
+/* A share's part of a page of the RAM tier. */
+unsigned char *st_kv_tier_page(const st_kv *kv, uint32_t share, uint32_t page);
 /* Ends the transfers whose copies have ended. */
 void st_kv_settle(st_kv *kv);
 /* Waits for all transfers. */

@@ -59,6 +59,16 @@ void st_restore_free(st_restore *restore)
     st_free(restore);
 }
 
+st_restore_kind st_restore_kind_of(const st_restore *restore, uint32_t point)
+{
+    return restore->points[point].kind;
+}
+
+size_t st_restore_bytes(const st_restore *restore, uint32_t point)
+{
+    return restore->points[point].bytes;
+}
+
 size_t st_restore_offset(const st_restore *restore, uint32_t point)
 {
     return restore->points[point].offset;

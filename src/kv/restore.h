@@ -43,6 +43,8 @@ uint32_t st_restore_find(const st_restore *restore, st_prefix prefix); /* a poin
 void st_restore_use(st_restore *restore, uint32_t point);
 void st_restore_unuse(st_restore *restore, uint32_t point);
 
+st_restore_kind st_restore_kind_of(const st_restore *restore, uint32_t point);
+size_t st_restore_bytes(const st_restore *restore, uint32_t point);
 size_t st_restore_offset(const st_restore *restore, uint32_t point);
 size_t st_restore_used_bytes(const st_restore *restore);
 uint32_t st_restore_count(const st_restore *restore);

@@ -95,21 +95,47 @@ void st_tier_make_room(st_tier *tier, uint32_t count, st_prefix end)
     }
 }
 
+/* A free page, if possible the one after `after`. */
+static uint32_t take_free(st_tier *t, uint32_t after)
+{
+    uint32_t page = after == ST_NO_PAGE ? ST_NO_PAGE : after + 1;
+    if (!st_runs_is_free(&t->runs, page)) page = st_runs_longest(&t->runs).first;
+    set_free(t, page, false);
+    return page;
+}
+
+/* Gives a page to a prefix that knows it already. `before` is the parent's page; ST_NO_PAGE: the parent is empty. */
+static void begin_filling(st_tier *t, uint32_t page, st_prefix prefix, uint32_t before)
+{
+    t->pages[page] = (tier_page){.prefix = prefix, .filling = true};
+    if (before == ST_NO_PAGE) {
+        st_order_add(&t->order, page);
+        return;
+    }
+    st_order_add_before(&t->order, page, before);
+    t->pages[before].children++;
+}
+
 uint32_t st_tier_take(st_tier *tier, st_prefix prefix, uint32_t after)
 {
     st_prefix parent = st_prefixes_parent(tier->prefixes, prefix);
     uint32_t before = parent_page(tier, prefix);
     if (tier->free == 0 || (parent && before == ST_NO_PAGE)) return ST_NO_PAGE;
-    uint32_t page = after == ST_NO_PAGE ? ST_NO_PAGE : after + 1;
-    if (!st_runs_is_free(&tier->runs, page)) page = st_runs_longest(&tier->runs).first;
-    set_free(tier, page, false);
-    tier->pages[page] = (tier_page){.prefix = prefix, .filling = true};
+    uint32_t page = take_free(tier, after);
     st_prefixes_set_page(tier->prefixes, prefix, ST_PLACE_TIER, page);
-    if (before == ST_NO_PAGE) st_order_add(&tier->order, page);
-    else {
-        st_order_add_before(&tier->order, page, before);
-        tier->pages[before].children++;
-    }
+    begin_filling(tier, page, prefix, before);
+    return page;
+}
+
+uint32_t st_tier_take_new(st_tier *tier, st_prefix parent, const strata_token *ids, uint32_t after, st_prefix *prefix)
+{
+    uint32_t before = ST_NO_PAGE;
+    if (parent && st_prefixes_live(tier->prefixes, parent))
+        before = st_prefixes_page(tier->prefixes, parent, ST_PLACE_TIER);
+    if (tier->free == 0 || (parent && before == ST_NO_PAGE)) return ST_NO_PAGE;
+    uint32_t page = take_free(tier, after);
+    *prefix = st_prefixes_add(tier->prefixes, parent, ids, ST_PLACE_TIER, page);
+    begin_filling(tier, page, *prefix, before);
     return page;
 }
 

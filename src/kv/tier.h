@@ -22,6 +22,8 @@ void st_tier_make_room(st_tier *tier, uint32_t count, st_prefix end);
  * any). The page is busy until st_tier_filled. It ranks as just less recently used than its parent. ST_NO_PAGE: no page
  * is free, or the parent is not in the tier. */
 uint32_t st_tier_take(st_tier *tier, st_prefix prefix, uint32_t after);
+/* The same for a prefix that has no place yet: names it, behind a parent in the tier or the empty one. */
+uint32_t st_tier_take_new(st_tier *tier, st_prefix parent, const strata_token *ids, uint32_t after, st_prefix *prefix);
 /* Its bytes are there: st_tier_find finds it. */
 void st_tier_filled(st_tier *tier, uint32_t page);
 
