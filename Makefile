@@ -205,7 +205,7 @@ $(FAKE_PLUGIN): $(FAKE_OBJECTS)
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
 TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_threads unit/test_sched unit/test_stress unit/test_interrupt unit/test_cache_stress \
-	unit/test_watch conform/test_attention fault/test_experts_fault conform/test_conform \
+	unit/test_watch unit/test_store conform/test_attention fault/test_experts_fault conform/test_conform \
 	conform/test_conversations)
 # valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
 VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))

@@ -14,8 +14,11 @@ static uint64_t rotate(uint64_t value, int bits)
 /* Little-endian on every machine. */
 static uint64_t word_at(const unsigned char *bytes)
 {
-    uint64_t word = 0;
-    for (int i = WORD; i-- > 0;) word = word << 8 | bytes[i];
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
     return word;
 }
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/map.h"
 
-enum { END = UINT32_MAX };
+#define END UINT32_MAX
 
 typedef struct node {
     st_prefix name, parent; /* name 0: the node is free */

@@ -183,7 +183,12 @@ void st_save_write(const st_save_shape *shape, const strata_token *ids, const st
         put(at + 16, points[i].bytes, 8);
         put_digest(at + 24, points[i].digest);
     }
-    put_digest(out + AT_DIGEST, digest_of(out, table_bytes));
+    st_save_seal(out, table_bytes);
+}
+
+void st_save_seal(unsigned char *bytes, uint64_t table_bytes)
+{
+    put_digest(bytes + AT_DIGEST, digest_of(bytes, table_bytes));
 }
 
 st_digest st_save_key(st_digest parent, const strata_token *ids, uint32_t count)

@@ -65,6 +65,9 @@ st_save_point st_save_point_at(const st_save_file *file, uint32_t point);
 void st_save_write(const st_save_shape *shape, const strata_token *ids, const st_digest *digests,
                    const st_save_point *points, uint64_t table_bytes, uint64_t file_bytes, unsigned char *out);
 
+/* Writes the digest of header and tables [table_bytes] to the header. */
+void st_save_seal(unsigned char *bytes, uint64_t table_bytes);
+
 /* The key of a prefix from that of its parent and the ids of its last page. */
 st_digest st_save_key(st_digest parent, const strata_token *ids, uint32_t count);
 
