@@ -202,10 +202,10 @@ typedef struct strata_engine_options {
                             tokens for longer. 0: 100. While none generates, steps take 500, or this if it is more */
     uint64_t restore_bytes; /* host RAM for restore points, which models with window, chunked or recurrent layers need
                                to reuse a prefix; 0: a few points for each session that runs; or STRATA_RESTORE_OFF */
-    uint64_t kv_ram_bytes; /* host RAM for copies of the KV pages of a GPU, from which a conversation that lost its pages
-                              comes back, at most; 0: the planner chooses; or STRATA_KV_RAM_OFF */
-    const char *kv_save;   /* folder for the state of idle sessions, which then survives a restart: made with rights 0700
-                              if it does not exist; NULL: none. One engine at a time may use a folder */
+    uint64_t kv_ram_bytes; /* host RAM, at most, for copies of the KV pages of a GPU, from which a session that lost its
+                              pages comes back; 0: the planner chooses; or STRATA_KV_RAM_OFF */
+    const char *kv_save;   /* folder for the state of idle sessions, which then survives a restart; made with rights
+                              0700 if it does not exist; NULL: none. One engine at a time may use a folder */
     uint64_t kv_save_bytes; /* limit of the folder's files; the least recently used are removed. 0: 16 GiB */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: all physical cores */

@@ -34,7 +34,8 @@ typedef struct owner_row {
 static const owner_row owner_rows[] = {
     {"runtime", "▞", 'r', 35},       {"weights", "█", 'W', 36},     {"experts", "▓", 'E', 34},
     {"expert slots", "▒", 'S', 33},  {"kv", "▚", 'K', 32},          {"recurrent state", "▙", 'R', 32},
-    {"restore points", "▟", 'P', 32}, {"kv ram", "▜", 'k', 32},    {"scratch", "▄", 'x', 31},     {"staging", "▀", 't', 31},
+    {"restore points", "▟", 'P', 32}, {"kv ram", "▜", 'k', 32},
+    {"scratch", "▄", 'x', 31},       {"staging", "▀", 't', 31},
     {"padding", "▖", 'p', 37},       {"granularity", "▘", 'g', 37}, {"margin", "░", '.', 37},
     {"free", " ", ' ', 37},
 };

@@ -136,8 +136,8 @@ static strata_status open_store(strata_engine *engine, const strata_engine_optio
     st_kv *kv = st_run_kv(engine->run);
     if (!options->kv_save) return STRATA_OK;
     if (engine->plan->device_count > 1 && engine->plan->tier_pages == 0) {
-        st_log(ST_LOG_NOTE, "options.kv_save: state on a GPU is saved from copies in RAM, and options.kv_ram_bytes leaves "
-                            "none: nothing is saved");
+        st_log(ST_LOG_NOTE, "options.kv_save: nothing is saved: state on a GPU is saved from copies in RAM, and the plan "
+                            "has none (options.kv_ram_bytes)");
         return STRATA_OK;
     }
     st_digest identity = st_identity_of(st_model_gguf(engine->model), engine->plan);

@@ -110,8 +110,8 @@ static json_t *kv_use(const strata_engine *engine)
         json_array_append_new(pools, json_pack("{s:I, s:I, s:I, s:I}", "pages", (json_int_t)use.pools[i].total, "free",
                                                (json_int_t)use.pools[i].free, "held", (json_int_t)use.pools[i].held,
                                                "cached", (json_int_t)use.pools[i].cached));
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "page_tokens", (json_int_t)use.page_tokens, "slots",
-                     (json_int_t)use.slots, "slots_taken", (json_int_t)use.slots_taken, "sessions",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "page_tokens", (json_int_t)use.page_tokens,
+                     "slots", (json_int_t)use.slots, "slots_taken", (json_int_t)use.slots_taken, "sessions",
                      (json_int_t)use.conversations, "restore_points", (json_int_t)use.points, "restore_bytes_used",
                      (json_int_t)use.restore_bytes, "ram_pages", (json_int_t)use.tier_pages, "ram_pages_used",
                      (json_int_t)use.tier_pages_used, "pools", pools);

@@ -35,8 +35,9 @@ static st_digest add_file(st_digest digest, const st_gguf *gguf)
 /* The layout decides where a row lies in a page, and what a restore point holds. */
 static st_digest add_layout(st_digest digest, const st_kv_layout *layout)
 {
-    const uint64_t sizes[] = {layout->options.type, layout->options.page_tokens, layout->pool_count, layout->layer_count,
-                              layout->slot_bytes,   layout->carry_offset,        layout->options.carry};
+    const uint64_t sizes[] = {layout->options.type, layout->options.page_tokens, layout->pool_count,
+                              layout->layer_count,  layout->slot_bytes,          layout->carry_offset,
+                              layout->options.carry};
     digest = add_numbers(digest, sizes, sizeof sizes / sizeof *sizes);
     for (uint32_t i = 0; i < layout->pool_count; i++) {
         const uint64_t pool[] = {layout->pools[i].span, layout->pools[i].tail_max, layout->pools[i].page_bytes};

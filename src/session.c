@@ -141,19 +141,20 @@ static void take_marks(const strata_prompt_options *options, st_request *request
             request->marks[request->mark_count++] = (uint32_t)options->marks[i];
 }
 
-/* Waits for a prompt and reports its progress; a progress function that returns false cancels it. */
-static void wait_for_prompt(strata_session *session, st_request *request, const strata_prompt_options *options)
+/* Waits for a prompt and reports its progress; false: the progress function has cancelled it. */
+static bool wait_for_prompt(strata_session *session, st_request *request, const strata_prompt_options *options)
 {
     uint32_t told = UINT32_MAX;
-    bool wanted = request->notify;
+    bool wanted = true;
     for (bool goes_on = true; goes_on;) {
         goes_on = st_sched_wait(session->engine->sched, request);
-        if (!wanted || request->done == told) continue;
+        if (!request->notify || !wanted || request->done == told) continue;
         told = request->done;
         uint32_t done = told > request->reused ? told - request->reused : 0;
         wanted = options->progress(options->context, done, request->count - request->reused);
         if (!wanted) strata_session_cancel(session);
     }
+    return wanted;
 }
 
 strata_status strata_session_prompt(strata_session *session, const strata_token *tokens, size_t count,
@@ -169,11 +170,12 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
     take_marks(options, &request);
     st_session_begin(session);
     st_sched_submit(session->engine->sched, &request);
-    wait_for_prompt(session, &request, options);
+    bool wanted = wait_for_prompt(session, &request, options);
     st_session_end(session);
     if (request.seen) session->count = (uint32_t)count; /* the tokens are set, also if none of them is stored */
     session->computed = request.status == STRATA_OK && request.computed;
     if (request.status != STRATA_OK) return st_error_copy(error, &request.error);
+    if (!wanted) return st_error_set(error, STRATA_INTERRUPTED, NULL, "interrupted after all %zu tokens", count);
     if (reused) *reused = request.reused;
     return STRATA_OK;
 }

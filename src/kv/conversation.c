@@ -39,7 +39,7 @@ strata_status st_conversation_new(st_kv *kv, st_conversation **out, strata_error
 void st_conversation_free(st_conversation *c)
 {
     if (!c) return;
-    st_persist_save(c);
+    st_persist_save(c, true);
     st_kv_release(c);
     if (c->previous) c->previous->next = c->next;
     else c->kv->first = c->next;
@@ -72,7 +72,7 @@ uint32_t st_conversation_slot(const st_conversation *c)
 
 void st_conversation_run(st_conversation *c, bool runs)
 {
-    if (c->runs && !runs) st_persist_save(c);
+    if (c->runs && !runs) st_persist_save(c, false);
     c->runs = runs;
     c->used = ++c->kv->clock;
 }
@@ -212,8 +212,8 @@ static void drop_found(st_kv *kv, uint32_t first, uint32_t end)
     for (uint32_t i = end; i-- > first;) st_pages_drop(kv->pages[0], kv->table[i]);
 }
 
-/* Holds the first `pages` of the prefix that was found and lists them in kv->table, with new pages for those that are in
- * the RAM tier alone. Returns how many it holds: fewer if the pool has no page left. */
+/* Holds the first `pages` of the prefix that was found and lists them in kv->table, with new pages for those that are
+ * in the RAM tier alone. Returns how many it holds: fewer if the pool has no page left. */
 static uint32_t hold_found(const st_conversation *c, uint32_t pages)
 {
     st_kv *kv = c->kv;

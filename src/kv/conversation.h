@@ -49,8 +49,8 @@ bool st_conversation_copies(const st_conversation *c);
 /* Whether pages of the conversation are still on their way from the RAM tier after st_conversation_seek. Does not wait:
  * steps of other conversations may run until they are there. */
 bool st_conversation_arriving(st_conversation *c);
-/* Waits until they are there. If the copies have failed, the conversation is cut to the pages before them, and the error
- * is the device's: st_conversation_seek then finds where it can continue. st_conversation_prepare does it too. */
+/* Waits until they are there. If the copies have failed, the conversation is cut to the pages before them, and the
+ * error is the device's: st_conversation_seek then finds where it can continue. st_conversation_prepare does it too. */
 strata_status st_conversation_await(st_conversation *c, strata_error *error);
 
 /* `child`, a new conversation, gets the tokens and shares all pages. If a slot is free, it can continue at the same

@@ -1,7 +1,7 @@
-/* Carries out the RAM tier's decisions (tier.h): copies pages that become full from the pool to host memory, and pages
- * that come back from host memory to the pool, each direction on a copy queue of its own, behind no work of the model.
- * Copies that begin together are a flight. Until a flight has ended it holds its pages of the pool and of the tier. Knows
- * pages, queues and events; knows no tokens. Private to kv/. Allocates only in st_exchange_open. */
+/* Carries out the RAM tier's decisions (tier.h): copies pages that become full from the pool to host memory, and
+ * pages that come back from host memory to the pool, each direction on a copy queue of its own, behind no work of the
+ * model. Copies that begin together are a flight. Until a flight has ended it holds its pages of the pool and of the
+ * tier. Knows pages, queues and events; knows no tokens. Private to kv/. Allocates only in st_exchange_open. */
 #ifndef ST_KV_EXCHANGE_H
 #define ST_KV_EXCHANGE_H
 
@@ -38,8 +38,8 @@ typedef struct st_exchange {
 strata_status st_exchange_open(struct st_kv *kv, strata_error *error);
 void st_exchange_close(struct st_kv *kv);
 
-/* Writes through: gives the first `count` prefixes of a conversation, which are confirmed and in the pool, a page of the
- * tier each. A failed copy only means that the tier does not have the page. */
+/* Writes through: gives the first `count` prefixes of a conversation, which are confirmed and in the pool, a page of
+ * the tier each. A failed copy only means that the tier does not have the page. */
 void st_exchange_store(struct st_kv *kv, const st_prefix *names, uint32_t count);
 
 /* Removes a prefix, and all that continues it, from the tier: its rows are broken. No flight is under way. */
@@ -54,8 +54,8 @@ bool st_exchange_is_arriving(const struct st_kv *kv, uint32_t page);
 
 /* Ends the flights whose copies have ended, without waiting. */
 void st_exchange_settle(struct st_kv *kv);
-/* Waits until flight `number` to the pool has ended. If its copies have failed, the conversations that wait for its pages
- * are cut to the pages before them; the error is the device's. */
+/* Waits until flight `number` to the pool has ended. If its copies have failed, the conversations that wait for its
+ * pages are cut to the pages before them; the error is the device's. */
 strata_status st_exchange_wait(struct st_kv *kv, uint64_t number, strata_error *error);
 /* Waits for all flights of a direction; false: none was under way. */
 bool st_exchange_finish(struct st_kv *kv, st_lane_kind kind);

@@ -1,7 +1,8 @@
 /* The memory of all conversations of an engine: pages of keys and values in pools, slots of recurrent state, restore
- * points in host RAM and, beside a GPU, a RAM tier of pages (layout.h, pages.h, restore.h, tier.h). Assigns pages and slots to conversations (conversation.h)
- * and copies them. Only this module and conversation.c map positions to memory. Knows no weights, no operations and no
- * text; backends get views (backend.h). Allocates only in st_kv_new. The caller's lock guards it. */
+ * points in host RAM and, beside a GPU, a RAM tier of pages (layout.h, pages.h, restore.h, tier.h). Assigns pages and
+ * slots to conversations (conversation.h) and copies them. Only this module and conversation.c map positions to
+ * memory. Knows no weights, no operations and no text; backends get views (backend.h). Allocates only in st_kv_new.
+ * The caller's lock guards it. */
 #ifndef ST_KV_KV_H
 #define ST_KV_KV_H
 

@@ -106,8 +106,8 @@ static void hold(st_kv *kv, const st_store_job *job, bool holds)
         (holds ? st_restore_use : st_restore_unuse)(kv->restore, job->points[i].number);
 }
 
-/* The restore points from the end of page `first` to that of page `end` that are worth a place on disk: marks, and the last
- * one. Fills `out` if it is not NULL; returns how many. */
+/* The restore points from the end of page `first` to that of page `end` that are worth a place on disk: marks, and
+ * the last one. Fills `out` if it is not NULL; returns how many. */
 static uint32_t list_points(st_kv *kv, const st_conversation *c, uint32_t first, uint32_t end, st_store_point *out)
 {
     uint32_t count = 0;
@@ -127,12 +127,13 @@ static uint32_t list_points(st_kv *kv, const st_conversation *c, uint32_t first,
     return count;
 }
 
-void st_persist_save(st_conversation *c)
+void st_persist_save(st_conversation *c, bool last)
 {
     st_kv *kv = c->kv;
     uint32_t first = 0, end;
     if (!is_on(kv) || !c->shared || c->named == 0) return;
-    st_kv_settle(kv);
+    if (last) st_kv_finish(kv);
+    else st_kv_settle(kv);
     const st_digest *keys = keys_of(kv, c->tokens, c->named);
     while (first < c->named && st_store_has_page(kv->persist.store, keys[first + 1])) first++;
     for (end = first; end < c->named && page_of(kv, c->names[end]) != ST_NO_PAGE; end++) {}
@@ -144,7 +145,8 @@ void st_persist_save(st_conversation *c)
     job->read = read_page;
     job->context = kv;
     memcpy(job->keys, keys + first, (end - first + 1) * sizeof *keys);
-    memcpy(job->ids, c->tokens + ((size_t)first << kv->shift), ((size_t)(end - first) << kv->shift) * sizeof *c->tokens);
+    size_t ids = (size_t)(end - first) << kv->shift;
+    memcpy(job->ids, c->tokens + ((size_t)first << kv->shift), ids * sizeof *c->tokens);
     for (uint32_t i = first; i < end; i++) job->pages[i - first] = page_of(kv, c->names[i]);
     list_points(kv, c, first, end, job->points);
     hold(kv, job, true);
@@ -207,7 +209,8 @@ static size_t point_bytes_at(const st_kv *kv, uint32_t page)
 /* The last page, up to `end`, behind which a conversation can continue from a saved point; 0: none behind `least`. */
 static uint32_t last_saved_point(const st_kv *kv, uint32_t least, uint32_t end)
 {
-    while (end > least && st_store_point_bytes(kv->persist.store, kv->persist.keys[end]) != point_bytes_at(kv, end)) end--;
+    const st_digest *keys = kv->persist.keys;
+    while (end > least && st_store_point_bytes(kv->persist.store, keys[end]) != point_bytes_at(kv, end)) end--;
     return end > least ? end : 0;
 }
 
@@ -229,8 +232,8 @@ static st_prefix load_page(st_conversation *c, st_digest key, st_prefix parent, 
     return name;
 }
 
-/* Loads pages `first` to `end` − 1; their names go to kv->found_names. Returns the end of what was loaded. The pages of the
- * pool stay held, and are listed in kv->table. */
+/* Loads pages `first` to `end` − 1; their names go to kv->found_names. Returns the end of what was loaded. The pages
+ * of the pool stay held, and are listed in kv->table. */
 static uint32_t load_pages(st_conversation *c, const strata_token *tokens, uint32_t first, uint32_t end)
 {
     st_kv *kv = c->kv;

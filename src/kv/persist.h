@@ -1,6 +1,6 @@
-/* Saved state of conversations (store.h): gives the store the pages and restore points of a conversation that is idle or
- * goes away, and brings saved ones into the prefix cache when a prompt asks for them: into the RAM tier or, without a GPU,
- * into the pool. A job holds its pages and points until it is written. Private to kv/. */
+/* Saved state of conversations (store.h): gives the store the pages and restore points of a conversation that is idle
+ * or goes away, and brings saved ones into the prefix cache when a prompt asks for them: into the RAM tier or,
+ * without a GPU, into the pool. A job holds its pages and points until it is written. Private to kv/. */
 #ifndef ST_KV_PERSIST_H
 #define ST_KV_PERSIST_H
 
@@ -16,8 +16,9 @@ typedef struct st_persist {
     unsigned char *page;    /* bytes of one page */
 } st_persist;
 
-/* Queues what is not saved yet. Never fails: what cannot be queued is not saved. */
-void st_persist_save(struct st_conversation *c);
+/* Queues what is not saved yet. Never fails: what cannot be queued is not saved. `last`: the conversation goes away, so
+ * copies to the RAM tier and to restore points are waited for. */
+void st_persist_save(struct st_conversation *c, bool last);
 
 /* Loads saved pages behind the first `pages` of kv->found, and the restore point that continues them, if they let the
  * conversation continue behind `position`, at most at `limit`. True: the prefix cache has more than before. */

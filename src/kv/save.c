@@ -52,7 +52,8 @@ bool st_save_sizes(const st_save_shape *shape, uint64_t point_bytes, uint64_t *t
     if (shape->page_count > ST_SAVE_PAGES_MAX || shape->point_count > ST_SAVE_POINTS_MAX || shape->page_tokens == 0 ||
         shape->page_tokens > ST_SAVE_TOKENS_MAX || shape->first_page > UINT32_MAX - ST_SAVE_PAGES_MAX)
         return false;
-    uint64_t table = ST_SAVE_HEADER_BYTES + (uint64_t)shape->page_count * (WORD * (uint64_t)shape->page_tokens + DIGEST) +
+    uint64_t of_page = WORD * (uint64_t)shape->page_tokens + DIGEST;
+    uint64_t table = ST_SAVE_HEADER_BYTES + shape->page_count * of_page +
                      (uint64_t)shape->point_count * ST_SAVE_POINT_BYTES;
     if (!st_mul_size(shape->page_count, (size_t)shape->page_bytes, &pages) ||
         !st_add_size((size_t)table, pages, &all) || !st_add_size(all, (size_t)point_bytes, &all))
@@ -114,8 +115,8 @@ st_save_point st_save_point_at(const st_save_file *file, uint32_t point)
                            .bytes = get(row + 16, 8), .digest = get_digest(row + 24)};
 }
 
-/* Points follow the pages, one directly after the other, to the file's end, and belong to pages of the file or to the one
- * before its first. */
+/* Points follow the pages, one directly after the other, to the file's end, and belong to pages of the file or to the
+ * one before its first. */
 static bool points_fit(const st_save_file *file)
 {
     const st_save_shape *shape = &file->shape;
@@ -136,13 +137,15 @@ strata_status st_save_parse(const unsigned char *bytes, uint64_t length, uint64_
     uint64_t table_bytes = ST_SAVE_HEADER_BYTES;
     strata_status status = STRATA_OK;
     if (length < ST_SAVE_HEADER_BYTES)
-        status = st_error_set(error, STRATA_FORMAT, NULL, "saved KV state: expected a header of %d bytes, found %" PRIu64,
-                              ST_SAVE_HEADER_BYTES, length);
+        status = st_error_set(error, STRATA_FORMAT, NULL,
+                              "saved KV state: expected a header of %d bytes, found %" PRIu64, ST_SAVE_HEADER_BYTES,
+                              length);
     if (status == STRATA_OK) status = st_save_measure(bytes, file_bytes, &table_bytes, error);
     if (status != STRATA_OK) return status;
     if (length < table_bytes)
-        return st_error_set(error, STRATA_FORMAT, NULL, "saved KV state: expected tables of %" PRIu64 " bytes, found %" PRIu64,
-                            table_bytes, length);
+        return st_error_set(error, STRATA_FORMAT, NULL,
+                            "saved KV state: expected tables of %" PRIu64 " bytes, found %" PRIu64, table_bytes,
+                            length);
     if (!st_digest_equal(digest_of(bytes, table_bytes), get_digest(bytes + AT_DIGEST)))
         return st_error_set(error, STRATA_FORMAT, NULL, "saved KV state: the tables are damaged");
     st_save_file file = {.shape = shape_of(bytes), .table_bytes = table_bytes, .file_bytes = file_bytes};

@@ -1,12 +1,13 @@
-/* The file format of saved conversation state: pages of full attention of one conversation from some page on, and restore
- * points at ends of pages. Pure: bytes ↔ a checked description; knows no folder, no device and no model. Every length and
- * offset is checked before use.
+/* The file format of saved conversation state: pages of full attention of one conversation from some page on, and
+ * restore points at ends of pages. Pure: bytes ↔ a checked description; knows no folder, no device and no model.
+ * Every length and offset is checked before use.
  *
- * A prefix has a key, the digest of all tokens before its end, chained page by page from the identity: everything that
- * changes keys and values (the model, the type and layout of the KV cache). So a file of another model has other keys.
+ * A prefix has a key, the digest of all tokens before its end, chained page by page from the identity: everything
+ * that changes keys and values (the model, the type and layout of the KV cache). So a file of another model has other
+ * keys.
  *
- * All numbers are little-endian: a header, the ids of all pages, a digest of each page, a row for each restore point, then
- * the pages and the points. The header has a digest of all that comes before the pages. */
+ * All numbers are little-endian: a header, the ids of all pages, a digest of each page, a row for each restore point,
+ * then the pages and the points. The header has a digest of all that comes before the pages. */
 #ifndef ST_KV_SAVE_H
 #define ST_KV_SAVE_H
 
@@ -46,8 +47,8 @@ typedef struct st_save_file {
 /* Sizes of a file with this shape, whose points have `point_bytes` in all. False: overflow, or a count is too large. */
 bool st_save_sizes(const st_save_shape *shape, uint64_t point_bytes, uint64_t *table_bytes, uint64_t *file_bytes);
 
-/* Reads the sizes from a header: how many bytes st_save_parse needs. `bytes` has ST_SAVE_HEADER_BYTES. STRATA_FORMAT: it
- * is no such file, or its counts contradict the file's length. */
+/* Reads the sizes from a header: how many bytes st_save_parse needs. `bytes` has ST_SAVE_HEADER_BYTES. STRATA_FORMAT:
+ * it is no such file, or its counts contradict the file's length. */
 strata_status st_save_measure(const unsigned char *bytes, uint64_t file_bytes, uint64_t *table_bytes,
                               strata_error *error);
 
@@ -60,8 +61,8 @@ st_digest st_save_page_digest(const st_save_file *file, uint32_t page);
 uint64_t st_save_page_offset(const st_save_file *file, uint32_t page);
 st_save_point st_save_point_at(const st_save_file *file, uint32_t point);
 
-/* Writes header and tables to `out` [table_bytes]. `ids` is [page_count × page_tokens], `digests` [page_count], `points`
- * [point_count] in the order of the file, their offsets set. */
+/* Writes header and tables to `out` [table_bytes]. `ids` is [page_count × page_tokens], `digests` [page_count],
+ * `points` [point_count] in the order of the file, their offsets set. */
 void st_save_write(const st_save_shape *shape, const strata_token *ids, const st_digest *digests,
                    const st_save_point *points, uint64_t table_bytes, uint64_t file_bytes, unsigned char *out);
 

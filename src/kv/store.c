@@ -32,7 +32,8 @@ struct st_store {
     st_store_index index;
     uint64_t clock;         /* counts uses of files */
     st_store_job *queue, **queue_end, *done;
-    st_store_job *writing;  /* NULL: the thread waits */
+    st_store_job *writing;  /* NULL: none */
+    bool syncing;           /* all bytes of a job are written, and the file is being synced */
     atomic_bool cancelled;  /* the job being written is given up */
     unsigned char *page;    /* [page_bytes]: of the writer */
     bool told_full;
@@ -94,8 +95,8 @@ static strata_status open_folder(st_store *store, strata_error *error)
                             "options.kv_save: %s: the folder belongs to another user", store->path);
     if (info.st_mode & 077)
         return st_error_set(error, STRATA_FILE, "run chmod 700 on the folder, or use another one",
-                            "options.kv_save: %s: expected rights 0700, since the files hold private prompts; found %04o",
-                            store->path, (unsigned)(info.st_mode & 07777));
+                            "options.kv_save: %s: expected rights 0700, since the files hold private prompts; "
+                            "found %04o", store->path, (unsigned)(info.st_mode & 07777));
     if (flock(store->folder, LOCK_EX | LOCK_NB) != 0)
         return st_error_set(error, STRATA_FILE, "use another folder",
                             "options.kv_save: %s: another process uses the folder", store->path);
@@ -224,13 +225,14 @@ static bool make_room(st_store *store, uint64_t bytes)
 
 typedef struct writing {
     st_store *store;
-    const st_store_job *job;
+    const st_store_job *job; /* until it is given back */
     st_save_shape shape;
     uint64_t table_bytes, file_bytes;
     unsigned char *tables;
     st_digest *digests;
     st_save_point *points;
     char name[NAME_BYTES], temporary[NAME_BYTES];
+    bool given_up; /* the job was cancelled */
 } writing;
 
 static void name_file(writing *w)
@@ -260,6 +262,12 @@ static bool measure(writing *w)
     return w->tables && w->digests && w->points;
 }
 
+static bool is_cancelled(writing *w)
+{
+    w->given_up = w->given_up || atomic_load(&w->store->cancelled);
+    return w->given_up;
+}
+
 /* Pages and points, then the tables, which have their digests. */
 static bool write_bytes(writing *w, int fd)
 {
@@ -268,14 +276,14 @@ static bool write_bytes(writing *w, int fd)
     uint64_t at = w->table_bytes + job->page_count * w->shape.page_bytes;
     if (must_fail() || lseek(fd, (off_t)w->table_bytes, SEEK_SET) < 0) return false;
     for (uint32_t i = 0; i < job->page_count; i++) {
-        if (atomic_load(&store->cancelled)) return false;
+        if (is_cancelled(w)) return false;
         job->read(job->context, job->pages[i], store->page);
         w->digests[i] = st_digest_add((st_digest){{0}}, store->page, store->options.page_bytes);
         if (!write_all(fd, store->page, store->options.page_bytes)) return false;
     }
     for (uint32_t i = 0; i < job->point_count; i++) {
         const st_store_point *p = &job->points[i];
-        if (atomic_load(&store->cancelled)) return false;
+        if (is_cancelled(w)) return false;
         w->points[i] = (st_save_point){.page = p->page, .kind = p->kind, .offset = at, .bytes = p->bytes,
                                        .digest = st_digest_add((st_digest){{0}}, p->data, p->bytes)};
         if (!write_all(fd, p->data, p->bytes)) return false;
@@ -286,13 +294,29 @@ static bool write_bytes(writing *w, int fd)
     return write_all(fd, w->tables, (size_t)w->table_bytes);
 }
 
+/* The job's bytes are no longer needed: the caller may have its pages back while the disk is still busy. */
+static void give_back(st_store *store, bool syncing)
+{
+    pthread_mutex_lock(&store->lock);
+    st_store_job *job = store->writing;
+    if (job) {
+        job->next = store->done;
+        store->done = job;
+    }
+    store->writing = NULL;
+    store->syncing = syncing;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->lock);
+}
+
 static bool write_file(writing *w)
 {
     st_store *store = w->store;
-    int fd = must_fail() ? -1
-                         : openat(store->folder, w->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+    int fd = must_fail() ? -1 : openat(store->folder, w->temporary, flags, 0600);
     if (fd < 0) return false;
     bool written = write_bytes(w, fd);
+    give_back(store, true);
     written = written && !must_fail() && fdatasync(fd) == 0;
     written = close(fd) == 0 && written;
     written = written && !must_fail() && renameat(store->folder, w->temporary, store->folder, w->name) == 0;
@@ -318,12 +342,13 @@ static void write_job(st_store *store, const st_store_job *job)
     pthread_mutex_lock(&store->lock);
     bool room = measured && make_room(store, w.file_bytes);
     if (measured && !room && !store->told_full) {
-        st_log(ST_LOG_NOTE, "%s: state of %" PRIu64 " bytes is larger than the limit: not saved", store->path, w.file_bytes);
+        st_log(ST_LOG_NOTE, "%s: state of %" PRIu64 " bytes is larger than the limit: not saved", store->path,
+               w.file_bytes);
         store->told_full = true;
     }
     pthread_mutex_unlock(&store->lock);
     bool written = room && write_file(&w);
-    if (room && !written && !atomic_load(&store->cancelled))
+    if (room && !written && !w.given_up)
         st_log(ST_LOG_NOTE, "%s: writing saved state failed: %s", store->path, strerror(errno));
     pthread_mutex_lock(&store->lock);
     if (written) index_written(&w);
@@ -347,11 +372,8 @@ static void *run_writer(void *context)
         if (!store->queue) store->queue_end = &store->queue;
         pthread_mutex_unlock(&store->lock);
         if (!atomic_load(&store->cancelled)) write_job(store, job);
+        give_back(store, false);
         pthread_mutex_lock(&store->lock);
-        job->next = store->done;
-        store->done = job;
-        store->writing = NULL;
-        pthread_cond_broadcast(&store->changed);
     }
     pthread_mutex_unlock(&store->lock);
     return NULL;
@@ -370,13 +392,15 @@ strata_status st_store_open(const st_store_options *options, st_store **out, str
     pthread_cond_init(&store->changed, NULL);
     store->path = st_strndup(options->path, strlen(options->path));
     store->page = st_alloc(options->page_bytes ? options->page_bytes : 1);
-    strata_status status = store->path && store->page ? STRATA_OK : st_error_memory(error, options->page_bytes, "saved state");
+    strata_status status = STRATA_OK;
+    if (!store->path || !store->page) status = st_error_memory(error, options->page_bytes, "saved state");
     if (status == STRATA_OK) status = open_folder(store, error);
     if (status == STRATA_OK) status = read_index(store, error);
     if (status == STRATA_OK) {
         (void)make_room(store, 0);
         store->has_thread = pthread_create(&store->thread, NULL, run_writer, store) == 0;
-        if (!store->has_thread) status = st_error_set(error, STRATA_RUNTIME, NULL, "cannot start the thread that saves state");
+        if (!store->has_thread)
+            status = st_error_set(error, STRATA_RUNTIME, NULL, "cannot start the thread that saves state");
     }
     if (status != STRATA_OK) st_store_close(store);
     else *out = store;
@@ -440,18 +464,13 @@ st_store_job *st_store_done(st_store *store)
     return job;
 }
 
-static bool wait_for_jobs(st_store *store)
-{
-    bool any = store->queue || store->writing;
-    while (store->queue || store->writing) pthread_cond_wait(&store->changed, &store->lock);
-    return any;
-}
 
 bool st_store_cancel(st_store *store)
 {
     pthread_mutex_lock(&store->lock);
+    bool any = store->queue || store->writing;
     atomic_store(&store->cancelled, true);
-    bool any = wait_for_jobs(store);
+    while (store->queue || store->writing) pthread_cond_wait(&store->changed, &store->lock);
     atomic_store(&store->cancelled, false);
     pthread_mutex_unlock(&store->lock);
     return any;
@@ -460,7 +479,7 @@ bool st_store_cancel(st_store *store)
 void st_store_flush(st_store *store)
 {
     pthread_mutex_lock(&store->lock);
-    (void)wait_for_jobs(store);
+    while (store->queue || store->writing || store->syncing) pthread_cond_wait(&store->changed, &store->lock);
     pthread_mutex_unlock(&store->lock);
 }
 

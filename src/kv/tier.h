@@ -1,8 +1,8 @@
-/* The RAM tier: which pages of full attention have a copy in host memory beside a GPU, and where. The tier has room for
- * a number of pages; a page of the tier belongs to a prefix (prefixes.h), and a page is kept only while the pages before
- * it are: the tier holds beginnings of conversations. Room is made from cold ends: the least recently used page that
- * no other page of the tier continues. This module decides; exchange.c copies the bytes. Pure bookkeeping: allocates
- * only in st_tier_new. The caller serialises all calls. */
+/* The RAM tier: which pages of full attention have a copy in host memory beside a GPU, and where. The tier has room
+ * for a number of pages; a page of the tier belongs to a prefix (prefixes.h), and a page is kept only while the pages
+ * before it are: the tier holds beginnings of conversations. Room is made from cold ends: the least recently used
+ * page that no other page of the tier continues. This module decides; exchange.c copies the bytes. Pure bookkeeping:
+ * allocates only in st_tier_new. The caller serialises all calls. */
 #ifndef ST_KV_TIER_H
 #define ST_KV_TIER_H
 
@@ -34,8 +34,8 @@ uint32_t st_tier_find(const st_tier *tier, st_prefix prefix);
 void st_tier_use(st_tier *tier, uint32_t page);
 void st_tier_unuse(st_tier *tier, uint32_t page);
 
-/* The copies to or from the page have failed: removes it and every page that continues it. A busy page becomes free when
- * its last use ends, or when it is filled. */
+/* The copies to or from the page have failed: removes it and every page that continues it. A busy page becomes free
+ * when its last use ends, or when it is filled. */
 void st_tier_discard(st_tier *tier, uint32_t page);
 
 /* Makes the page of the prefix, if it has one, the most recently used. A caller that uses a conversation touches its

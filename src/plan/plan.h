@@ -80,8 +80,9 @@ typedef struct st_plan_device {
 } st_plan_device;
 
 /* The memory of the executor on a device: the KV cache with the slots of recurrent state (layout.h), the working set
- * and, on the host, restore points, the RAM tier of KV pages and staging: a row of logits for each conversation that runs and, beside a GPU, two
- * step blocks, and out_rows rows of logits if the output matrix is on the GPU. Each begins at a multiple of 256. */
+ * and, on the host, restore points, the RAM tier of KV pages and staging: a row of logits for each conversation that
+ * runs and, beside a GPU, two step blocks, and out_rows rows of logits if the output matrix is on the GPU. Each
+ * begins at a multiple of 256. */
 typedef struct st_plan_memory {
     const st_kv_layout *kv;  /* of the layers on this device */
     size_t kv_offset, restore_offset, tier_offset, working_offset, staging_offset;

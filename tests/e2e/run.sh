@@ -64,6 +64,17 @@ done
 printf 'a\xffb' | "$strata" run -m "$model" >"$work/out" 2>"$work/err"
 code=$?
 check "a prompt that is not UTF-8" failed_as 1 "the prompt is not valid UTF-8"
+# --- state on disk
+seq 1 200 >"$work/long"
+run run -m "$model" --ids-file "$work/long" -n 12 --ignore-eos $greedy --kv-save "$work/state"
+check "--kv-save makes a private folder" eval '[ $code = 0 ] && [ "$(stat -c %a "$work/state")" = 700 ] && [ "$(stat -c %a "$work"/state/*.kv)" = 600 ]'
+cp "$work/out" "$work/answer"
+run run -m "$model" --ids-file "$work/long" -n 12 --ignore-eos $greedy --kv-save "$work/state"
+check "the next run gives the same answer" cmp "$work/out" "$work/answer"
+check "and runs fewer tokens of the prompt" test "$(prompt_tokens)" -lt 100
+chmod 755 "$work/state"
+fails "a folder that others may read" 3 "--kv-save: $work/state: expected rights 0700" run -m "$model" --ids-file "$work/long" --kv-save "$work/state"
+
 fails "a missing model" 3 "none.gguf" run -m none.gguf -p x
 fails "an unknown architecture" 3 "architecture golden" run -m "$kit/llama.expect.gguf" --ids-file "$work/ids"
 fails "a vocabulary alone" 3 "found a file without tensors" run -m "$kit/tokenizer/llama-spm.vocab.gguf" -p x

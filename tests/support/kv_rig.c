@@ -24,6 +24,16 @@ static void log_write(void *memory, size_t bytes)
     kv_rig_faults.writes[kv_rig_faults.write_count++].bytes = bytes;
 }
 
+/* Copies on other queues wait for the work before them: what they overwrite is not lost any more. */
+static void forget_writes(const void *memory, size_t bytes)
+{
+    const unsigned char *first = memory;
+    for (uint32_t i = 0; i < kv_rig_faults.write_count; i++) {
+        const unsigned char *at = kv_rig_faults.writes[i].memory;
+        if (at >= first && at < first + bytes) kv_rig_faults.writes[i].bytes = 0;
+    }
+}
+
 /* Restore points are found only once their copies have ended, so what is copied to them is certain. So is what other
  * queues have copied: the RAM tier waits for their events. */
 static const unsigned char *restore_begin, *restore_end;
@@ -35,6 +45,7 @@ static strata_status copy(st_queue *queue, st_copy_kind kind, void *to, const vo
     strata_status status = hit(error);
     bool to_point = (unsigned char *)to >= restore_begin && (unsigned char *)to < restore_end;
     if (queue == main_queue && !to_point) log_write(to, bytes);
+    if (queue != main_queue) forget_writes(to, bytes);
     return status == STRATA_OK ? st_backend_cpu()->copy(queue, kind, to, from, bytes, error) : status;
 }
 

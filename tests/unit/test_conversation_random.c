@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kv/store.h"
 #include "support/random.h"
+#include "support/tree.h"
 
 enum { CONVERSATIONS = 7, CONTEXT = 96, SLOTS = 3, BATCH = 9, OPERATIONS = 1500, SEEDS = 6, ALPHABET = 2 };
 
@@ -22,6 +24,7 @@ typedef struct world {
     kv_rig rig;
     modelled all[CONVERSATIONS];
     bool roomy;         /* the pool has room for all: no step may be refused */
+    st_store *store;    /* saved state; NULL: none */
 } world;
 
 static uint32_t refused, reused; /* how often, so that the test knows what it has tested */
@@ -159,6 +162,8 @@ static void fail_step(world *w)
         memcpy(st_conversation_tokens(m->c), m->tokens, m->count * sizeof *m->tokens);
         (void)st_conversation_prepare(m->c, 1, NULL);
     }
+    /* Saved state is loaded into host memory at once, where steps end at once, too: nothing of it can be lost. */
+    if (w->store && !w->rig.shape.far) kv_rig_confirm(&w->rig);
     kv_rig_fail(&w->rig);
 }
 
@@ -204,6 +209,33 @@ static void operate(world *w)
     else st_conversation_forget(any(w)->c);
 }
 
+/* --- saved state: later seeds of a shape find what earlier ones saved ---------------------------------------------- */
+
+static bool saves;
+
+static void open_store(world *w)
+{
+    char path[128];
+    strata_error error;
+    st_digest identity = st_digest_add((st_digest){{0}}, &w->rig.shape.page, sizeof w->rig.shape.page);
+    identity.words[0] += st_kv_saved_page_bytes(w->rig.kv);
+    snprintf(path, sizeof path, "%s/%u", tree_root, w->rig.shape.far);
+    st_store_options options = {.path = path, .identity = identity, .page_tokens = w->rig.shape.page,
+                                .page_bytes = st_kv_saved_page_bytes(w->rig.kv), .limit_bytes = 1 << 20};
+    if (st_store_open(&options, &w->store, &error) != STRATA_OK) fail_msg("%s", error.message);
+    assert_int_equal(st_kv_set_store(w->rig.kv, w->store, &identity, NULL), STRATA_OK);
+}
+
+/* Waits until nothing holds pages for the writer any more. */
+static void finish_store(world *w)
+{
+    st_seek seek;
+    st_conversation *c = kv_rig_conversation(&w->rig);
+    st_store_flush(w->store);
+    assert_int_equal(st_conversation_seek(c, NULL, 0, true, &seek, NULL), STRATA_OK); /* releases what is written */
+    st_conversation_free(c);
+}
+
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
 static void run_seed(kv_shape shape, uint32_t seed)
@@ -219,6 +251,7 @@ static void run_seed(kv_shape shape, uint32_t seed)
     shape.points = between(0, 12);
     shape.pool = w.roomy ? CONVERSATIONS * (CONTEXT + shape.page) : between(CONTEXT, CONTEXT + 40);
     kv_rig_open(&w.rig, &shape);
+    if (saves) open_store(&w);
     for (uint32_t i = 0; i < OPERATIONS; i++) {
         snprintf(w.rig.label, sizeof w.rig.label, "page %u, seed %u, operation %u", shape.page, seed, i);
         kv_rig_faults.lags = between(0, 3) == 0;
@@ -226,7 +259,9 @@ static void run_seed(kv_shape shape, uint32_t seed)
         check_all(&w);
     }
     for (int i = 0; i < CONVERSATIONS; i++) st_conversation_free(w.all[i].c);
+    if (w.store) finish_store(&w);
     kv_rig_close(&w.rig);
+    st_store_close(w.store);
 }
 
 static void run_shape(kv_shape shape)
@@ -275,11 +310,21 @@ static void windows_state_and_nextn(void **state)
     run_shape((kv_shape){.windows = {9}, .state = true, .nextn = true});
 }
 
+static void saved_on_disk(void **state)
+{
+    (void)state;
+    saves = true;
+    run_shape((kv_shape){0});
+    run_shape((kv_shape){.windows = {6}, .state = true});
+    saves = false;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_attention), cmocka_unit_test(windows), cmocka_unit_test(recurrent_state),
         cmocka_unit_test(nextn), cmocka_unit_test(windows_state_and_nextn),
+        cmocka_unit_test_setup_teardown(saved_on_disk, tree_make, tree_remove),
     };
     return kit_run("conversation, random", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }

@@ -249,7 +249,7 @@ static void a_prompt_can_be_cancelled(void **state)
     session_counter c = {.stop_at = 2};
     strata_prompt_options watched = {.progress = session_count, .context = &c};
     assert_int_equal(strata_session_prompt(r.session, ids, 100, &watched, NULL, &error), STRATA_INTERRUPTED);
-    assert_in_range(c.done, 16, 24);
+    assert_in_range(c.done, 16, 32); /* a call may tell of two steps */
     assert_int_equal(c.calls, 2);
     assert_int_equal(c.total, 100);
     uint64_t left = session_prompt(r.session, ids, 100); /* continues where it stopped, two steps later at most */
