@@ -31,6 +31,7 @@ KERNELS_fuzz    := -O2 -fno-var-tracking
 kernel_flags = $(if $(CFLAGS_EXTRA_$(basename $(2))),$(KERNELS_$(1)) $(CFLAGS_EXTRA_$(basename $(2))))
 
 CLI_LIBS := -ledit
+SERVER_LIBS := -lmicrohttpd
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lm -lpthread
 CC_release := gcc
 CC_asan    := gcc
@@ -40,6 +41,7 @@ CC_fuzz    := clang
 LIB_SOURCES := $(sort $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
 CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment)
 FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
+SERVER_SOURCES := $(sort $(wildcard server/*.c))
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
 SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
 TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/conform/*.c tests/fault/*.c))
@@ -109,15 +111,18 @@ $(BUILD)/$(1)/%.o: %.c $(BUILD)/.flags-$(1) | $(BUILD)/.deps-build $(2)
 $(BUILD)/$(1)/libstrata.a: $$(LIB_SOURCES:%.c=$(BUILD)/$(1)/%.o)
 	@rm -f $$@
 	@ar rcs $$@ $$^
-$(BUILD)/$(1)/strata: $$(CLI_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libstrata.a
-	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) $$(CLI_LIBS) -o $$@
-$(BUILD)/$(1)/tests/%: $(BUILD)/$(1)/tests/%.o $$(SUPPORT_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libstrata.a
-	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -lcmocka -o $$@
+$(BUILD)/$(1)/libserver.a: $$(SERVER_SOURCES:%.c=$(BUILD)/$(1)/%.o)
+	@rm -f $$@
+	@ar rcs $$@ $$^
+$(BUILD)/$(1)/strata: $$(CLI_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libserver.a $(BUILD)/$(1)/libstrata.a
+	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) $$(CLI_LIBS) $$(SERVER_LIBS) -o $$@
+$(BUILD)/$(1)/tests/%: $(BUILD)/$(1)/tests/%.o $$(SUPPORT_SOURCES:%.c=$(BUILD)/$(1)/%.o) $(BUILD)/$(1)/libserver.a $(BUILD)/$(1)/libstrata.a
+	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) $$(SERVER_LIBS) -lcmocka -o $$@
 $(BUILD)/$(1)/bench/%: $(BUILD)/$(1)/bench/%.o $(BUILD)/$(1)/libstrata.a
 	@$$(CC_$(1)) $$(CFLAGS_$(1)) $$^ $$(LIBS) -o $$@
 # The host part of a plugin on a fake of what is below it.
 $(BUILD)/$(1)/tests/fault/test_cuda_fault: $$(CUDA_HOST:%.c=$(BUILD)/$(1)/%.o) $$(FAKE_SOURCES:%.c=$(BUILD)/$(1)/%.o)
--include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CUDA_HOST) $$(FAKE_SOURCES) $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
+-include $$(patsubst %.c,$(BUILD)/$(1)/%.d,$$(LIB_SOURCES) $$(CUDA_HOST) $$(FAKE_SOURCES) $$(SERVER_SOURCES) $$(CLI_SOURCES) $$(SUPPORT_SOURCES) $$(TEST_SOURCES) $$(FUZZ_SOURCES) $$(BENCH_SOURCES))
 endef
 $(eval $(call config_rules,release,))
 $(eval $(call config_rules,asan,))
@@ -132,12 +137,12 @@ $(BUILD)/.flags-%: force
 force:
 
 # A fuzz target runs under libFuzzer (clang); in the tests a plain main runs it over its corpus.
-$(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libstrata.a
+$(BUILD)/fuzz/targets/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/libserver.a $(BUILD)/fuzz/libstrata.a
 	@mkdir -p $(@D)
-	@clang $(CFLAGS_fuzz) -fsanitize=fuzzer $^ $(LIBS) -o $@
-$(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/main/corpus_main.o $(BUILD)/asan/libstrata.a
+	@clang $(CFLAGS_fuzz) -fsanitize=fuzzer $^ $(LIBS) $(SERVER_LIBS) -o $@
+$(BUILD)/asan/corpus/%: $(BUILD)/asan/tests/fuzz/%.o $(BUILD)/asan/tests/fuzz/main/corpus_main.o $(BUILD)/asan/libserver.a $(BUILD)/asan/libstrata.a
 	@mkdir -p $(@D)
-	@gcc $(CFLAGS_asan) $^ $(LIBS) -o $@
+	@gcc $(CFLAGS_asan) $^ $(LIBS) $(SERVER_LIBS) -o $@
 
 # --- the CUDA plugin: kernels by nvcc, the host part and what it needs of base/ by gcc ---------------------------------
 # CUDA_ARCHS: the GPU at hand, without one 9.0; `all`: every architecture that is supported, and PTX for later ones.

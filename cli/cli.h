@@ -443,6 +443,7 @@ cli_command_function cli_cmd_tokenize;
 cli_command_function cli_cmd_detokenize;
 cli_command_function cli_cmd_template;
 cli_command_function cli_cmd_replay;
+cli_command_function cli_cmd_serve;
 cli_command_function cli_cmd_version;
 cli_command_function cli_cmd_help;
 

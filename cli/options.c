@@ -5,7 +5,7 @@
 #include "cli.h"
 
 #define FOR(id) (1u << COMMAND_##id)
-#define RUNS (FOR(RUN) | FOR(LOGITS) | FOR(PERPLEXITY) | FOR(BENCH))
+#define RUNS (FOR(RUN) | FOR(SERVE) | FOR(LOGITS) | FOR(PERPLEXITY) | FOR(BENCH))
 #define TYPE_FLAG {.kind = KIND_FLAG}
 #define TYPE_TEXT {.kind = KIND_TEXT}
 #define TYPE_REPEATED {.kind = KIND_TEXT, .repeats = true}

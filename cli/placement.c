@@ -40,6 +40,8 @@ static uint64_t bytes_or_none(const cli_value *value, uint64_t none)
     return value->number > 0 ? (uint64_t)value->number : none;
 }
 
+enum { SERVE_SESSIONS = 8 };
+
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
                                          uint32_t context)
 {
@@ -50,7 +52,8 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
     return (strata_engine_options){
         .context = wanted,
         .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
-        .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL, 0),
+        .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL,
+                                          arguments->command == COMMAND_SERVE ? SERVE_SESSIONS : 0),
         .step_ms = (uint32_t)cli_integer(arguments, OPTION_STEP_MS, 0),
         .restore_bytes = bytes_or_none(&values[OPTION_RESTORE_RAM], STRATA_RESTORE_OFF),
         .kv_ram_bytes = bytes_or_none(&values[OPTION_KV_RAM], STRATA_KV_RAM_OFF),

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The program itself: help, usage errors, exit codes, output that cannot be written, colours, man page, completions.
 . "$(dirname "$0")/tap"
-commands="run info plan devices logits perplexity bench tokenize detokenize template replay version help"
+commands="run info plan devices logits perplexity bench tokenize detokenize template replay serve version help"
 
 # --- help and version
 run --help

@@ -1,0 +1,28 @@
+/* Every limit on what clients may send or cause, in one table. */
+#ifndef SERVER_LIMITS_H
+#define SERVER_LIMITS_H
+
+enum {
+    LIMIT_BODY_BYTES = 32 << 20,
+    LIMIT_HEADER_BYTES = 32 << 10,     /* request line and headers */
+    LIMIT_JSON_DEPTH = 64,
+    LIMIT_CONNECTIONS = 4096,          /* and what the file descriptors allow */
+    LIMIT_QUEUE = 256,                 /* requests that wait for a session or for their prompt */
+    LIMIT_STOPS = 32,
+    LIMIT_STOP_BYTES = 1024,
+    LIMIT_CHOICES = 16,                /* n, and prompts × n */
+    LIMIT_TOP_LOGPROBS = 20,
+    LIMIT_BIASES = 1024,
+    LIMIT_MESSAGES = 65536,
+    LIMIT_UNSENT_BYTES = 8 << 20,      /* of one stream whose client does not read */
+    LIMIT_HEADER_SECONDS = 30,         /* until the headers of a connection's first request are complete */
+    LIMIT_IDLE_SECONDS = 75,           /* until those of its next request are */
+    LIMIT_BODY_SECONDS = 120,
+    LIMIT_KEEP_ALIVE_SECONDS = 5,      /* between comments in a silent stream */
+    LIMIT_DRAIN_SECONDS = 10,          /* running answers may finish after SIGTERM */
+    LIMIT_RETRY_SECONDS = 2,           /* Retry-After of a full queue */
+    LIMIT_KNOWN_CONVERSATIONS = 64,    /* whose ids are remembered */
+    LIMIT_KNOWN_TOKENS = 8 << 20,      /* of all of them */
+};
+
+#endif

@@ -1,0 +1,56 @@
+/* The threads behind the transport: some prepare requests (parse, render, tokenise), some run sessions, one choice each.
+ * Owns the queue and its limit. Knows no API and no HTTP. */
+#ifndef SERVER_WORK_H
+#define SERVER_WORK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "strata.h"
+
+struct server;
+struct server_task;
+struct server_choice;
+
+typedef void server_job_function(struct server *server, void *job);
+typedef struct server_job {
+    struct server_job *next;
+    server_job_function *run;
+    void *argument;
+} server_job;
+
+typedef struct server_work {
+    struct server *server;
+    pthread_mutex_t lock;
+    pthread_cond_t prepare_ready, choice_ready, idle;
+    server_job *jobs, **jobs_end; /* to prepare */
+    struct server_choice *first, *last; /* choices that wait for a worker */
+    struct server_choice *dropped;      /* of cancelled tasks: a preparing thread ends them */
+    size_t waiting;                     /* requests that are prepared or wait for a worker */
+    struct server_task *tasks;          /* that have not ended */
+    bool stopping;
+    pthread_t *threads; /* [thread_count] */
+    size_t thread_count;
+} server_work;
+
+strata_status server_work_start(server_work *w, struct server *server, size_t sessions, strata_error *error);
+/* Ends the threads; every task has ended, and later ones are refused. */
+void server_work_stop(server_work *w);
+/* After the transport has stopped. */
+void server_work_free(server_work *w);
+
+/* Runs a function on a preparing thread. False: the queue is full, or there is no memory. */
+bool server_work_prepare(server_work *w, server_job_function *run, void *argument);
+/* Queues the choices of a prepared task, in order. */
+void server_work_queue(server_work *w, struct server_task *task);
+/* Removes the waiting choices of a cancelled task from the queue. */
+void server_work_drop(server_work *w, struct server_task *task);
+/* Waits at most `seconds` until no task is unfinished. Returns whether none is. */
+bool server_work_wait_idle(server_work *w, double seconds);
+void server_work_task_begun(server_work *w, struct server_task *task);
+void server_work_task_ended(server_work *w, struct server_task *task);
+/* Cancels everything that waits or runs. */
+void server_work_cancel_all(server_work *w);
+
+#endif
