@@ -236,7 +236,11 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
     pthread_mutex_lock(&r->lock);
     size_t ready = r->unsent.length - r->sent;
     if (r->closed) {
-        result = MHD_CONTENT_READER_END_WITH_ERROR;
+        /* After MHD_CONTENT_READER_END_WITH_ERROR libmicrohttpd 0.9.75 with epoll keeps the connection until all older ones
+         * are closed; a failed write closes it at once. */
+        if (r->connection) (void)shutdown(r->connection->socket, SHUT_RDWR);
+        out[0] = '\n';
+        result = r->connection ? 1 : MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (ready > 0) {
         if (ready > room) ready = room;
         memcpy(out, r->unsent.data + r->sent, ready);
@@ -425,6 +429,23 @@ static void on_connection(void *context, struct MHD_Connection *mhd, void **sock
     }
 }
 
+/* Decodes %XX in place, but not %00, which would cut the path. */
+static size_t unescape(void *context, struct MHD_Connection *mhd, char *text)
+{
+    char *out = text;
+    (void)context;
+    (void)mhd;
+    for (const char *in = text; *in; in++) {
+        char hex[3] = {0};
+        if (*in == '%' && in[1] && in[2]) memcpy(hex, in + 1, 2);
+        bool coded = strspn(hex, "0123456789abcdefABCDEF") == 2 && strcmp(hex, "00") != 0;
+        *out++ = coded ? (char)strtol(hex, NULL, 16) : *in;
+        if (coded) in += 2;
+    }
+    *out = '\0';
+    return (size_t)(out - text);
+}
+
 static void ignore_log(void *context, const char *format, va_list args)
 {
     (void)context;
@@ -472,7 +493,8 @@ strata_status http_start(const http_options *options, http_server **out, strata_
         MHD_OPTION_LISTEN_SOCKET, options->socket, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_CONNECTION_LIMIT, connection_limit(),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HEADER_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)options->timeout_seconds, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        (unsigned)options->timeout_seconds, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_ARRAY, options->tls_cert ? tls : none, MHD_OPTION_END);
     if (!server->daemon) {
         http_stop(server);

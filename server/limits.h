@@ -14,7 +14,8 @@ enum {
     LIMIT_TOP_LOGPROBS = 20,
     LIMIT_BIASES = 1024,
     LIMIT_MESSAGES = 65536,
-    LIMIT_UNSENT_BYTES = 8 << 20,      /* of one stream whose client does not read */
+    LIMIT_UNSENT_BYTES = 2 << 20,      /* of one stream whose client does not read */
+    LIMIT_SOCKET_BYTES = 256 << 10,    /* unsent bytes in the kernel */
     LIMIT_HEADER_SECONDS = 30,         /* until the headers of a connection's first request are complete */
     LIMIT_IDLE_SECONDS = 75,           /* until those of its next request are */
     LIMIT_BODY_SECONDS = 120,

@@ -59,13 +59,16 @@ static bool is_loopback(const struct sockaddr *address)
 
 static strata_status bind_address(server *s, const struct addrinfo *found, strata_error *error)
 {
-    const int on = 1;
+    const int on = 1, buffer = LIMIT_SOCKET_BYTES;
     s->loopback = is_loopback(found->ai_addr);
     if (!s->loopback && !s->options.api_key_file && !s->options.no_api_key)
         return server_error(error, STRATA_USAGE, "give --api-key-file, or --no-api-key to let everyone in",
                             "serve: --host %s: other machines can connect, so an API key is needed", s->options.host);
     s->socket = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s->socket >= 0) (void)setsockopt(s->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (s->socket >= 0) {
+        (void)setsockopt(s->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        (void)setsockopt(s->socket, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer); /* accepted sockets inherit it */
+    }
     if (s->socket < 0 || bind(s->socket, found->ai_addr, found->ai_addrlen) != 0)
         return server_error(error, STRATA_NETWORK, errno == EADDRINUSE ? "choose another --port; 0 picks a free one" : NULL,
                             "serve: cannot bind %s port %u: %s", s->options.host, s->options.port, strerror(errno));

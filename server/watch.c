@@ -12,6 +12,10 @@
 #include "http_internal.h"
 #include "limits.h"
 
+/* libmicrohttpd may overlook a close that comes together with the beginning of a request: such a connection is closed
+ * after a moment, in which a complete request is still read. */
+static const double unnoticed_seconds = 0.5;
+
 static void wake(http_watcher *w)
 {
     uint64_t one = 1;
@@ -66,6 +70,7 @@ void http_watcher_remove(http_watcher *w, http_connection *c)
 void http_watcher_deadline(http_watcher *w, http_connection *c, double deadline)
 {
     pthread_mutex_lock(&w->lock);
+    if (deadline > 0 && c->peer_closed) deadline = server_now() + unnoticed_seconds;
     c->deadline = deadline;
     wake_before(w, deadline);
     pthread_mutex_unlock(&w->lock);
@@ -88,6 +93,7 @@ static void peer_closed(http_watcher *w, uint64_t id)
     while (c && c->id != id) c = c->next;
     if (!c) return;
     c->peer_closed = true;
+    if (!c->request || c->deadline > 0) c->deadline = server_now() + unnoticed_seconds;
     if (!c->request) return;
     pthread_mutex_lock(&c->request->lock);
     http_client_gone(c->request);

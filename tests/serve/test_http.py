@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""The transport and who may ask: hosts, origins, keys, limits, hostile clients, cancelling, shutting down."""
+import base64, concurrent.futures, json, os, random, resource, socket, ssl, struct, subprocess, sys, threading
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import scripted
+from serving import *
+
+slow = "asan" in STRATA or "tsan" in STRATA
+scripted.write(model("hello"), ["Hello", " there"])
+scripted.write(model("loop"), [f"w{i} " for i in range(20)], loop=True, context=100000)
+PATH = "/v1/chat/completions"
+
+
+def request(body, path=PATH, more=""):
+    data = json.dumps(body).encode()
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+            f"{more}\r\n").encode() + data
+
+
+def status(reply): return int(reply.split(b" ", 2)[1]) if reply.startswith(b"HTTP/") else None
+
+
+def running(s): return s.metrics()["strata_requests_running"] + s.metrics()["strata_requests_queued"]
+
+
+with Server(model("hello"), "--cors-origin", "https://page.example") as s:
+    @test
+    def health_and_unknown_paths():
+        assert s.get("/health").json == {"status": "ok"}
+        for path in "/v1/nothing", "/v1", "/v1/models/", "//", "/../etc/passwd", "/%00":
+            r = s.get(path)
+            assert r.status == 404 and "error" in r.json, (path, r.text)
+        assert s.get("/v1/messages/other").json["type"] == "error"
+        assert isinstance(s.get("/api/nothing").json["error"], str)
+        r = s.get(PATH)
+        assert r.status == 405 and r.headers["Allow"] == "POST"
+        assert s.ask("DELETE", "/v1/models").status == 405
+        r = s.ask("HEAD", "/")
+        assert r.status == 200 and r.text == ""
+
+    @test
+    def foreign_hosts_are_refused():
+        for host, code in [("evil.example", 403), ("localhost", 200), ("localhost:99", 200), ("127.0.0.1:1", 200), ("[::1]:8", 200),
+                           ("a.localhost", 200), ("localhost.evil.example", 403), ("127.0.0.1.evil.example", 403), ("", 403)]:
+            assert s.get("/health", headers={"Host": host}).status == code, host
+
+    @test
+    def foreign_origins_are_refused():
+        for origin, code in [("https://evil.example", 403), ("null", 403), ("https://page.example", 200),
+                             (f"http://127.0.0.1:{s.port}", 200), ("http://127.0.0.1:1", 403)]:
+            r = s.post(PATH, ask("hi"), headers={"Origin": origin})
+            assert r.status == code, (origin, r.status)
+            assert r.headers.get("Access-Control-Allow-Origin") == ("https://page.example" if "page" in origin else None)
+        r = s.post(PATH, {}, headers={"Origin": "https://page.example"})
+        assert r.status == 400 and r.headers["Access-Control-Allow-Origin"] == "https://page.example", "errors, too"
+        assert r.headers["Vary"] == "Origin"
+        r = s.ask("OPTIONS", PATH, headers={"Origin": "https://page.example", "Access-Control-Request-Method": "POST"})
+        assert r.status == 204 and "x-stainless-os" in r.headers["Access-Control-Allow-Headers"].lower()
+        assert s.ask("OPTIONS", PATH, headers={"Origin": "https://evil.example"}).status == 403
+        for type_ in "text/plain", "application/x-www-form-urlencoded", None:
+            assert s.post(PATH, '{"a": 1}', headers={"Content-Type": type_}).status == 415, type_
+        assert s.post("/api/chat", ask("hi"), headers={"Content-Type": "text/plain", "Origin": "https://page.example"}).status == 415
+
+    @test
+    def bodies_must_be_json_objects():
+        for body in "", "{", "[]", "null", '"x"', "{}x", "\x00", "\ufeff{}", '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": nan}', "[" * 100000:
+            r = s.post(PATH, body)
+            assert r.status == 400 and r.json["error"]["type"] == "invalid_request_error", (body[:20], r.text)
+        assert s.post(PATH, b'{"messages": [{"role": "user", "content": "\xff"}]}').status == 400
+        deep = '{"messages": [{"role": "user", "content": "x"}], "x": ' + "[" * 100 + "]" * 100 + "}"
+        assert s.post(PATH, deep).status == 400
+        many = json.dumps(ask("x", **{f"k{i}": i for i in range(200000)}))
+        assert s.post(PATH, many).status == 200
+        assert s.post(PATH, '{"n": 1, "n": 99, "messages": []}').json["error"]["param"] == "n", "the last of equal keys"
+        for messages in None, {}, "x", [], [3], [{}], [{"role": "ghost", "content": ""}], [{"role": "user", "content": 3}], [{"role": 3}]:
+            r = s.post(PATH, {"messages": messages})
+            assert r.status == 400 and r.json["error"]["param"].startswith("messages"), (messages, r.text)
+        assert s.post(PATH, {"messages": [{"role": "user", "content": "a\u0000b"}]}).status == 200
+
+    NUMBERS = {"temperature": (0, 100, True), "top_p": (0, 1, True), "min_p": (0, 1, True), "top_k": (-1, 2147483647, False),
+               "repeat_penalty": (0.02, 100, True), "presence_penalty": (-100, 100, True), "frequency_penalty": (-100, 100, True),
+               "max_tokens": (1, 2147483647, False), "n": (1, 16, False), "top_logprobs": (0, 20, False), "repeat_last_n": (-1, 2147483647, False)}
+
+    @test
+    def every_number_at_and_beyond_its_limits():
+        for field, (low, high, real) in NUMBERS.items():
+            step = 1 if not real else 1e-3
+            good = [low, high, None] + ([low + step] if low + step <= high else [])
+            bad = [low - step if field != "max_tokens" else 0, high + step, "1", [], {}, True, -10**18, 10**18, 1e300]
+            if not real: bad.append(low + 0.5)
+            for value, code in [(v, 200) for v in good] + [(v, 400) for v in bad]:
+                r = s.post(PATH, ask("hi", logprobs=True, **{field: value}))
+                assert r.status == code, (field, value, r.status, r.text[:200])
+                if code == 400: assert r.json["error"]["param"] == field, (field, value, r.text)
+            assert s.post(PATH, '{"messages": [{"role": "user", "content": "x"}], "%s": 1e999}' % field).status == 400
+        for field in "stream", "logprobs", "ignore_eos":
+            for value in 1, "true", [], {}: assert s.post(PATH, ask("hi", **{field: value})).json["error"]["param"] == field
+        for value in 3, [3], ["a"] * 33, ["x" * 2000], {"a": 1}: assert s.post(PATH, ask("hi", stop=value)).json["error"]["param"] == "stop"
+        for value in [], {"x": 1}, {"1": "a"}, {"1": 1e9}, {"-1": 1}: assert s.post(PATH, ask("hi", logit_bias=value)).json["error"]["param"] == "logit_bias"
+        assert s.post(PATH, ask("hi", max_tokens=-1)).status == 200 and s.post(PATH, ask("hi", seed=-3)).status == 200
+
+    @test
+    def random_requests_get_an_answer():
+        rng = random.Random(19)
+        values = [None, 0, -1, 1, 2**31, 2**63 - 1, -2**63, 0.5, -0.0, 1e308, "", "x", [], {}, [[]], {"type": "text"}, True, False]
+        fields = [*NUMBERS, "seed", "stop", "stream", "logit_bias", "tools", "tool_choice", "response_format", "messages", "model",
+                  "stream_options", "chat_template_kwargs", "logprobs", "thinking", "system", "input", "prompt", "options", "think", "format"]
+        paths = [PATH, "/v1/completions", "/v1/messages", "/v1/responses", "/api/chat", "/api/generate", "/v1/messages/count_tokens"]
+        c = s.connect()
+        for i in range(300 if slow else 2000):
+            body = {**ask("hi"), "prompt": "hi", "input": "hi", "max_tokens": 3, "options": {"num_predict": 3}}
+            for _ in range(rng.randint(1, 3)): body[rng.choice(fields)] = rng.choice(values)
+            r = s.post(rng.choice(paths), body, connection=c)
+            assert r.status in (200, 400, 404), (body, r.status, r.text)
+            if r.headers.get("Connection") == "close":
+                c.close()
+                c = s.connect()
+
+    @test
+    def bodies_have_a_limit():
+        with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+            c.sendall(b"POST " + PATH.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n\r\n")
+            assert status(c.recv(4096)) == 413, "before the body"
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as c:
+            c.sendall(b"POST " + PATH.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            block = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+            for _ in range(40): c.sendall(block)
+            c.sendall(b"0\r\n\r\n")
+            assert status(c.recv(4096)) == 413
+        for encoding in "gzip", "zstd":
+            assert s.post(PATH, ask("hi"), headers={"Content-Encoding": encoding}).status == 415
+        large = s.post(PATH, ask("x" * (4 << 20)), headers={"Expect": "100-continue"})
+        assert large.status == 400 and large.json["error"]["code"] == "context_length_exceeded"
+
+    @test
+    def malformed_http_is_refused():
+        host = b"Host: localhost\r\n"
+        for data, codes in [(b"GET / HTTP/1.1\r\n" + host + b"X: " + b"y" * 70000 + b"\r\n\r\n", (431, 400)),
+                            (b"GET / HTTP/1.1\r\n" + host + b"".join(b"X%d: y\r\n" % i for i in range(10000)) + b"\r\n", (431, 400)),
+                            (b"GET /" + b"x" * 70000 + b" HTTP/1.1\r\n" + host + b"\r\n", (414, 431, 400)),
+                            (b"NONSENSE\r\n\r\n", (400, None)), (b"GET / HTTP/9.9\r\n\r\n", (505, 400, None)), (b"\x00\x01\x02\r\n\r\n", (400, None)),
+                            (b"POST " + PATH.encode() + b" HTTP/1.1\r\n" + host + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", (400, None))]:
+            with socket.create_connection(("127.0.0.1", s.port), timeout=1) as c:
+                try: c.sendall(data)
+                except ConnectionError: pass
+                try: reply = c.recv(4096)
+                except (ConnectionError, socket.timeout): reply = b""
+                assert status(reply) in codes, (data[:40], reply[:80])
+        assert s.get("/health").status == 200
+
+    @test
+    def connections_are_kept_and_pipelined_and_old():
+        c = s.connect()
+        for _ in range(3): assert s.get("/health", connection=c).status == 200
+        local = c.sock.getsockname()
+        assert s.post(PATH, ask("hi"), connection=c).status == 200 and s.get("/v1/none", connection=c).status == 404
+        assert s.post(PATH, ask("hi", n=99), connection=c).status == 400 and c.sock.getsockname() == local, "errors keep it open"
+        c.close()
+        two = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        assert s.raw(two).count(b'{"status":"ok"}') == 2
+        assert b'{"status":"ok"}' in s.raw(b"GET /health HTTP/1.0\r\n\r\n")
+        one = s.raw(request(ask("hi", stream=True), more="Connection: close\r\n"))
+        assert b"chunked" in one and one.rstrip().endswith(b"0") and b"[DONE]" in one
+
+with open(os.path.join(work.name, "keys"), "w") as keys: keys.write("# keys\nsecret-one\n\nsecret-two\n")
+with Server(model("hello"), "--api-key-file", keys.name, "--host", "0.0.0.0", "--allow-host", "box.example", "-v") as s:
+    @test
+    def keys_are_checked():
+        for header, code in [({}, 401), ({"Authorization": "Bearer secret-one"}, 200), ({"x-api-key": "secret-two"}, 200),
+                             ({"Authorization": "Bearer secret-on"}, 401), ({"Authorization": "Bearer secret-onex"}, 401),
+                             ({"Authorization": "Bearer "}, 401), ({"Authorization": "secret-one"}, 401), ({"x-api-key": ""}, 401),
+                             ({"Authorization": "Bearer secret-onesecret-one"}, 401)]:
+            for path in PATH, "/v1/messages":
+                r = s.post(path, ask("hi", max_tokens=2), headers=header)
+                assert r.status == code, (header, path, r.status)
+        assert s.post(PATH, ask("hi")).json["error"]["code"] == "invalid_api_key"
+        assert s.post("/v1/messages", {}).json["error"]["type"] == "authentication_error"
+        assert s.get("/health").status == 200 and s.get("/").status == 200 and s.get("/metrics").status == 401
+        assert s.get("/v1/none").status == 401
+        assert s.ask("OPTIONS", PATH).status == 204
+        assert s.get("/health", headers={"Host": "box.example"}).status == 200
+        assert "secret" not in s.stderr() + s.get("/props", headers={"x-api-key": "secret-two"}).text
+
+
+@test
+def options_are_checked_before_loading():
+    for options, text in [(["--host", "0.0.0.0"], "an API key is needed"), (["--api-key-file", "none"], "cannot read"),
+                          (["--tls-cert", keys.name], "both --tls-cert and --tls-key"), (["--host", "nowhere.invalid"], "--host"),
+                          (["--chat-template", "none"], "none"), (["--port", "99999"], "--port")]:
+        r = subprocess.run([STRATA, "serve", "-m", model("hello"), "--port", "0", *options], capture_output=True, text=True)
+        assert r.returncode in (1, 2, 3, 6) and text in r.stderr, (options, r)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        r = subprocess.run([STRATA, "serve", "-m", model("hello"), "--port", port], capture_output=True, text=True)
+        assert r.returncode == 6 and port in r.stderr and "hint" in r.stderr, r
+
+
+def stream(s, body=None, port=None):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
+    c.sendall(request(body or ask("hi", stream=True)))
+    return c
+
+
+def free_pages(s):
+    return {k: v for k, v in s.metrics().items() if k.startswith("strata_kv_pages") and "held" in k}
+
+
+with Server(model("loop"), "--parallel", 2, "-c", 50000) as s:
+    @test
+    def a_closed_connection_cancels_its_request():
+        with stream(s) as c:
+            while b"data:" not in c.recv(4096): pass
+            assert running(s) == 1
+        wait_until(lambda: running(s) == 0, 5)
+        with socket.create_connection(("127.0.0.1", s.port), timeout=30) as c:
+            c.sendall(request(ask("hi")))  # unstreamed
+            wait_until(lambda: running(s) == 1, 5)
+        wait_until(lambda: running(s) == 0, 5)
+        assert all(v == 0 for v in free_pages(s).values()), free_pages(s)
+
+    @test
+    def others_go_on_when_one_is_cancelled():
+        with stream(s) as kept:
+            for _ in range(5):
+                with stream(s) as gone: gone.recv(100)
+            got = b""
+            while got.count(b"data:") < 200: got += kept.recv(65536)
+        wait_until(lambda: running(s) == 0, 5)
+
+    @test
+    def waiting_requests_are_cancelled_and_answered_in_turn():
+        with stream(s) as a, stream(s) as b:
+            a.recv(100), b.recv(100)
+            waiting = [stream(s) for _ in range(20)]
+            wait_until(lambda: s.metrics()["strata_requests_queued"] == 20, 5)
+            for c in waiting: assert b"200 OK" in c.recv(200), "the headers come at once"
+            for c in waiting: c.close()
+            wait_until(lambda: s.metrics()["strata_requests_queued"] == 0, 5)
+        wait_until(lambda: running(s) == 0, 5)
+
+    @test
+    def a_full_queue_is_503():
+        with stream(s) as a, stream(s) as b:
+            a.recv(100), b.recv(100)
+            waiting = [stream(s) for _ in range(256)]
+            for c in waiting: assert b"200 OK" in c.recv(200)
+            refused = []
+            for path, body in [(PATH, ask("hi")), ("/v1/messages", ask("hi", max_tokens=1)), ("/api/chat", ask("hi"))]:
+                r = s.post(path, body)
+                assert r.status == 503 and r.headers["Retry-After"] == "2", (r.status, r.text)
+                refused.append(r.json)
+            assert refused[1]["error"]["type"] == "overloaded_error", refused
+            assert s.get("/health").status == 200
+            for c in waiting: c.close()
+        wait_until(lambda: running(s) == 0, 20)
+
+    @test
+    def cancels_at_random_moments_leak_nothing():
+        rng = random.Random(7)
+        def one(seed):
+            r = random.Random(seed)
+            c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
+            streamed = r.random() < 0.7
+            data = request(ask("y" * r.choice([1, 50, 3000]), stream=streamed, n=r.choice([1, 1, 1, 3])))
+            cut = r.random()
+            c.sendall(data if cut > 0.15 else data[:r.randint(1, len(data) - 1)])
+            if cut > 0.3: time.sleep(r.choice([0, 0, 0.001, 0.003, 0.01]))
+            if cut > 0.8 and streamed:
+                try: c.recv(2000)
+                except OSError: pass
+            if r.random() < 0.5: c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST
+            elif r.random() < 0.3: c.shutdown(socket.SHUT_WR)
+            c.close()
+        def many(count):
+            with concurrent.futures.ThreadPoolExecutor(8) as pool: list(pool.map(one, [rng.random() for _ in range(count)]))
+            wait_until(lambda: running(s) == 0, 30)
+        many(100)
+        before, files = s.resident_bytes(), s.files()
+        many(300 if slow else 2000)
+        assert all(v == 0 for v in free_pages(s).values()), free_pages(s)
+        assert s.metrics()["strata_sessions"] == 0
+        wait_until(lambda: s.files() <= files + 2, 5)
+        if not slow: assert s.resident_bytes() < before + (16 << 20), (before, s.resident_bytes())
+
+    @test
+    def a_client_that_does_not_read_is_cut_off():
+        with socket.socket() as c:
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            c.connect(("127.0.0.1", s.port))
+            before = s.metrics()["strata_answer_tokens_total"]
+            c.sendall(request(ask("hi", stream=True, logprobs=True, top_logprobs=20)))
+            wait_until(lambda: s.metrics()["strata_answer_tokens_total"] > before and running(s) == 0, 60)
+            assert s.metrics()["strata_answer_tokens_total"] < before + 20000, "before the context is full"
+
+    @test
+    def idle_connections_cost_little():
+        idle = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(200 if slow else 900)]
+        for c in idle[::3]: c.sendall(b"GET /health HT")
+        for c in idle[1::3]: c.sendall(request(ask("hi"))[:-5])
+        assert s.post(PATH, ask("hi", max_tokens=5)).status == 200
+        def used():
+            with open(f"/proc/{s.process.pid}/stat") as f: return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13]))
+        time.sleep(0.3)
+        before = used()
+        time.sleep(1)
+        assert used() - before <= 2, "clock ticks of an idle server"
+        for c in idle: c.close()
+        wait_until(lambda: s.files() < 60, 10)
+
+with Server(model("loop"), "-c", 50000, before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))) as s:
+    @test
+    def few_file_descriptors():
+        opened = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(100)]
+        assert s.process.poll() is None
+        for c in opened: c.close()
+        wait_until(lambda: s.get("/health").status == 200, 10)
+        assert s.post(PATH, ask("hi", max_tokens=3)).status == 200
+
+
+@test
+def sigterm_lets_running_answers_finish():
+    with Server(model("hello")) as s: pass  # idle: exit code 0
+    with Server(model("loop"), "-c", 50000) as s:
+        with stream(s, ask("hi", stream=True, max_tokens=3000)) as c:
+            assert b"200 OK" in c.recv(1000)
+            s.process.send_signal(signal.SIGTERM)
+            got = receive(c)
+            assert b"[DONE]" in got and b'"finish_reason":"length"' in got, got[-300:]
+        assert s.process.wait(20) == 0
+
+
+@test
+def sigterm_ends_endless_answers_after_a_while():
+    with Server(model("loop"), "-c", 100000) as s:
+        with stream(s, ask("hi", stream=True)) as c:
+            c.recv(1000)
+            begun = time.monotonic()
+            s.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            try:
+                with socket.create_connection(("127.0.0.1", s.port), timeout=2) as other: assert other.recv(10) == b""
+            except OSError: pass  # no new connections
+            threading.Thread(target=receive, args=(c,), daemon=True).start()
+            assert s.process.wait(40) == 0 and time.monotonic() - begun < 30
+
+
+@test
+def https():
+    cert, key = os.path.join(work.name, "cert.pem"), os.path.join(work.name, "key.pem")
+    made = subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
+                           "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"], capture_output=True)
+    assert made.returncode == 0, made.stderr
+    with Server(model("hello"), "--tls-cert", cert, "--tls-key", key) as s:
+        assert s.url.startswith("https://")
+        context = ssl.create_default_context(cafile=cert)
+        c = http.client.HTTPSConnection("127.0.0.1", s.port, context=context, timeout=20)
+        r = s.post(PATH, ask("hi", stream=True), connection=c)
+        assert r.status == 200 and "[DONE]" in r.text
+        assert s.post(PATH, ask("hi"), connection=c).json["choices"][0]["message"]["content"] == "Hello there"
+
+
+finish()
