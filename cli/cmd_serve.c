@@ -53,6 +53,7 @@ static strata_status take_options(serve *r, strata_error *error)
     o->allow_hosts = r->hosts;
     o->cors_origins = r->origins;
     o->chat_template = r->chat_template;
+    o->chat_template_length = length;
     return status;
 }
 

@@ -300,21 +300,22 @@ static enum MHD_Result queue_reply(http_request *r)
     return queue(r, response, (unsigned)r->reply.status, r->reply.content_type);
 }
 
-/* Sends the answer if there is one, and waits for it otherwise. */
+/* Sends the answer if there is one, and waits for it otherwise. libmicrohttpd's locks are taken outside the request's:
+ * its callbacks take the request's inside theirs. */
 static enum MHD_Result go_on(http_request *r)
 {
-    enum MHD_Result result = MHD_YES;
     pthread_mutex_lock(&r->lock);
-    if (r->queued) result = MHD_YES;
-    else if (r->closed) result = MHD_NO;
-    else if (r->phase == HTTP_ANSWERED) result = queue_reply(r);
-    else if (r->phase == HTTP_STREAMING || r->phase == HTTP_ENDED) result = queue_stream(r);
-    else {
+    bool queued = r->queued, closed = r->closed;
+    http_phase phase = r->phase;
+    if (!queued && !closed && phase == HTTP_WAITING) {
         r->suspended = true;
         MHD_suspend_connection(r->mhd);
     }
     pthread_mutex_unlock(&r->lock);
-    return result;
+    if (queued) return MHD_YES;
+    if (closed) return MHD_NO;
+    if (phase == HTTP_ANSWERED) return queue_reply(r);
+    return phase == HTTP_STREAMING || phase == HTTP_ENDED ? queue_stream(r) : MHD_YES;
 }
 
 static http_connection *connection_of(struct MHD_Connection *mhd)

@@ -47,7 +47,7 @@ strata_status server_chat_open(server *s, strata_error *error)
     const char *source = s->options.chat_template;
     strata_status status = STRATA_OK;
     if (source) {
-        status = strata_template_new(source, strlen(source), &chat->chat_template, error);
+        status = strata_template_new(source, s->options.chat_template_length, &chat->chat_template, error);
         chat->bos = token_text(s->card_json, "bos.text");
         chat->eos = token_text(s->card_json, "eos.text");
     } else if (json_is_object(json_object_get(s->card_json, "chat_template"))) {

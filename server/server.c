@@ -197,7 +197,7 @@ static void drain(server *s)
 
 strata_status server_run(server *s, const server_engine *engine, void (*ready)(const server *s), strata_error *error)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, interrupt, terminate;
+    struct sigaction action = {.sa_handler = on_signal}, interrupt, terminate;
     s->engine = *engine;
     server_known_open(&s->known);
     wake_on_signal = eventfd(0, EFD_CLOEXEC);

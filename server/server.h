@@ -24,7 +24,8 @@ typedef struct server_options {
     size_t cors_origin_count;
     const char *tls_cert, *tls_key; /* PEM files; NULL: plain HTTP */
     uint32_t timeout_seconds;       /* a connection without progress is closed after this time */
-    const char *chat_template;      /* source of a template; NULL: the model's */
+    const char *chat_template;      /* [chat_template_length]: source of a template; NULL: the model's */
+    size_t chat_template_length;
     bool verbose;                   /* log every request */
     void (*log)(const char *line);  /* may be called from any thread */
 } server_options;
