@@ -47,7 +47,7 @@ SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
 TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/conform/*.c tests/fault/*.c))
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
-TEST_SCRIPTS := $(sort $(wildcard tests/e2e/*.sh))
+TEST_SCRIPTS := $(sort $(wildcard tests/e2e/*.sh tests/serve/test_*.py))
 
 PREFIX ?= /usr/local
 DESTDIR ?=

@@ -41,7 +41,8 @@ static strata_status take_options(serve *r, strata_error *error)
                           .no_api_key = values[OPTION_NO_API_KEY].set,
                           .tls_cert = values[OPTION_TLS_CERT].text,
                           .tls_key = values[OPTION_TLS_KEY].text,
-                          .timeout_seconds = (uint32_t)cli_integer(r->arguments, OPTION_TIMEOUT, TIMEOUT_DEFAULT_SECONDS),
+                          .timeout_seconds =
+                              (uint32_t)cli_integer(r->arguments, OPTION_TIMEOUT, TIMEOUT_DEFAULT_SECONDS),
                           .verbose = values[OPTION_VERBOSE].set,
                           .log = print_log};
     strata_status status = take_list(r, OPTION_ALIAS, &r->aliases, &o->alias_count, error);

@@ -6,7 +6,7 @@
 #include "openai.h"
 #include "sse.h"
 
-/* ---- from the request ------------------------------------------------------------------------------------------------ */
+/* ---- from the request ------------------------------------------------------------------------------------------ */
 
 /* `thinking` switches the template's reasoning; templates call it enable_thinking. */
 static bool read_thinking(server_task *task, server_fail *fail)
@@ -38,7 +38,7 @@ static bool read_count(server_task *task, server_fail *fail)
     return read_messages(task, fail);
 }
 
-/* ---- to the client --------------------------------------------------------------------------------------------------- */
+/* ---- to the client --------------------------------------------------------------------------------------------- */
 
 static void write_error(const server_fail *fail, server_buf *out)
 {
@@ -146,7 +146,7 @@ static void write_piece(server_task *task, server_choice *c, const server_piece 
 
 static void write_choice_end(server_task *task, server_choice *c, server_buf *out)
 {
-    if (!c->parts[KIND_CONTENT].length) begin_block(c, KIND_CONTENT, out); /* a message has text, if only an empty one */
+    if (!c->parts[KIND_CONTENT].length) begin_block(c, KIND_CONTENT, out); /* every message has text */
     end_block(c, out);
     server_sse_begin(out, "message_delta");
     server_buf_text(out, "{\"type\":\"message_delta\",\"delta\":{");

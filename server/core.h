@@ -50,6 +50,7 @@ http_events server_routes(server *s);
 
 /* Whether the model answers to this name; an empty one is any. */
 bool server_model_is(const server *s, const char *name);
+bool server_refuse_model(const server *s, const char *name, server_fail *fail);
 
 /* Replies. */
 void server_reply(http_request *request, int status, const char *content_type, server_buf *body);

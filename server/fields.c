@@ -19,7 +19,7 @@ struct field {
     double low, high;
 };
 
-/* ---- kinds of fields ----------------------------------------------------------------------------------------------- */
+/* ---- kinds of fields ------------------------------------------------------------------------------------------- */
 
 static const char *type_name(const json_t *value)
 {
@@ -185,7 +185,7 @@ static bool read_AUTO_ONLY(const field *f, json_t *value, server_parameters *p, 
                          word);
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------------------------- */
 
 #define CHAT API_CHAT
 #define COMPLETION API_COMPLETION
@@ -239,7 +239,7 @@ void server_parameters_free(server_parameters *p)
     *p = (server_parameters){0};
 }
 
-/* ---- bodies -------------------------------------------------------------------------------------------------------- */
+/* ---- bodies ---------------------------------------------------------------------------------------------------- */
 
 /* jansson recurses up to 2,048 levels; the templates and this server want fewer. */
 static bool is_shallow(const char *text, size_t length)

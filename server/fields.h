@@ -1,5 +1,5 @@
-/* Reads the numbers, flags and lists of a request into server_parameters, by the table fields.def. Owns their ranges and
- * the errors that name them. Knows no API beyond the bit of its rows. */
+/* Reads the numbers, flags and lists of a request into server_parameters, by the table fields.def. Owns their ranges
+ * and the errors that name them. Knows no API beyond the bit of its rows. */
 #ifndef SERVER_FIELDS_H
 #define SERVER_FIELDS_H
 

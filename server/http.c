@@ -24,7 +24,7 @@ struct http_server {
     atomic_bool quiesced;
 };
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests -------------------------------------------------------------------------------------------------- */
 
 static char *copy_of(const char *text)
 {
@@ -136,7 +136,7 @@ void http_add_header(http_request *r, const char *name, const char *value)
     free((void *)(uintptr_t)header.value);
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------------------------- */
 
 void http_resume(http_request *r)
 {
@@ -225,7 +225,7 @@ void http_stream_end(http_request *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- libmicrohttpd's callbacks, all on its thread --------------------------------------------------------------------- */
+/* ---- libmicrohttpd's callbacks, all on its thread -------------------------------------------------------------- */
 
 /* The next bytes of a stream. */
 static ssize_t read_stream(void *context, uint64_t position, char *out, size_t room)
@@ -236,8 +236,8 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
     pthread_mutex_lock(&r->lock);
     size_t ready = r->unsent.length - r->sent;
     if (r->closed) {
-        /* After MHD_CONTENT_READER_END_WITH_ERROR libmicrohttpd 0.9.75 with epoll keeps the connection until all older ones
-         * are closed; a failed write closes it at once. */
+        /* After MHD_CONTENT_READER_END_WITH_ERROR libmicrohttpd 0.9.75 with epoll keeps the connection until all older
+         * ones are closed; a failed write closes it at once. */
         if (r->connection) (void)shutdown(r->connection->socket, SHUT_RDWR);
         out[0] = '\n';
         result = r->connection ? 1 : MHD_CONTENT_READER_END_WITH_ERROR;
@@ -454,7 +454,7 @@ static void ignore_log(void *context, const char *format, va_list args)
     (void)args;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------------------------ */
 
 /* As many connections as the file descriptors allow, less what the program needs itself. */
 static unsigned connection_limit(void)

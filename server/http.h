@@ -1,8 +1,8 @@
 /* The transport: HTTP/1.1 over libmicrohttpd. Owns sockets, connections, their deadlines, request bodies and unsent
  * bytes; one thread does all reading and writing, another waits for closed connections and deadlines. Knows no API.
  *
- * A request is shared by the transport and by the threads that answer it (http_ref, http_unref). Replies and streams may
- * be written from any thread; a write never waits for the client. */
+ * A request is shared by the transport and by the threads that answer it (http_ref, http_unref). Replies and streams
+ * may be written from any thread; a write never waits for the client. */
 #ifndef SERVER_HTTP_H
 #define SERVER_HTTP_H
 

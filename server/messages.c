@@ -12,7 +12,7 @@ static const char *word(const json_t *object, const char *name)
     return text ? text : "";
 }
 
-/* ---- content --------------------------------------------------------------------------------------------------------- */
+/* ---- content --------------------------------------------------------------------------------------------------- */
 
 typedef struct place {
     char text[96]; /* messages[3].content */
@@ -65,8 +65,9 @@ static bool add_part(const json_t *part, place where, server_buf *out, server_fa
     const json_t *text = json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
     if (json_is_string(part)) text = part;
     else if (!is_text_part(type))
-        return server_refuse(fail, FAULT_INVALID, where.text, "%s: expected parts of text, found \"%.40s\": this server "
-                             "reads text only", where.text, type);
+        return server_refuse(fail, FAULT_INVALID, where.text,
+                             "%s: expected parts of text, found \"%.40s\": this server reads text only", where.text,
+                             type);
     if (!json_is_string(text))
         return server_refuse(fail, FAULT_INVALID, where.text, "%s: expected a part with a string as text", where.text);
     add_text(out, json_string_value(text), json_string_length(text));
@@ -120,7 +121,7 @@ static bool check_list(const json_t *messages, const char *path, server_fail *fa
                          LIMIT_MESSAGES, json_is_array(messages) ? count ? "more" : "none" : "no array");
 }
 
-/* ---- OpenAI ---------------------------------------------------------------------------------------------------------- */
+/* ---- OpenAI ---------------------------------------------------------------------------------------------------- */
 
 static const char *openai_role(const char *role)
 {
@@ -195,7 +196,7 @@ json_t *server_messages_openai(const json_t *messages, const char *path, server_
     return NULL;
 }
 
-/* ---- Anthropic ------------------------------------------------------------------------------------------------------- */
+/* ---- Anthropic ------------------------------------------------------------------------------------------------- */
 
 /* The parts of a message that become one of the template's. */
 typedef struct blocks {
@@ -276,8 +277,8 @@ static bool anthropic_message(const json_t *message, size_t index, json_t *out, 
     size_t i;
     json_t *block;
     if (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0)
-        good = server_refuse(fail, FAULT_INVALID, role_at.text, "%s: expected user, assistant or system, found \"%.40s\"",
-                             role_at.text, role);
+        good = server_refuse(fail, FAULT_INVALID, role_at.text,
+                             "%s: expected user, assistant or system, found \"%.40s\"", role_at.text, role);
     if (good && json_is_array(content)) {
         json_array_foreach(content, i, block)
             if (good) good = read_one_block(block, where, &b, out, fail);
@@ -314,7 +315,7 @@ json_t *server_messages_anthropic(const json_t *system, const json_t *messages, 
     return NULL;
 }
 
-/* ---- Responses ------------------------------------------------------------------------------------------------------- */
+/* ---- Responses ------------------------------------------------------------------------------------------------- */
 
 /* Reasoning and calls stand before the message that they belong to. */
 static bool flush_item(blocks *b, json_t *out, server_fail *fail)
@@ -351,8 +352,9 @@ static bool responses_item(const json_t *item, size_t index, blocks *b, json_t *
         return flush_item(b, out, fail) && read_content(json_object_get(item, "output"), where, &text, fail) &&
                append_message(out, "tool", &text, NULL, NULL, word(item, "call_id"), fail);
     if ((*type && strcmp(type, "message") != 0) || !role)
-        return server_refuse(fail, FAULT_INVALID, where.text, "input[%zu]: expected a message, reasoning, function_call "
-                             "or function_call_output, found \"%.40s\"", index, *type ? type : word(item, "role"));
+        return server_refuse(fail, FAULT_INVALID, where.text,
+                             "input[%zu]: expected a message, reasoning, function_call or function_call_output, found "
+                             "\"%.40s\"", index, *type ? type : word(item, "role"));
     if (strcmp(role, "assistant") == 0) {
         if (b->text.length && !flush_item(b, out, fail)) return false;
         return read_content(json_object_get(item, "content"), where, &b->text, fail);
@@ -393,7 +395,7 @@ json_t *server_messages_responses(const json_t *instructions, const json_t *inpu
     return NULL;
 }
 
-/* ---- tools ----------------------------------------------------------------------------------------------------------- */
+/* ---- tools ----------------------------------------------------------------------------------------------------- */
 
 static bool check_tools(const json_t *tools, server_fail *fail)
 {
@@ -429,7 +431,8 @@ json_t *server_tools_openai(const json_t *tools, server_fail *fail)
     json_array_foreach(tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         if (json_is_object(function)) json_array_append(out, tool);
-        else if (strcmp(word(tool, "type"), "function") == 0) json_array_append_new(out, function_tool(tool, "parameters"));
+        else if (strcmp(word(tool, "type"), "function") == 0)
+            json_array_append_new(out, function_tool(tool, "parameters"));
     }
     return give_tools(out);
 }

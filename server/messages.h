@@ -1,5 +1,5 @@
-/* Messages of every API in the form that chat templates take: role, content as one string, reasoning_content, tool_calls.
- * Knows no template. */
+/* Messages of every API in the form that chat templates take: role, content as one string, reasoning_content,
+ * tool_calls. Knows no template. */
 #ifndef SERVER_MESSAGES_H
 #define SERVER_MESSAGES_H
 

@@ -46,7 +46,7 @@ static void write_histogram(server_buf *out, const char *name, const char *help,
                       (double)atomic_load_explicit(&h->sum_us, memory_order_relaxed) / 1e6, name, sum);
 }
 
-/* ---- of the engine --------------------------------------------------------------------------------------------------- */
+/* ---- of the engine --------------------------------------------------------------------------------------------- */
 
 static void write_pages(server_buf *out, const json_t *facts)
 {

@@ -6,7 +6,7 @@
 #include "messages.h"
 #include "openai.h"
 
-/* ---- from the request ------------------------------------------------------------------------------------------------ */
+/* ---- from the request ------------------------------------------------------------------------------------------ */
 
 static bool read_think(server_task *task, server_fail *fail)
 {
@@ -44,7 +44,7 @@ static bool read_generate(server_task *task, server_fail *fail)
     return task->messages && read_think(task, fail) && server_prompt_chat(task, fail);
 }
 
-/* ---- to the client --------------------------------------------------------------------------------------------------- */
+/* ---- to the client --------------------------------------------------------------------------------------------- */
 
 static void write_error(const server_fail *fail, server_buf *out)
 {

@@ -93,8 +93,7 @@ void answer_show(server_call *call)
                           json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "modelfile", "", "parameters", "", "template", "",
                                     "details", details(s), "model_info", info, "capabilities", abilities));
     } else {
-        server_refuse(&fail, FAULT_MODEL, "model", "the model \"%.100s\" does not exist: this server has \"%s\"", text,
-                      s->model);
+        server_refuse_model(s, text, &fail);
         server_call_fail(call, &fail);
     }
     json_decref(body);

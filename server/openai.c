@@ -7,7 +7,7 @@
 #include "messages.h"
 #include "sse.h"
 
-/* ---- shared ---------------------------------------------------------------------------------------------------------- */
+/* ---- shared ---------------------------------------------------------------------------------------------------- */
 
 void openai_write_error(const server_fail *fail, server_buf *out)
 {
@@ -71,7 +71,7 @@ bool server_read_arguments(server_task *task, server_fail *fail)
     return whole || server_refuse(fail, FAULT_BUSY, NULL, "no memory for the request");
 }
 
-/* ---- from the request ------------------------------------------------------------------------------------------------ */
+/* ---- from the request ------------------------------------------------------------------------------------------ */
 
 static bool read_chat(server_task *task, server_fail *fail)
 {
@@ -83,7 +83,7 @@ static bool read_chat(server_task *task, server_fail *fail)
     return task->messages && server_read_arguments(task, fail) && server_prompt_chat(task, fail);
 }
 
-/* ---- to the client --------------------------------------------------------------------------------------------------- */
+/* ---- to the client --------------------------------------------------------------------------------------------- */
 
 static void write_likely(server_task *task, const server_likely *likely, server_buf *out)
 {
@@ -229,7 +229,7 @@ const server_api server_api_chat = {
     .write_error = openai_write_error, .write_keep_alive = openai_write_keep_alive,
 };
 
-/* ---- completions: text that continues a prompt ------------------------------------------------------------------------ */
+/* ---- completions: text that continues a prompt ----------------------------------------------------------------- */
 
 static bool is_ids(const json_t *value)
 {
@@ -251,7 +251,8 @@ static bool read_completion(server_task *task, server_fail *fail)
     const json_t *prompt = server_field(task->body, "prompt"), *best = server_field(task->body, "best_of");
     p->logprobs = p->top_logprobs >= 0;
     if (best && json_integer_value(best) != p->n)
-        return server_refuse(fail, FAULT_INVALID, "best_of", "best_of: expected the value of n: this server does not rank");
+        return server_refuse(fail, FAULT_INVALID, "best_of",
+                             "best_of: expected the value of n: this server does not rank");
     if (p->echo && p->logprobs)
         return server_refuse(fail, FAULT_INVALID, "echo", "echo: this server has no logprobs of prompts");
     bool several = json_is_array(prompt) && json_array_size(prompt) > 0 && !is_ids(prompt);
@@ -342,7 +343,8 @@ static void write_completion_start(server_task *task, server_buf *out)
 
 static void write_completion_piece(server_task *task, server_choice *c, const server_piece *piece, server_buf *out)
 {
-    write_completion_chunk(task, c->index, piece->text, piece->length, piece->logprobs, piece->logprob_count, NULL, out);
+    write_completion_chunk(task, c->index, piece->text, piece->length, piece->logprobs, piece->logprob_count, NULL,
+                           out);
 }
 
 static void write_completion_end(server_task *task, server_choice *c, server_buf *out)

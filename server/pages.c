@@ -12,7 +12,7 @@ void answer_health(server_call *call)
                       json_pack("{s:s}", "status", draining ? "shutting down" : "ok"));
 }
 
-/* ---- models ---------------------------------------------------------------------------------------------------------- */
+/* ---- models ---------------------------------------------------------------------------------------------------- */
 
 static json_t *model_entry(const server *s, const char *id)
 {
@@ -42,12 +42,11 @@ void answer_model(server_call *call)
         server_reply_json(call->http, 200, model_entry(call->server, call->rest));
         return;
     }
-    server_refuse(&fail, FAULT_MODEL, "model", "the model \"%.100s\" does not exist: this server has \"%s\"", call->rest,
-                  call->server->model);
+    server_refuse_model(call->server, call->rest, &fail);
     server_call_fail(call, &fail);
 }
 
-/* ---- the engine ------------------------------------------------------------------------------------------------------ */
+/* ---- the engine ------------------------------------------------------------------------------------------------ */
 
 /* The engine's description (decref); NULL: no memory. */
 static json_t *facts_of(const server *s)
@@ -81,7 +80,7 @@ void answer_metrics(server_call *call)
     server_reply(call->http, 200, "text/plain; version=0.0.4", &out);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------------------------- */
 
 void answer_tokenize(server_call *call)
 {
@@ -155,7 +154,7 @@ void answer_detokenize(server_call *call)
     json_decref(body);
 }
 
-/* ---- the page -------------------------------------------------------------------------------------------------------- */
+/* ---- the page -------------------------------------------------------------------------------------------------- */
 
 static void write_html(server_buf *out, const char *text)
 {
@@ -171,8 +170,8 @@ void answer_page(server_call *call)
 {
     const server *s = call->server;
     server_buf out = {0};
-    server_buf_text(&out, "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><title>strata</title><h1>strata</h1>"
-                          "<p>This server runs the model <code>");
+    server_buf_text(&out, "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><title>strata</title>"
+                          "<h1>strata</h1><p>This server runs the model <code>");
     write_html(&out, s->model);
     server_buf_printf(&out, "</code> with a context of %u tokens.</p><p>OpenAI clients: base URL <code>",
                       strata_engine_context(s->engine.engine));

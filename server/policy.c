@@ -8,7 +8,7 @@
 
 #include "core.h"
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------ */
+/* ---- keys ------------------------------------------------------------------------------------------------------ */
 
 strata_status server_policy_open(server *s, strata_error *error)
 {
@@ -32,7 +32,8 @@ strata_status server_policy_open(server *s, strata_error *error)
     free(line);
     fclose(file);
     if (status == STRATA_OK && s->key_count == 0)
-        status = server_error(error, STRATA_USAGE, "write one key per line", "%s: expected an API key, found none", path);
+        status = server_error(error, STRATA_USAGE, "write one key per line", "%s: expected an API key, found none",
+                              path);
     return status;
 }
 
@@ -65,7 +66,7 @@ static bool has_key(const server *s, const http_request *request)
     return found;
 }
 
-/* ---- Host and Origin ------------------------------------------------------------------------------------------------- */
+/* ---- Host and Origin ------------------------------------------------------------------------------------------- */
 
 /* The host's name or address without its port and brackets. */
 static void host_name(const char *host, char *out, size_t size)
@@ -95,8 +96,10 @@ static bool host_is_ours(const server *s, const char *host)
                      (length > 10 && strcasecmp(name + length - 10, ".localhost") == 0);
     if (localhost || strcasecmp(name, s->options.host) == 0) return true;
     if (is_address(name)) return true;
-    for (size_t i = 0; i < s->options.allow_host_count; i++)
-        if (strcasecmp(name, s->options.allow_hosts[i]) == 0 || strcmp(s->options.allow_hosts[i], "*") == 0) return true;
+    for (size_t i = 0; i < s->options.allow_host_count; i++) {
+        const char *allowed = s->options.allow_hosts[i];
+        if (strcasecmp(name, allowed) == 0 || strcmp(allowed, "*") == 0) return true;
+    }
     return false;
 }
 
@@ -116,7 +119,7 @@ static bool origin_is_allowed(const server *s, const http_request *request, cons
     return *listed || origin_is_same(origin, http_header_of(request, "Host"));
 }
 
-/* ---- the check ------------------------------------------------------------------------------------------------------- */
+/* ---- the check ------------------------------------------------------------------------------------------------- */
 
 static bool refuse(server *s, http_request *request, const server_api *api, server_fault fault, const char *text)
 {
@@ -143,8 +146,8 @@ bool server_policy_check(server *s, http_request *request, const server_api *api
     if (strcmp(http_method(request), "OPTIONS") == 0) { /* a browser asks without a key */
         static const char headers[] =
             "Authorization, Content-Type, x-api-key, anthropic-version, anthropic-beta, "
-            "anthropic-dangerous-direct-browser-access, x-stainless-arch, x-stainless-async, x-stainless-helper-method, "
-            "x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, "
+            "anthropic-dangerous-direct-browser-access, x-stainless-arch, x-stainless-async, "
+            "x-stainless-helper-method, x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, "
             "x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout";
         http_add_header(request, "Access-Control-Allow-Methods", "GET, POST, HEAD, OPTIONS");
         http_add_header(request, "Access-Control-Allow-Headers", headers);

@@ -7,7 +7,7 @@
 #include "core.h"
 #include "reasoning.h"
 
-/* ---- the template ---------------------------------------------------------------------------------------------------- */
+/* ---- the template ---------------------------------------------------------------------------------------------- */
 
 /* The template's arguments as text (free); NULL: no memory, or text that is not UTF-8. */
 static char *arguments_text(const server_chat *chat, const json_t *arguments)
@@ -65,7 +65,7 @@ void server_chat_close(server_chat *chat)
     *chat = (server_chat){0};
 }
 
-/* ---- rendering ------------------------------------------------------------------------------------------------------- */
+/* ---- rendering ------------------------------------------------------------------------------------------------- */
 
 /* A rendered prompt: strata_free(text), free(arguments). */
 typedef struct rendering {
@@ -102,7 +102,7 @@ static strata_status render(const server_task *task, json_t *messages, bool answ
     return status;
 }
 
-/* ---- where system messages go ---------------------------------------------------------------------------------------- */
+/* ---- where system messages go ---------------------------------------------------------------------------------- */
 
 static bool is_role(const json_t *message, const char *role)
 {
@@ -180,7 +180,7 @@ static json_t *without_systems(const json_t *messages, bool first)
     return NULL;
 }
 
-/* Renders the messages, with system messages where the template takes them. *used are the messages that were rendered. */
+/* Renders the messages, with system messages where the template takes them; *used are the messages as rendered. */
 static strata_status render_placed(server_task *task, json_t *messages, rendering *out, json_t **used,
                                    strata_error *error)
 {
@@ -219,7 +219,7 @@ static strata_status render_placed(server_task *task, json_t *messages, renderin
     return first;
 }
 
-/* ---- marks ----------------------------------------------------------------------------------------------------------- */
+/* ---- marks ----------------------------------------------------------------------------------------------------- */
 
 static void add_mark(server_prompt *prompt, size_t position)
 {
@@ -267,13 +267,14 @@ static void mark_last(const server_task *task, const char *head, server_prompt *
 {
     strata_token *tokens = NULL;
     size_t count = 0;
-    if (head && strata_tokenize(task->server->engine.model, head, strlen(head), 0, &tokens, &count, NULL) == STRATA_OK &&
+    const strata_model *model = task->server->engine.model;
+    if (head && strata_tokenize(model, head, strlen(head), 0, &tokens, &count, NULL) == STRATA_OK &&
         count < prompt->count)
         add_mark(prompt, prompt->count - count);
     strata_free(tokens);
 }
 
-/* ---- making prompts -------------------------------------------------------------------------------------------------- */
+/* ---- making prompts -------------------------------------------------------------------------------------------- */
 
 static server_prompt *add_prompt(server_task *task, server_fail *fail)
 {

@@ -6,7 +6,7 @@
 #include "openai.h"
 #include "sse.h"
 
-/* ---- from the request ------------------------------------------------------------------------------------------------ */
+/* ---- from the request ------------------------------------------------------------------------------------------ */
 
 static bool read_response(server_task *task, server_fail *fail)
 {
@@ -18,7 +18,7 @@ static bool read_response(server_task *task, server_fail *fail)
     return task->messages && server_read_arguments(task, fail) && server_prompt_chat(task, fail);
 }
 
-/* ---- objects --------------------------------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------------------------- */
 
 static void write_text(const server_buf *text, server_buf *out)
 {
@@ -115,7 +115,7 @@ static void write_response(const server_task *task, bool ended, server_buf *out)
     server_buf_text(out, "}");
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------------------------- */
 
 /* The beginning of an event; the caller adds members and ends it. */
 static void begin_event(server_task *task, const char *type, server_buf *out)

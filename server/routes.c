@@ -20,7 +20,7 @@ static const route routes[] = {
 #include "routes.def"
 };
 
-/* ---- replies --------------------------------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------------------------- */
 
 void server_reply(http_request *request, int status, const char *content_type, server_buf *body)
 {
@@ -68,7 +68,7 @@ json_t *server_call_body(server_call *call)
     return body;
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------------------------- */
 
 /* Whether the path is the route's; *rest is what its * stands for. */
 static bool path_is(const route *r, const char *path, const char **rest)
@@ -106,7 +106,7 @@ static const server_api *api_of_path(const char *path)
     return &server_api_chat;
 }
 
-/* ---- checks before the body ------------------------------------------------------------------------------------------ */
+/* ---- checks before the body ------------------------------------------------------------------------------------ */
 
 static bool refuse(server *s, http_request *request, const server_api *api, server_fault fault, const char *text)
 {
@@ -164,7 +164,7 @@ static void on_headers(void *context, http_request *request)
     }
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 static void run_call(server *s, void *argument)
 {
@@ -220,7 +220,14 @@ bool server_model_is(const server *s, const char *name)
     return false;
 }
 
-/* ---- requests for text ------------------------------------------------------------------------------------------------ */
+bool server_refuse_model(const server *s, const char *name, server_fail *fail)
+{
+    return server_refuse(fail, FAULT_MODEL, "model",
+                         "the model \"%.100s\" does not exist: this server has \"%s\" (--alias gives it other names)",
+                         name, s->model);
+}
+
+/* ---- requests for text ----------------------------------------------------------------------------------------- */
 
 static bool check_model(server_task *task, server_fail *fail)
 {
@@ -229,9 +236,7 @@ static bool check_model(server_task *task, server_fail *fail)
     if (model && !name) return server_refuse(fail, FAULT_INVALID, "model", "model: expected a string");
     if (!name) name = "";
     if (!server_model_is(task->server, name))
-        return server_refuse(fail, FAULT_MODEL, "model",
-                             "the model \"%.100s\" does not exist: this server has \"%s\" (--alias gives it other names)",
-                             name, task->server->model);
+        return server_refuse_model(task->server, name, fail);
     snprintf(task->model, sizeof task->model, "%.100s", *name ? name : task->server->model);
     return true;
 }
@@ -241,8 +246,9 @@ static bool check_biases(const server_task *task, server_fail *fail)
     json_int_t vocab = json_integer_value(server_field(task->server->card_json, "tokenizer.vocabulary_size"));
     for (size_t i = 0; i < task->parameters.bias_count; i++)
         if (task->parameters.biases[i].token >= vocab)
-            return server_refuse(fail, FAULT_INVALID, "logit_bias", "logit_bias: expected token ids below %lld, found %d",
-                                 (long long)vocab, task->parameters.biases[i].token);
+            return server_refuse(fail, FAULT_INVALID, "logit_bias",
+                                 "logit_bias: expected token ids below %lld, found %d", (long long)vocab,
+                                 task->parameters.biases[i].token);
     return true;
 }
 

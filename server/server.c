@@ -25,7 +25,7 @@ void server_log(const server *s, const char *format, ...)
     va_end(args);
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 
 /* A PEM file (free). */
 static strata_status read_file(const char *path, char **out, strata_error *error)
@@ -70,7 +70,8 @@ static strata_status bind_address(server *s, const struct addrinfo *found, strat
         (void)setsockopt(s->socket, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer); /* accepted sockets inherit it */
     }
     if (s->socket < 0 || bind(s->socket, found->ai_addr, found->ai_addrlen) != 0)
-        return server_error(error, STRATA_NETWORK, errno == EADDRINUSE ? "choose another --port; 0 picks a free one" : NULL,
+        return server_error(error, STRATA_NETWORK,
+                            errno == EADDRINUSE ? "choose another --port; 0 picks a free one" : NULL,
                             "serve: cannot bind %s port %u: %s", s->options.host, s->options.port, strerror(errno));
     struct sockaddr_storage bound;
     socklen_t length = sizeof bound;
@@ -136,7 +137,7 @@ void server_close(server *s)
     free(s);
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------------------------- */
 
 static int wake_on_signal = -1; /* an eventfd; the handler may write to it */
 

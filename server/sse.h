@@ -1,5 +1,5 @@
-/* Frames of streams: server-sent events and lines of JSON. A frame's JSON is one line, because every control character in
- * its strings is escaped. */
+/* Frames of streams: server-sent events. An event's JSON is one line, because every control character in its strings is
+ * escaped. */
 #ifndef SERVER_SSE_H
 #define SERVER_SSE_H
 

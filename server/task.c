@@ -9,7 +9,7 @@
 
 #include "core.h"
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------------------------ */
 
 static void on_client_gone(void *context)
 {
@@ -97,7 +97,7 @@ void server_task_cancel(server_task *task)
     pthread_mutex_unlock(&task->session_lock);
 }
 
-/* ---- choices ------------------------------------------------------------------------------------------------------- */
+/* ---- choices --------------------------------------------------------------------------------------------------- */
 
 /* Receives the parts of an answer; the task's lock is held. */
 static void take_text(void *context, server_kind kind, const char *text, size_t length)
@@ -132,8 +132,8 @@ bool server_task_choices(server_task *task, server_fail *fail)
 {
     size_t n = (size_t)task->parameters.n, count = task->prompt_count * n;
     if (count > LIMIT_CHOICES)
-        return server_refuse(fail, FAULT_INVALID, "n", "n: expected at most %d answers in all, found %zu prompts × %zu",
-                             LIMIT_CHOICES, task->prompt_count, n);
+        return server_refuse(fail, FAULT_INVALID, "n",
+                             "n: expected at most %d answers in all, found %zu prompts × %zu", LIMIT_CHOICES, task->prompt_count, n);
     server_choice *choices = calloc(count, sizeof *choices);
     if (!choices) return server_refuse(fail, FAULT_BUSY, NULL, "no memory for the request");
     bool good = true;
@@ -174,7 +174,7 @@ size_t server_task_answer_tokens(const server_task *task)
     return sum;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------------------------- */
 
 /* Sends the bytes; the client may have gone. The lock is held. */
 static void send_out(server_task *task, server_buf *out)
@@ -235,7 +235,7 @@ void server_task_fail(server_task *task, const server_fail *fail)
     pthread_mutex_unlock(&task->lock);
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------------------------- */
 
 static bool grow(void **items, size_t count, size_t *capacity, size_t size)
 {
@@ -324,7 +324,7 @@ bool server_choice_token(server_choice *c, const strata_sampled *sampled)
     return go_on;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------------------------- */
 
 static void end_stream(server_task *task, server_choice *c, bool last)
 {

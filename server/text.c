@@ -46,7 +46,7 @@ static size_t find(const char *text, size_t length, const char *word)
     return found ? (size_t)(found - text) : SIZE_MAX;
 }
 
-/* ---- stop strings ---------------------------------------------------------------------------------------------------- */
+/* ---- stop strings ---------------------------------------------------------------------------------------------- */
 
 static void emit(server_text *t, server_kind kind, const char *text, size_t length)
 {
@@ -71,7 +71,7 @@ static void emit_content(server_text *t, const char *text, size_t length)
     drop(&t->held, shown);
 }
 
-/* ---- parts ----------------------------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------------------------- */
 
 static bool is_space(char c)
 {

@@ -85,7 +85,7 @@ bool http_watcher_request(http_watcher *w, http_connection *c, http_request *req
     return gone;
 }
 
-/* ---- the thread --------------------------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------------------------ */
 
 static void peer_closed(http_watcher *w, uint64_t id)
 {

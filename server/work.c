@@ -9,7 +9,7 @@
 
 enum { PREPARING_THREADS = 2 };
 
-/* ---- the queue: the lock is held ------------------------------------------------------------------------------------ */
+/* ---- the queue: the lock is held ------------------------------------------------------------------------------- */
 
 static void append(server_work *w, server_choice *c)
 {
@@ -92,7 +92,7 @@ void server_work_drop(server_work *w, server_task *task)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- tasks --------------------------------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------------------------- */
 
 void server_work_task_begun(server_work *w, server_task *task)
 {
@@ -139,7 +139,7 @@ void server_work_cancel_all(server_work *w)
     }
 }
 
-/* ---- running a choice ------------------------------------------------------------------------------------------------ */
+/* ---- running a choice ------------------------------------------------------------------------------------------ */
 
 /* Opens or closes a choice's session, which a cancel interrupts from another thread. */
 static void set_session(server_choice *c, strata_session *session)
@@ -287,7 +287,7 @@ static void *worker(void *context)
     return NULL;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------------------------------- */
+/* ---- preparing ------------------------------------------------------------------------------------------------- */
 
 /* A waiting choice of a cancelled task ends without having run. */
 static void end_dropped(server_choice *c)
@@ -323,7 +323,7 @@ static void *preparer(void *context)
     return NULL;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------------------------ */
 
 strata_status server_work_start(server_work *w, server *s, size_t sessions, strata_error *error)
 {

@@ -1,5 +1,5 @@
-/* The threads behind the transport: some prepare requests (parse, render, tokenise), some run sessions, one choice each.
- * Owns the queue and its limit. Knows no API and no HTTP. */
+/* The threads behind the transport: some prepare requests (parse, render, tokenise), some run sessions, one choice
+ * each. Owns the queue and its limit. Knows no API and no HTTP. */
 #ifndef SERVER_WORK_H
 #define SERVER_WORK_H
 

@@ -251,7 +251,7 @@ static void penalties_over_the_whole_context(void **state)
     close_rig(&r);
 }
 
-/* ---- sampled tokens ----------------------------------------------------------------------------------------------- */
+/* ---- sampled tokens --------------------------------------------------------------------------------------------- */
 
 typedef struct listener {
     strata_sampled seen[16];

@@ -405,7 +405,7 @@ static void the_time_is_given_or_the_systems(void **state)
     strata_template_free(chat_template);
 }
 
-/* ---- known ids ---------------------------------------------------------------------------------------------------- */
+/* ---- known ids -------------------------------------------------------------------------------------------------- */
 
 enum { KIT_IM_START = 287, KIT_IM_END = 288 };
 
@@ -443,8 +443,8 @@ static strata_known sampled(const strata_model *model, const strata_template *ch
     return (strata_known){.tokens = ids, .count = count};
 }
 
-#define BACK(user, answer) "{\"messages\": [{\"role\": \"user\", \"content\": \"" user "\"}, {\"role\": \"assistant\", " \
-    "\"content\": \"" answer "\"}, {\"role\": \"user\", \"content\": \"Why?\"}], \"add_generation_prompt\": true}"
+#define BACK(user, answer)                                                                                            \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"" user "\"}, {\"role\": \"assistant\", \"content\": \"" answer "\"}, {\"role\": \"user\", \"content\": \"Why?\"}], \"add_generation_prompt\": true}"
 
 static void a_returned_answer_keeps_its_sampled_ids(void **state)
 {
