@@ -42,7 +42,7 @@ enum { CLI_WHEN_AUTO, CLI_WHEN_ALWAYS, CLI_WHEN_NEVER }; /* the words of --color
 typedef struct cli_type {
     cli_kind kind;
     bool repeats;             /* may be given several times: cli_repeated */
-    const char *words;        /* KIND_WORD: separated by spaces */
+    const char *words;        /* KIND_WORD: separated by spaces; KIND_INTEGER: words for -1, -2, …, or NULL */
     int64_t minimum, maximum; /* KIND_INTEGER */
     double low, high;         /* KIND_REAL */
 } cli_type;

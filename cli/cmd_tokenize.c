@@ -11,7 +11,8 @@ static strata_status check_source(const cli_arguments *arguments, cli_option_id 
     size_t given = 0;
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) given += arguments->values[sources[i]].set;
     if (given == 1) return STRATA_OK;
-    return cli_fail(error, STRATA_USAGE, NULL, "%s: expected one of --%s, --file and --jsonl, found %zu",
+    const char *hint = arguments->operand ? "the argument without a name is the model" : NULL;
+    return cli_fail(error, STRATA_USAGE, hint, "%s: expected one of --%s, --file and --jsonl, found %zu",
                     cli_commands[arguments->command].name, cli_options[direct].name, given);
 }
 

@@ -15,6 +15,7 @@
 #define TYPE_DATE {.kind = KIND_DATE}
 #define TYPE_WORD(list) {.kind = KIND_WORD, .words = (list)}
 #define TYPE_INTEGER(from, to) {.kind = KIND_INTEGER, .minimum = (from), .maximum = (to)}
+#define TYPE_LAYERS {.kind = KIND_INTEGER, .words = "all auto", .minimum = -1, .maximum = INT32_MAX}
 #define TYPE_REAL(from, to) {.kind = KIND_REAL, .low = (from), .high = (to)}
 #define TYPE_SIZE(from) {.kind = KIND_SIZE, .minimum = (from)}
 const cli_option cli_options[OPTION_COUNT] = {
@@ -139,7 +140,10 @@ static bool parse_value(const cli_type *type, const char *text, cli_value *out)
     switch (type->kind) {
     case KIND_DATE: return cli_parse_date(text, &out->number);
     case KIND_WORD: return (out->number = cli_word_index(type->words, ' ', text, strlen(text))) >= 0;
-    case KIND_INTEGER: return cli_parse_integer(text, strlen(text), type->minimum, type->maximum, &out->number);
+    case KIND_INTEGER:
+        /* the first word is -1, the next one -2 */
+        out->number = type->words ? -1 - cli_word_index(type->words, ' ', text, strlen(text)) : 0;
+        return out->number < 0 || cli_parse_integer(text, strlen(text), type->minimum, type->maximum, &out->number);
     case KIND_REAL: return cli_parse_real(text, type->low, type->high, &out->real);
     case KIND_SIZE: return cli_parse_size(text, type->minimum, &out->number);
     default: return true;

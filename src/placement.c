@@ -60,7 +60,8 @@ static strata_status check_device(const strata_placement *placement, const st_ba
     char names[64];
     if (!device) return STRATA_OK;
     if (!row)
-        return st_error_set(error, STRATA_USAGE, NULL, "placement.device: expected %s, found %s",
+        return st_error_set(error, STRATA_USAGE, "cuda:0 is the first NVIDIA GPU, cuda:1 the second",
+                            "placement.device: expected %s, found %s",
                             st_backend_names(names, sizeof names), device);
     if (!st_backend_has_gpu(row) && placement->vram_bytes > 0)
         return st_error_set(error, STRATA_USAGE, "leave one of them out",

@@ -38,7 +38,10 @@ static bool library_folder(char out[PATH_MAX])
 static const struct {
     bool (*folder)(char out[PATH_MAX]);
     const char *place; /* relative to it */
-} places[] = {{program_folder, "."}, {program_folder, "../lib/strata"}, {library_folder, "."}, {library_folder, "strata"}};
+} places[] = {{program_folder, "."},
+              {program_folder, "../lib/strata"},
+              {library_folder, "."},
+              {library_folder, "strata"}};
 
 enum { PLACES = sizeof places / sizeof *places };
 

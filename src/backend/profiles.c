@@ -44,10 +44,9 @@ static const card_row card_rows[] = {
     {"arc-b580", 12, 456, 117e3, PCIE4_X8, NO_BACKEND},
 };
 
-/* Shorter names of a row. */
+/* Other names of a row. */
 static const struct { const char *name, *row; } other_names[] = {
-    {"rtx-4060-ti", "rtx-4060-ti-16gb"}, {"rtx-5060-ti", "rtx-5060-ti-16gb"}, {"a6000", "rtx-a6000"},
-    {"7900-xtx", "rx-7900-xtx"},         {"9070-xt", "rx-9070-xt"},           {"b580", "arc-b580"},
+    {"rtx-4060-ti", "rtx-4060-ti-16gb"}, {"rtx-5060-ti", "rtx-5060-ti-16gb"},
 };
 enum { OTHER_NAMES = sizeof other_names / sizeof *other_names };
 
@@ -124,11 +123,18 @@ static bool name_is(const char *name, st_str text)
     }
 }
 
+/* Whether the text names the GPU or host; a GPU's series may be left out: "4090" is rtx-4090. */
+static bool names(const char *name, bool card, st_str text)
+{
+    const char *model = card ? strchr(name, '-') : NULL;
+    return name_is(name, text) || (model && name_is(model, text));
+}
+
 /* The row that the name stands for; the name itself if it is none of the others. */
 static st_str row_of(st_str name)
 {
     for (size_t i = 0; i < OTHER_NAMES; i++)
-        if (name_is(other_names[i].name, name)) return st_str_from(other_names[i].row);
+        if (names(other_names[i].name, true, name)) return st_str_from(other_names[i].row);
     return name;
 }
 
@@ -136,7 +142,7 @@ bool st_profile_find(st_str name, st_profile *out)
 {
     name = row_of(name);
     for (size_t i = 0; i < st_profile_row_count(); i++) {
-        if (!name_is(row_name(i), name)) continue;
+        if (!names(row_name(i), i < CARDS, name)) continue;
         *out = st_profile_row(i);
         return true;
     }

@@ -14,7 +14,8 @@
 size_t st_profile_row_count(void);
 st_profile st_profile_row(size_t index);
 
-/* A row by its name; case, blanks and dashes do not matter ("RTX 4070 Ti" is rtx-4070-ti). False: there is none. */
+/* A row by its name; case, spaces, dashes and a GPU's series do not matter: "RTX 4070 Ti" and "4070ti" are rtx-4070-ti.
+ * False: there is none. */
 bool st_profile_find(st_str name, st_profile *out);
 
 /* The machine that the user describes. */

@@ -84,6 +84,11 @@ done
 # --- layers and GPUs
 run plan "$model" --vram 1GiB --json -ngl 99
 check "-ngl 99 is all layers" json 'd["layers"]["device"] == d["layers"]["total"] and any("99 asked for" in line for line in d["why"])'
+run plan "$model" --vram 1GiB --json -ngl all
+check "-ngl all is all layers" json 'd["layers"]["device"] == d["layers"]["total"]'
+run plan "$model" --vram 1GiB --json -ngl auto
+check "-ngl auto is the default" json 'any(line.endswith("(all fit)") for line in d["why"])'
+fails "--device CUDA0" 2 "hint: cuda:0 is the first NVIDIA GPU" run -m "$model" -p x -dev CUDA0
 run run -m "$model" -p x -n 1 --device sim --vram 1GiB -ngl 99
 check "and a note says so" eval '[ $code = 0 ] && err_has "strata: -g 99 is all of the model'"'"'s 4 layers"'
 fails "a plan for a GPU that is not there: exit 5" 5 "-g 99 asks for a GPU, and no GPU was found" plan "$model" -ngl 99

@@ -141,7 +141,7 @@ static void the_table_of_profiles(void **state)
         {"rtx-4090", 24, 1008, 25}, {"rtx-5070-ti", 16, 896, 50}, {"rtx-5090", 32, 1792, 50}, {"rtx-3070", 8, 448, 25},
         {"rtx-3080", 10, 760, 25}, {"rtx-4060-ti", 16, 288, 13}, {"rtx-4070", 12, 504, 25}, {"rtx-4080", 16, 717, 25},
         {"rtx-5060-ti", 16, 448, 25}, {"rtx-5070", 12, 672, 50}, {"rtx-5080", 16, 960, 50}, {"a6000", 48, 768, 25},
-        {"RX 7900 XTX", 24, 960, 25}, {"9070-xt", 16, 640, 50}, {"Arc B580", 12, 456, 13}};
+        {"RX 7900 XTX", 24, 960, 25}, {"4090", 24, 1008, 25}, {"9070-xt", 16, 640, 50}, {"Arc B580", 12, 456, 13}};
     for (size_t i = 0; i < st_profile_row_count(); i++) {
         st_profile row = st_profile_row(i), found;
         assert_true(row.estimate && row.memory_rate > 0 && row.op_rate > 0);
