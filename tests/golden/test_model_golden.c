@@ -141,6 +141,9 @@ static const narrow narrows[] = {
     {"llama", ST_TYPE_BF16, 5e-3},    {"qwen2", ST_TYPE_BF16, 5e-3},       {"qwen3", ST_TYPE_BF16, 5e-3},
     {"qwen35", ST_TYPE_BF16, 5e-3},   {"llama", ST_TYPE_Q8_0, 3e-2},       {"qwen2", ST_TYPE_Q8_0, 3e-2},
     {"qwen3", ST_TYPE_Q8_0, 3e-2},    {"qwen35", ST_TYPE_Q8_0, 3e-2},
+    {"more/deepseek2", ST_TYPE_F16, 5e-3}, {"more/deepseek2", ST_TYPE_BF16, 5e-3}, {"more/deepseek2", ST_TYPE_Q8_0, 1e-1}, /* one rounded row is the key and value of all heads */
+    {"more/gpt-oss-clamp", ST_TYPE_F16, 5e-3}, {"more/gpt-oss-clamp", ST_TYPE_Q8_0, 3e-2},
+    {"more/kimi-linear", ST_TYPE_BF16, 5e-3}, {"more/lfm2moe", ST_TYPE_F16, 5e-3}, {"more/nemotron_h_moe", ST_TYPE_F16, 5e-3},
 };
 
 static void narrow_kv(void **state)
