@@ -88,6 +88,28 @@ static inline size_t st_cpu_key_head(const st_op *op, size_t head)
     return op->p.deltanet.grouped ? head / (op->p.deltanet.value_heads / key_heads) : head % key_heads;
 }
 
+/* One head of one conversation of a state space: its state, and where its inputs are in a row of in0. */
+typedef struct st_cpu_ssm {
+    const st_step_conversation *conversation;
+    size_t head, size, states;
+    size_t x, b, c;
+    float *state; /* [size, states] */
+} st_cpu_ssm;
+
+static inline st_cpu_ssm st_cpu_ssm_of(const st_cpu_call *call, size_t part)
+{
+    const st_bound_op *bound = call->bound;
+    size_t heads = call->op->p.ssm.heads, groups = call->op->p.ssm.groups;
+    st_cpu_ssm s = {.conversation = &st_step_conversations(call->step)[part / heads], .head = part % heads,
+                    .size = call->op->p.ssm.head_size, .states = call->op->p.ssm.state_size};
+    size_t group = s.head / (heads / groups);
+    s.x = s.head * s.size;
+    s.b = heads * s.size + group * s.states;
+    s.c = s.b + groups * s.states;
+    s.state = bound->state.delta + s.conversation->slot * bound->state.slot_floats + s.head * s.size * s.states;
+    return s;
+}
+
 /* The first position that a query at `position` attends to. */
 static inline uint32_t st_cpu_first_seen(const st_op *op, uint32_t position)
 {

@@ -273,20 +273,16 @@ static void ssm_part(void *context, uint32_t worker, size_t part)
     (void)worker;
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
-    size_t heads = call->op->p.ssm.heads, size = call->op->p.ssm.head_size, states = call->op->p.ssm.state_size;
-    size_t groups = call->op->p.ssm.groups, head = part % heads, group = head / (heads / groups);
-    const st_step_conversation *c = &st_step_conversations(call->step)[part / heads];
-    float *state = bound->state.delta + c->slot * bound->state.slot_floats + head * size * states;
-    float bias = ((const float *)bound->weight[0].data)[head], a = ((const float *)bound->weight[1].data)[head];
-    float d = ((const float *)bound->weight[2].data)[head];
-    for (size_t row = c->first_row; row < (size_t)c->first_row + c->rows; row++) {
-        const float *x = st_cpu_row(bound->in[0], row) + head * size;
-        const float *b = st_cpu_row(bound->in[0], row) + heads * size + group * states;
-        float delta = softplus(st_cpu_row(bound->in[1], row)[head] + bias), decay = expf(delta * a);
-        float *out = st_cpu_row(bound->out, row) + head * size;
-        for (size_t i = 0; i < size; i++)
-            out[i] = d * x[i] +
-                     call->isa->ssm_step(state + i * states, b, b + groups * states, decay, delta * x[i], states);
+    st_cpu_ssm s = st_cpu_ssm_of(call, part);
+    const float *biases = bound->weight[0].data, *as = bound->weight[1].data, *ds = bound->weight[2].data;
+    for (size_t i = 0; i < s.conversation->rows; i++) {
+        size_t row = s.conversation->first_row + i;
+        const float *in = st_cpu_row(bound->in[0], row), *x = in + s.x;
+        float delta = softplus(st_cpu_row(bound->in[1], row)[s.head] + biases[s.head]), decay = expf(delta * as[s.head]);
+        float *out = st_cpu_row(bound->out, row) + s.x;
+        for (size_t k = 0; k < s.size; k++)
+            out[k] = ds[s.head] * x[k] +
+                     call->isa->ssm_step(s.state + k * s.states, in + s.b, in + s.c, decay, delta * x[k], s.states);
     }
 }
 

@@ -136,17 +136,15 @@ static void ssm_part(void *context, uint32_t worker, size_t part)
     (void)worker;
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
-    size_t heads = call->op->p.ssm.heads, size = call->op->p.ssm.head_size, states = call->op->p.ssm.state_size;
-    size_t groups = call->op->p.ssm.groups, head = part % heads, group = head / (heads / groups);
-    const st_step_conversation *c = &st_step_conversations(call->step)[part / heads];
-    float *state = bound->state.delta + c->slot * bound->state.slot_floats + head * size * states;
-    float bias = st_cpu_element(&bound->weight[0], head), a = st_cpu_element(&bound->weight[1], head);
-    float d = st_cpu_element(&bound->weight[2], head);
-    for (size_t row = c->first_row; row < (size_t)c->first_row + c->rows; row++) {
-        const float *x = st_cpu_row(bound->in[0], row), *shared = x + heads * size; /* B ‖ C of all groups */
-        float delta = st_ref_softplus(st_cpu_row(bound->in[1], row)[head] + bias);
-        ssm_step(state, size, states, x + head * size, shared + group * states, shared + (groups + group) * states,
-                 expf(delta * a), delta, d, st_cpu_row(bound->out, row) + head * size);
+    st_cpu_ssm s = st_cpu_ssm_of(call, part);
+    float bias = st_cpu_element(&bound->weight[0], s.head), a = st_cpu_element(&bound->weight[1], s.head);
+    float d = st_cpu_element(&bound->weight[2], s.head);
+    size_t first = s.conversation->first_row;
+    for (size_t row = first; row < first + s.conversation->rows; row++) {
+        const float *in = st_cpu_row(bound->in[0], row);
+        float delta = st_ref_softplus(st_cpu_row(bound->in[1], row)[s.head] + bias);
+        ssm_step(s.state, s.size, s.states, in + s.x, in + s.b, in + s.c, expf(delta * a), delta, d,
+                 st_cpu_row(bound->out, row) + s.x);
     }
 }
 
