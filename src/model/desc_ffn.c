@@ -48,8 +48,9 @@ static uint32_t read_shared_width(st_keys *keys, const st_arch *arch, uint32_t l
                            ST_WIDTH_MAX);
     const st_gguf_tensor *up = st_keys_tensor(keys, layer, "ffn_up_shexp.weight");
     if (up && up->ne[1] <= ST_WIDTH_MAX) return (uint32_t)up->ne[1];
-    uint32_t count = st_keys_u32(keys, "expert_shared_count", 1, 0, ST_EXPERTS_MAX);
-    return count * expert_width; /* the binding refuses the file, with the tensor's name */
+    /* The binding refuses the file, with the tensor's name. */
+    uint64_t count = st_keys_u32(keys, "expert_shared_count", 1, 0, ST_EXPERTS_MAX);
+    return st_keys_check(keys, "expert_shared_count", count * expert_width, 0, ST_WIDTH_MAX);
 }
 
 static void read_experts(st_keys *keys, const st_arch *arch, uint32_t layer, uint32_t width, st_ffn_desc *out)
