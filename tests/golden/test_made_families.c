@@ -11,13 +11,14 @@
 
 enum { E = 48, H = 4, HKV = 2, D = 16, F = 40, VOCAB = 320, LAYERS = 5, TOKENS = 40, TENSORS_MAX = 160 };
 enum { X = 8, USED = 3, FX = 12, GROUPS = 4, GROUPS_USED = 2 };
+enum { SH = 4, SP = 6, SN = 8, SG = 2, TAPS = 4, INNER = SH * SP, CHANNELS = INNER + 2 * SG * SN }; /* state spaces */
 
 typedef enum qk { QK_NONE, QK_HEAD, QK_ROW, QK_HEAD_AFTER } qk;
-typedef enum form { PRE, POST, PARALLEL } form;
+typedef enum form { PRE, POST, PARALLEL, SINGLE } form; /* SINGLE: state space, feed-forward, attention, and again */
 
 typedef struct family {
     const char *arch, *note;
-    int rope;        /* 1: pairs, 2: halves */
+    int rope;        /* 1: pairs, 2: halves, 0: none */
     uint32_t rotated; /* elements of a head */
     qk norm;
     form order;
@@ -40,6 +41,7 @@ static const family families[] = {
     {.arch = "cohere2", .note = "", .rope = 1, .rotated = D, .order = PARALLEL, .layer_norm = true, .window = 12, .full_every = 4,
      .full_unrotated = true, .logits = 0.25},
     {.arch = "seed_oss", .note = "", .rope = 2, .rotated = D, .biases = true, .ffn_norm = "post_attention_norm.weight"},
+    {.arch = "nemotron_h", .note = "", .order = SINGLE},
     {.arch = "phi3", .note = "no factors", .rope = 2, .rotated = 12, .joined = true, .ffn_norm = "ffn_norm.weight"},
     {.arch = "bailingmoe2", .note = "", .rope = 2, .rotated = 8, .norm = QK_HEAD, .joined = true, .ffn_norm = "ffn_norm.weight",
      .experts = true, .sigmoid = true, .biased = true, .shared = true, .renormalised = true, .groups = GROUPS, .dense_layers = 1},
@@ -97,6 +99,35 @@ static void add_attention(maker *m)
     if (f->ffn_norm) of_layer(m, f->ffn_norm, E, 1, 1);
 }
 
+static void add_state_space(maker *m)
+{
+    of_layer(m, "ssm_in.weight", E, INNER + CHANNELS + SH, 1);
+    of_layer(m, "ssm_conv1d.weight", TAPS, CHANNELS, 1);
+    of_layer(m, "ssm_conv1d.bias", CHANNELS, 1, 1);
+    of_layer(m, "ssm_dt.bias", SH, 1, 1);
+    of_layer(m, "ssm_a", 1, SH, 1);
+    for (int i = 0; i < SH; i++) ((float *)m->data[m->count - 1])[i] = -0.3f * (float)(i + 1);
+    of_layer(m, "ssm_d", 1, SH, 1);
+    of_layer(m, "ssm_norm.weight", INNER / SG, SG, 1);
+    of_layer(m, "ssm_out.weight", INNER, E, 1);
+}
+
+/* A layer of one part. */
+static void add_single(maker *m)
+{
+    if (m->layer % 3 == 2) {
+        add_attention(m);
+        return;
+    }
+    of_layer(m, "attn_norm.weight", E, 1, 1);
+    if (m->layer % 3 == 0) {
+        add_state_space(m);
+        return;
+    }
+    of_layer(m, "ffn_up.weight", E, F, 1);
+    of_layer(m, "ffn_down.weight", F, E, 1);
+}
+
 static void add_ffn(maker *m)
 {
     const family *f = m->f;
@@ -132,6 +163,26 @@ static void put_f32(maker *m, const char *key, double value)
     if (value != 0) gguf_write_key_f32(&m->copy.writer, name, (float)value);
 }
 
+/* A value in the layers of one kind, 0 in the others. */
+static void put_some(maker *m, const char *key, uint32_t kind, uint32_t value)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.%s", m->f->arch, key);
+    gguf_write_key_array(&m->copy.writer, name, ST_GGUF_U32, LAYERS);
+    for (uint32_t i = 0; i < LAYERS; i++) gguf_write_u32(&m->copy.writer, i % 3 == kind ? value : 0);
+}
+
+static void put_single(maker *m)
+{
+    put_some(m, "feed_forward_length", 1, F);
+    put_some(m, "attention.head_count_kv", 2, HKV);
+    put_u32(m, "ssm.conv_kernel", TAPS);
+    put_u32(m, "ssm.state_size", SN);
+    put_u32(m, "ssm.group_count", SG);
+    put_u32(m, "ssm.inner_size", INNER);
+    put_u32(m, "ssm.time_step_rank", SH);
+}
+
 static void put_keys(maker *m)
 {
     const family *f = m->f;
@@ -139,12 +190,12 @@ static void put_keys(maker *m)
     put_u32(m, "block_count", LAYERS);
     put_u32(m, "context_length", 512);
     put_u32(m, "embedding_length", E);
-    put_u32(m, "feed_forward_length", F);
     put_u32(m, "attention.head_count", H);
-    put_u32(m, "attention.head_count_kv", HKV);
+    if (f->order == SINGLE) put_single(m);
+    else put_u32(m, "feed_forward_length", F), put_u32(m, "attention.head_count_kv", HKV);
     put_u32(m, "attention.key_length", D);
     put_u32(m, "attention.value_length", D);
-    put_u32(m, "rope.dimension_count", f->rotated);
+    put_u32(m, "rope.dimension_count", f->rope ? f->rotated : D);
     put_f32(m, f->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5);
     if (f->window) put_u32(m, "attention.sliding_window", f->window);
     put_f32(m, "embedding_scale", f->embedding_scale);
@@ -177,6 +228,10 @@ static void make(maker *m, const family *f)
     add(m, "token_embd.weight", E, VOCAB, 1);
     add(m, "output_norm.weight", E, 1, 1);
     for (m->layer = 0; m->layer < LAYERS; m->layer++) {
+        if (f->order == SINGLE) {
+            add_single(m);
+            continue;
+        }
         add_attention(m);
         add_ffn(m);
     }
@@ -195,6 +250,7 @@ typedef struct plain {
     const family *f;
     const st_gguf *gguf;
     uint32_t layer;
+    double inputs[LAYERS][TOKENS][CHANNELS], states[LAYERS][SH][SP][SN]; /* of state spaces */
     double x[TOKENS][E], k[LAYERS][TOKENS][HKV * D], v[LAYERS][TOKENS][HKV * D];
 } plain;
 
@@ -236,7 +292,7 @@ static bool is_full(const family *f, uint32_t layer)
 static void rotate(const plain *p, uint32_t position, double *head)
 {
     const family *f = p->f;
-    if (f->full_unrotated && is_full(f, p->layer)) return;
+    if (f->rope == 0 || (f->full_unrotated && is_full(f, p->layer))) return;
     uint32_t half = f->rotated / 2;
     for (uint32_t i = 0; i < half; i++) {
         double angle = position * pow(10000, -2.0 * i / f->rotated);
@@ -299,6 +355,43 @@ static void mix(plain *p, uint32_t t, const double *in, double *out)
     place(p, "attn_k_norm.weight", HKV, t, k);
     attend(p, t, q, o);
     multiply(weights_of(p, "attn_output.weight"), o, H * D, E, out);
+}
+
+/* One token: S ← exp(Δ·a)·S + Δ·x⊗B; y = S·C + d·x; then the gate, the norm of each group, and the output matrix. */
+static void state_space(plain *p, uint32_t t, const double *in, double *out)
+{
+    double all[INNER + CHANNELS + SH], c[CHANNELS], y[INNER];
+    const float *filter = weights_of(p, "ssm_conv1d.weight"), *norm = weights_of(p, "ssm_norm.weight");
+    multiply(weights_of(p, "ssm_in.weight"), in, E, INNER + CHANNELS + SH, all);
+    memcpy(p->inputs[p->layer][t], all + INNER, sizeof c);
+    for (uint32_t i = 0; i < CHANNELS; i++) {
+        c[i] = (double)weights_of(p, "ssm_conv1d.bias")[i];
+        for (uint32_t k = 0; k < TAPS; k++)
+            if (t + k + 1 >= TAPS) c[i] += (double)filter[i * TAPS + k] * p->inputs[p->layer][t + k + 1 - TAPS][i];
+        c[i] = silu_of(c[i]);
+    }
+    for (uint32_t h = 0; h < SH; h++) {
+        double delta = log1p(exp(all[INNER + CHANNELS + h] + (double)weights_of(p, "ssm_dt.bias")[h]));
+        const double *b = c + INNER + h / (SH / SG) * SN, *read = b + SG * SN;
+        for (uint32_t i = 0; i < SP; i++) {
+            double *s = p->states[p->layer][h][i], x = c[h * SP + i], sum = (double)weights_of(p, "ssm_d")[h] * x;
+            for (uint32_t n = 0; n < SN; n++) {
+                s[n] = exp(delta * (double)weights_of(p, "ssm_a")[h]) * s[n] + delta * x * b[n];
+                sum += s[n] * read[n];
+            }
+            y[h * SP + i] = sum * silu_of(all[h * SP + i]);
+        }
+    }
+    for (uint32_t g = 0; g < SG; g++) norm_of(p, norm + g * (INNER / SG), y + g * (INNER / SG), INNER / SG, y + g * (INNER / SG));
+    multiply(weights_of(p, "ssm_out.weight"), y, INNER, E, out);
+}
+
+static void squared_relu(const plain *p, const double *in, double *out)
+{
+    double u[F];
+    multiply(weights_of(p, "ffn_up.weight"), in, E, F, u);
+    for (uint32_t i = 0; i < F; i++) u[i] = u[i] > 0 ? u[i] * u[i] : 0;
+    multiply(weights_of(p, "ffn_down.weight"), u, F, E, out);
 }
 
 /* out += weight × down(silu(gate) × up) */
@@ -396,6 +489,13 @@ static void run_layer(plain *p, uint32_t t)
         return;
     }
     norm_of(p, weights_of(p, "attn_norm.weight"), x, E, h);
+    if (f->order == SINGLE) {
+        if (p->layer % 3 == 0) state_space(p, t, h, part);
+        else if (p->layer % 3 == 1) squared_relu(p, h, part);
+        else mix(p, t, h, part);
+        add_to(p, x, part);
+        return;
+    }
     mix(p, t, h, part);
     add_to(p, x, part);
     if (f->order == PRE) norm_of(p, weights_of(p, f->ffn_norm), x, E, h);
