@@ -106,8 +106,8 @@ static void hold(st_kv *kv, const st_store_job *job, bool holds)
         (holds ? st_restore_use : st_restore_unuse)(kv->restore, job->points[i].number);
 }
 
-/* The restore points from the end of page `first` to that of page `end` that are worth a place on disk: marks, and
- * the last one. Fills `out` if it is not NULL; returns how many. */
+/* The restore points from the end of page `first` to that of page `end` that are worth a place on disk: marks, and the
+ * last one. Without `out`, counts them, also those that are saved: the writer may remove their file meanwhile. */
 static uint32_t list_points(st_kv *kv, const st_conversation *c, uint32_t first, uint32_t end, st_store_point *out)
 {
     uint32_t count = 0;
@@ -115,11 +115,12 @@ static uint32_t list_points(st_kv *kv, const st_conversation *c, uint32_t first,
     for (uint32_t i = end; kv->needs_points && i > 0 && i >= first; i--) {
         uint32_t point = st_restore_find(kv->restore, c->names[i - 1]);
         if (point == ST_NO_POINT) continue;
-        bool wanted = last || st_restore_kind_of(kv->restore, point) == ST_RESTORE_MARK;
+        st_restore_kind kind = st_restore_kind_of(kv->restore, point);
+        bool wanted = last || kind == ST_RESTORE_MARK;
         last = false;
-        if (!wanted || st_store_has_point(kv->persist.store, kv->persist.keys[i])) continue;
+        if (!wanted || (out && st_store_has_point(kv->persist.store, kv->persist.keys[i]))) continue;
         if (out)
-            out[count] = (st_store_point){.page = i, .kind = (uint32_t)st_restore_kind_of(kv->restore, point),
+            out[count] = (st_store_point){.page = i, .kind = (uint32_t)kind,
                                           .data = kv->source.restore + st_restore_offset(kv->restore, point),
                                           .bytes = st_restore_bytes(kv->restore, point), .number = point};
         count++;
@@ -141,6 +142,11 @@ void st_persist_save(st_conversation *c, bool last)
     if (end == first && points == 0) return;
     st_store_job *job = st_store_job_new(kv->persist.store, end - first, points);
     if (!job) return;
+    job->point_count = list_points(kv, c, first, end, job->points);
+    if (end == first && job->point_count == 0) {
+        st_free(job);
+        return;
+    }
     job->first_page = first;
     job->read = read_page;
     job->context = kv;
@@ -148,7 +154,6 @@ void st_persist_save(st_conversation *c, bool last)
     size_t ids = (size_t)(end - first) << kv->shift;
     memcpy(job->ids, c->tokens + ((size_t)first << kv->shift), ids * sizeof *c->tokens);
     for (uint32_t i = first; i < end; i++) job->pages[i - first] = page_of(kv, c->names[i]);
-    list_points(kv, c, first, end, job->points);
     hold(kv, job, true);
     st_store_write(kv->persist.store, job);
 }

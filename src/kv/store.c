@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 #include "base/log.h"
 #include "kv/store_index.h"
 
-enum { NAME_BYTES = 64, TABLE_MOST = 1 << 30 };
+enum { NAME_BYTES = 64, TABLE_MOST = 1 << 30, NICER = 10 };
 #define ENDING ".kv"
 #define TEMPORARY ".tmp"
 
@@ -358,11 +359,12 @@ static void write_job(st_store *store, const st_store_job *job)
     st_free(w.points);
 }
 
-/* The writer runs only where nothing else wants the core. */
+/* The writer gets a tenth of a core that others want, too: on Linux the priority is the thread's own. Less than that, and
+ * a busy machine would keep the program from ending. */
 static void *run_writer(void *context)
 {
     st_store *store = context;
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + NICER);
     pthread_mutex_lock(&store->lock);
     for (;;) {
         while (!store->queue && !store->closing) pthread_cond_wait(&store->changed, &store->lock);

@@ -216,21 +216,23 @@ static void the_limit_removes_old_files(void **state)
 
 /* --- kill -9 ------------------------------------------------------------------------------------------------------ */
 
-/* Saves one conversation after the other, until it is killed. */
-static void save_for_ever(const char *name, uint32_t seed)
+/* Saves one conversation after the other, until it is killed. Writes a byte to `told` after the first. */
+static void save_for_ever(const char *name, uint32_t seed, int told)
 {
     session_rig r;
     session_rig_open(&r, name, saving());
     random_state = seed;
-    for (;;) {
+    for (bool first = true;; first = false) {
         strata_token tokens[COUNT];
-        text_of(between(1, TEXTS), tokens);
+        text_of(first ? 1 + seed % TEXTS : between(1, TEXTS), tokens);
         strata_session *session = session_open(&r);
-        (void)session_prompt(session, tokens, between(PAGE, COUNT));
+        (void)session_prompt(session, tokens, first ? COUNT : between(PAGE, COUNT));
         strata_session_free(session);
+        (void)!write(told, "", 1);
     }
 }
 
+/* Every second process is killed after it has saved something, the others at any moment. */
 static void killed_at_random_moments(void **state)
 {
     const char *name = *state;
@@ -239,17 +241,23 @@ static void killed_at_random_moments(void **state)
         tree_remove(NULL); /* only what the killed process has saved can be reused */
         tree_make(NULL);
         random_state = round * 77;
-        useconds_t delay = (useconds_t)between(2000, kit_is_slow() ? 1000000 : 400000);
+        useconds_t delay = (useconds_t)between(1000, kit_is_slow() ? 500000 : 100000);
+        int told[2];
+        char byte;
+        assert_int_equal(pipe(told), 0);
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
-            save_for_ever(name, round);
+            save_for_ever(name, round, told[1]);
             _exit(1);
         }
+        close(told[1]);
+        if (round % 2) assert_int_equal(read(told[0], &byte, 1), 1);
         usleep(delay);
         kill(child, SIGKILL);
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
+        close(told[0]);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         session_rig r;
         session_rig_open(&r, name, saving());

@@ -230,9 +230,10 @@ static void open_store(world *w)
 static void finish_store(world *w)
 {
     st_seek seek;
+    const strata_token none = 0;
     st_conversation *c = kv_rig_conversation(&w->rig);
     st_store_flush(w->store);
-    assert_int_equal(st_conversation_seek(c, NULL, 0, true, &seek, NULL), STRATA_OK); /* releases what is written */
+    assert_int_equal(st_conversation_seek(c, &none, 0, true, &seek, NULL), STRATA_OK); /* releases what is written */
     st_conversation_free(c);
 }
 

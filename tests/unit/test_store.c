@@ -59,7 +59,7 @@ static void read_page(void *context, uint32_t page, unsigned char *out)
     for (uint32_t i = 0; i < BYTES; i++) out[i] = (unsigned char)(page * 7 + i);
 }
 
-static unsigned char point_bytes[POINT];
+static const unsigned char point_bytes[POINT] = "the bytes of a restore point ...";
 
 /* Queues the pages `first` to `end` − 1 of a text, with a restore point at the end. */
 static void save(st_store *store, uint32_t text, uint32_t first, uint32_t end)
@@ -73,7 +73,6 @@ static void save(st_store *store, uint32_t text, uint32_t first, uint32_t end)
         job->pages[i - first] = text * 100 + i;
     }
     for (uint32_t i = first; i <= end; i++) job->keys[i - first] = key_of(text, i);
-    for (uint32_t i = 0; i < POINT; i++) point_bytes[i] = (unsigned char)(i * 3);
     job->points[0] = (st_store_point){.page = end, .kind = 1, .data = point_bytes, .bytes = POINT};
     st_store_write(store, job);
 }
