@@ -182,6 +182,17 @@ static strata_status wait_for_flight(st_kv *kv, st_lane_kind kind, strata_error 
     return status;
 }
 
+uint32_t st_exchange_holds(const st_kv *kv)
+{
+    const st_exchange *x = &kv->exchange;
+    uint32_t count = 0;
+    for (int k = 0; k < ST_LANES; k++)
+        for (uint64_t number = x->lanes[k].ended + 1; number <= x->lanes[k].begun; number++)
+            for (uint32_t i = x->lanes[k].flights[ring(number)].first; i != ST_NO_PAGE; i = x->moving[i].next)
+                count += st_pages_holders(kv->pages[0], x->moving[i].page) == 1;
+    return count;
+}
+
 void st_exchange_settle(st_kv *kv)
 {
     for (int k = 0; kv->exchange.tier && k < ST_LANES; k++) {

@@ -52,6 +52,9 @@ uint32_t st_exchange_bring(struct st_kv *kv, struct st_conversation *c, uint32_t
 /* Whether the page is still on its way to the pool. */
 bool st_exchange_is_arriving(const struct st_kv *kv, uint32_t page);
 
+/* Pages of the pool that flights alone hold: no conversation does. */
+uint32_t st_exchange_holds(const struct st_kv *kv);
+
 /* Ends the flights whose copies have ended, without waiting. */
 void st_exchange_settle(struct st_kv *kv);
 /* Waits until flight `number` to the pool has ended. If its copies have failed, the conversations that wait for its

@@ -92,6 +92,9 @@ st_kv_use st_kv_count(const st_kv *kv)
                      .slots = kv->layout->options.conversations,
                      .points = st_restore_count(kv->restore), .restore_bytes = st_restore_used_bytes(kv->restore)};
     for (uint32_t i = 0; i < use.pool_count; i++) use.pools[i] = st_pages_count(kv->pages[i]);
+    uint32_t copying = st_exchange_holds(kv); /* they are published */
+    use.pools[0].held -= copying;
+    use.pools[0].cached += copying;
     for (uint32_t i = 0; i < use.slots; i++) use.slots_taken += kv->slots[i] != NULL;
     for (const st_conversation *c = kv->first; c; c = c->next) use.conversations++;
     if (kv->exchange.tier) {
