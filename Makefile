@@ -47,14 +47,14 @@ SUPPORT_SOURCES := $(sort $(wildcard tests/support/*.c))
 TEST_SOURCES := $(sort $(wildcard tests/unit/*.c tests/golden/*.c tests/conform/*.c tests/fault/*.c))
 FUZZ_SOURCES := $(sort $(wildcard tests/fuzz/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
-TEST_SCRIPTS := $(sort $(wildcard tests/e2e/*.sh tests/serve/test_*.py))
+TEST_SCRIPTS := $(sort $(wildcard tests/e2e/*.sh tests/serve/test_*.py)) tests/serve/sanitized.sh
 
 PREFIX ?= /usr/local
 DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: force all cuda cuda-here run test smoke fetch-model check crowd asan tsan fuzz bench install uninstall help clean flags deps-build deps-test deps-dev
+.PHONY: force all cuda cuda-here run test smoke fetch-model check soak crowd asan tsan fuzz bench install uninstall help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 # As many jobs as cores, unless make is called with -j; a make below takes its jobs from the one above.
@@ -257,14 +257,20 @@ asan: deps-test
 
 ## tsan: the tests with several threads under the thread sanitizer
 tsan: deps-test
-	@$(MAKE) --no-print-directory $(TSAN_TESTS)
-	@tests/run $(TSAN_TESTS)
+	@$(MAKE) --no-print-directory $(TSAN_TESTS) $(BUILD)/tsan/strata
+	@SANITIZER=tsan tests/run $(TSAN_TESTS) tests/serve/sanitized.sh
+
+## soak: mixed load on a server for SOAK_SECONDS (600), with constant memory
+SOAK_SECONDS ?= 600
+soak: deps-test all
+	@TEST_TIMEOUT=$$(($(SOAK_SECONDS) + 120)) STRATA_SOAK_SECONDS=$(SOAK_SECONDS) tests/run tests/serve/soak.py
 
 ## check: the tests, then the thread sanitizer, clang-tidy, cppcheck and valgrind
 check: deps-dev
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory tsan
 	@tools/lint
+	@tests/run tests/serve/more_clients.py
 	@tests/run --valgrind $(VALGRIND_TESTS)
 
 # The flags that a tool needs to parse FILE: language, include folders, instruction set.

@@ -76,6 +76,7 @@ static void add_escaped(server_buf *buf, unsigned char c)
 
 void server_buf_json(server_buf *buf, const char *text, size_t length)
 {
+    if (length == 0) text = "";
     const unsigned char *bytes = (const unsigned char *)text;
     server_buf_add(buf, "\"", 1);
     for (size_t i = 0, plain = 0; i <= length;) {

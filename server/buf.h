@@ -17,7 +17,7 @@ typedef struct server_buf {
 void server_buf_add(server_buf *buf, const void *data, size_t length);
 void server_buf_text(server_buf *buf, const char *text);
 void server_buf_printf(server_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A JSON string with its quotes. Invalid UTF-8 becomes U+FFFD. */
+/* A JSON string with its quotes. Invalid UTF-8 becomes U+FFFD. `text` may be NULL if it is empty. */
 void server_buf_json(server_buf *buf, const char *text, size_t length);
 void server_buf_free(server_buf *buf);
 

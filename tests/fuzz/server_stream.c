@@ -69,6 +69,7 @@ static void push(server_choice *c, const uint8_t *data, size_t size)
         size_t length = data[0] % 24 + 1u;
         bool control = data[0] >= 240;
         if (length > size - 1) length = size - 1;
+        while (length < size - 1 && (data[1 + length] & 0xC0) == 0x80) length++; /* whole code points */
         server_text_push(&c->text, (const char *)data + 1, length, control);
         data += length + 1;
         size -= length + 1;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""soak.py SECONDS: mixed load on one server: chats that grow, streams, cancels, errors, several choices, all APIs. Memory and
-file descriptors must not grow after the first fifth of the time."""
+"""Mixed load on one server for STRATA_SOAK_SECONDS (600): chats that grow, streams, cancels, errors, several choices, all APIs.
+Memory and file descriptors must not grow after the first fifth of the time."""
 import os, random, socket, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import scripted
 from serving import *
 
-seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600
+seconds = float(os.environ.get("STRATA_SOAK_SECONDS", 600))
 GROWTH_BYTES = 4 << 20
 scripted.write(model("soak"), [f"word{i} " for i in range(60)], context=16384)
 end, counts, failures = time.monotonic() + seconds, {}, []
