@@ -217,7 +217,7 @@ static void clean_paste(char *text)
 }
 
 /* An editor function: inserts a pasted block as it is. */
-static unsigned char insert_paste(EditLine *edit, int key)
+static unsigned char insert_paste(EditLine *edit, wint_t key)
 {
     char *text = read_paste();
     bool inserted = false;
@@ -262,7 +262,8 @@ strata_status cli_line_open(FILE *stream, bool color, cli_line **out, strata_err
     el_set(line->edit, EL_HIST, history, line->history);
     el_set(line->edit, EL_SIGNAL, 0);
     el_set(line->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_set(line->edit, EL_ADDFN, "strata-paste", "insert pasted text", insert_paste);
+    /* el_set would copy the texts and never free them */
+    el_wset(line->edit, EL_ADDFN, L"strata-paste", L"insert pasted text", insert_paste);
     el_set(line->edit, EL_BIND, "\033[200~", "strata-paste", NULL);
     const char *term = getenv("TERM");
     line->paste = term && strcmp(term, "dumb") != 0;

@@ -49,7 +49,7 @@ check "Ctrl-C clears a half-typed line" eventually eval 'prompt_is_back && shows
 check "and the chat goes on" test ! -e "$work/code"
 type_line '"""'
 type_line 'not sent'
-eventually eval 'screen | tail -3 | grep -q …'
+eventually eval 'screen | sed "/^$/d" | tail -3 | grep -q …'
 key C-c
 check "Ctrl-C drops a message of several lines" eventually prompt_is_back
 key C-c
@@ -130,10 +130,10 @@ python3 -c 'print("word " * 9000 + "end")' >"$XDG_STATE_HOME/strata/history"
 open_chat --temp 0 -n 4 --ignore-eos
 eventually prompt_is_back
 key Up
-check "a line of 45,000 characters is recalled" eventually eval 'screen | tail -5 | grep -q "word end"'
+check "a line of 45,000 characters is recalled" eventually eval 'screen | sed "/^$/d" | tail -5 | grep -q "word end"'
 terminal resize-window -t "chat$number" -x 37 -y 9
 key X
-check "and edited in a window that changes its size" eventually eval 'screen | tail -5 | grep -q "endX"'
+check "and edited in a window that changes its size" eventually eval 'screen | sed "/^$/d" | tail -5 | grep -q "endX"'
 terminal resize-window -t "chat$number" -x 100 -y 30
 key Enter
 check "and answered: it is too long" eventually shows "hint: use a larger -c or a shorter prompt"
@@ -188,7 +188,7 @@ check "the shell has its terminal" eventually echoes echo
 type_line "fg"
 check "fg goes on" eventually echoes -echo
 key C-c
-check "Ctrl-C stops the answer" eventually eval 'screen | tail -3 | grep -q "^> "'
+check "Ctrl-C stops the answer" eventually eval 'screen | sed "/^$/d" | tail -1 | grep -q "^>"'
 key C-u
 type_line "/quit"
 check "the chat ends in the shell" eventually eval 'screen | sed "/^$/d" | tail -1 | grep -q "^bash-[^ ]* *$"'
