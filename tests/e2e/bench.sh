@@ -97,7 +97,7 @@ check "experts, attention, DeltaNet and rows" json '{"experts", "attention", "de
 check "every operation took time" json 'all(o["seconds"] > 0 and o["gb_per_s"] > 0 and o["gop_per_s"] > 0 for o in d["operations"])'
 
 # --- errors
-fails "no model" 2 "expected --model" bench
+XDG_CACHE_HOME=$work fails "no model" 2 "bench: expected a model" bench
 fails "nothing to time" 2 "leave nothing to measure" bench -m "$kit/llama.gguf" -p 0 -n 0
 fails "no repetitions" 2 "--repetitions: expected a whole number from 1" bench -m "$kit/llama.gguf" -r 0
 fails "a prompt below zero" 2 "--prompt-tokens: expected" bench -m "$kit/llama.gguf" -p -1

@@ -96,10 +96,10 @@ check "a wrong model is refused" eval '[ "$code" = 1 ] && err_has "expected SHA-
 mkdir -p "$XDG_CACHE_HOME/strata"
 truncate -s 98362432 "$target"
 STRATA=/bin/echo tools/run-default -p "two words" >"$work/out" 2>"$work/err" </dev/null
-check "run-default runs the program on the model" out_is "run -m $target --temp 0.2 --top-p 0.9 -p two words
+check "run-default runs the program on the model" out_is "run -m $target --temp 0.2 --top-p 0.9 --repeat-penalty 1.1 -p two words
 "
 STRATA=/bin/echo make -s run PROMPT="it's \"two\"" -o all >"$work/out" 2>"$work/err" </dev/null
-check "make run PROMPT= quotes it" out_is "run -m $target --temp 0.2 --top-p 0.9 -p it's \"two\"
+check "make run PROMPT= quotes it" out_is "run -m $target --temp 0.2 --top-p 0.9 --repeat-penalty 1.1 -p it's \"two\"
 "
 
 # --- packages
@@ -150,9 +150,9 @@ for file in bin/strata lib/libstrata.a include/strata.h share/man/man1/strata.1 
 done
 check "the installed header is enough for a program" eval 'echo "#include <strata.h>
 int main(void) { return strata_status_exit_code(STRATA_OK); }" | gcc -std=c11 -x c - -I "$work/root/usr/include" \
-    -L "$work/root/usr/lib" -lstrata -o "$work/program" && "$work/program"'
+    -L "$work/root/usr/lib" -lstrata -o "$work/program" && LD_LIBRARY_PATH="$work/root/usr/lib" "$work/program"'
 check "the program sees no header of the library but strata.h" eval \
-    '! grep -hE "^#include \"" cli/* | grep -vE "\"(cli.h|strata.h|options.def)\""'
+    '! grep -hE "^#include \"" cli/* | grep -vE "\"(cli.h|chat.h|strata.h|options.def|llama.def)\""'
 
 # --- make help
 make -s help >"$work/out" 2>"$work/err"
