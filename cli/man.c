@@ -20,6 +20,17 @@ static void print_paragraph(const char *text)
     putchar('\n');
 }
 
+/* The end of an option's line; NULL: no argument. */
+static void print_argument(const char *argument)
+{
+    if (argument) {
+        printf(" \\fI");
+        print_roff(argument);
+        printf("\\fR");
+    }
+    putchar('\n');
+}
+
 static void print_option(const cli_option *option)
 {
     printf(".TP\n");
@@ -35,12 +46,7 @@ static void print_option(const cli_option *option)
         printf("\\fR");
         word += strlen(spelling);
     }
-    if (option->argument) {
-        printf(" \\fI");
-        print_roff(option->argument);
-        printf("\\fR");
-    }
-    putchar('\n');
+    print_argument(option->argument);
     print_paragraph(option->help);
 }
 
@@ -61,12 +67,7 @@ static void print_llama(const cli_llama *row)
     printf(".TP\n\\fB");
     print_roff(row->spellings);
     printf("\\fR");
-    if (row->argument) {
-        printf(" \\fI");
-        print_roff(row->argument);
-        printf("\\fR");
-    }
-    putchar('\n');
+    print_argument(row->argument);
     if (row->kind == CLI_LLAMA_SETS) {
         printf("is \\fB\\-\\-");
         print_roff(cli_options[row->option].name);
