@@ -71,7 +71,7 @@ static void print_llama(const cli_llama *row)
     if (row->kind == CLI_LLAMA_SETS) {
         printf("is \\fB\\-\\-");
         print_roff(cli_options[row->option].name);
-        printf("\\fR %s%s", row->value ? row->value : "", row->text ? "; " : "");
+        printf("\\fR%s%s%s", row->value ? " " : "", row->value ? row->value : "", row->text ? ": " : "");
     } else printf(row->kind == CLI_LLAMA_NEEDLESS ? "is not needed: " : "is refused: ");
     print_paragraph(row->text ? row->text : "");
 }
