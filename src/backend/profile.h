@@ -69,8 +69,8 @@ st_work st_profile_demand(const st_profile *profile, const st_work *work);
  * no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
-/* Whether the device can run an operation in this form, with weights or without. The planner calls this for every operation on every
- * device; no other code decides it, so a device can run every operation that is placed on it. */
+/* Whether the device can run an operation in this form, with weights or without. The planner calls this for every
+ * operation on every device; no other code decides it, so a device can run every operation that is placed on it. */
 bool st_profile_runs(const st_profile *profile, const st_binding *binding, const st_op *op);
 
 /* A tensor type that a profile can name; case does not matter. */

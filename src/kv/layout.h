@@ -53,10 +53,10 @@ typedef struct st_kv_pool {
 /* One layer's part of the block of memory. */
 typedef struct st_kv_layer {
     uint32_t pool;
-    size_t key_row_bytes, value_row_bytes; /* 0: no keys and values of its own. Values alone 0: they are parts of keys */
+    size_t key_row_bytes, value_row_bytes; /* 0: no keys and values of its own. Values alone 0: in its keys */
     size_t keys_offset, values_offset;     /* of page 0 */
     size_t key_page_bytes, value_page_bytes; /* from a page to the next */
-    size_t conv_offset, delta_offset; /* of recurrent layers; in slot 0. conv: a convolution's inputs, delta: the rest */
+    size_t conv_offset, delta_offset; /* in slot 0: of a convolution's inputs, and of the other state */
     size_t conv_bytes, delta_bytes;
 } st_kv_layer;
 

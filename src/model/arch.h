@@ -96,7 +96,7 @@ typedef enum st_shared_width {
 typedef enum st_recurrent {
     ST_RECURRENT_DELTA,          /* Gated DeltaNet: a decay per head; value head h reads key head h % key heads */
     ST_RECURRENT_DELTA_GROUPED,  /* the same; value head h reads key head h / (value heads / key heads) */
-    ST_RECURRENT_DELTA_CHANNELS, /* a decay per channel of the key (KDA); q, k and v are projected and convolved apart */
+    ST_RECURRENT_DELTA_CHANNELS, /* a decay per channel of the key (KDA); q, k and v are projected apart */
     ST_RECURRENT_SSM,            /* selective state space with a scalar decay per head (Mamba-2) */
     ST_RECURRENT_SHORT_CONV,     /* a gated short convolution */
 } st_recurrent;
@@ -125,8 +125,8 @@ typedef struct st_arch {
     uint32_t no_rope_interval; /* every so-manieth layer has no RoPE; 0: all have it */
     bool full_without_rope;  /* the full layers of a model with windows or chunks have no RoPE … */
     float temperature;       /* … and scale q by ln(floor((pos+1)/chunk)+1)·temperature+1; 0: no */
-    bool temperature_key;    /* attention.temperature_scale scales every layer's q by the same formula, with pos for pos+1
-                                and the original context for the chunk */
+    bool temperature_key;    /* attention.temperature_scale scales every layer's q by the same formula, with pos for
+                                pos+1 and the original context for the chunk */
     bool rope_factors_full_only;
     bool rope_factors_by_length; /* the file has two lists of factors, for short and for long contexts */
     bool rope_scaling_full_only;

@@ -46,8 +46,9 @@ typedef struct st_attention_desc {
     bool temperature_from_zero; /* it counts positions from 0 */
     st_rope rope;
     st_qk_norm qk_norm;
-    /* Latent attention: a row of the cache is the latent and a rotated part, key_length elements for all heads; its first
-     * value_length elements are the value. Each head multiplies its query and its output with matrices of its own. */
+    /* Latent attention: a row of the cache is the latent and a rotated part, key_length elements for all heads; its
+     * first value_length elements are the value. Each head multiplies its query and its output with matrices of its
+     * own. */
     uint32_t latent_query; /* elements of a head's query before that; 0: not latent */
     uint32_t latent_value; /* elements of a head's output after that */
     uint32_t query_rank;   /* the queries are projected through so many elements; 0: directly */

@@ -71,8 +71,9 @@ st_state_shape st_layer_state(const st_desc *desc, uint32_t layer)
 
 const char *st_layer_kind_name(st_layer_kind kind)
 {
-    static const char *const names[ST_LAYER_KINDS] = {[ST_LAYER_ATTENTION] = "attention", [ST_LAYER_DELTANET] = "deltanet",
-                                                      [ST_LAYER_SSM] = "ssm", [ST_LAYER_SHORT_CONV] = "short_conv",
-                                                      [ST_LAYER_FFN] = "ffn"};
+    static const char *const names[ST_LAYER_KINDS] = {
+        [ST_LAYER_ATTENTION] = "attention",   [ST_LAYER_DELTANET] = "deltanet", [ST_LAYER_SSM] = "ssm",
+        [ST_LAYER_SHORT_CONV] = "short_conv", [ST_LAYER_FFN] = "ffn",
+    };
     return names[kind];
 }

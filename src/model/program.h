@@ -73,7 +73,11 @@ typedef struct st_op {
             st_router router;
             bool renormalise;
         } route;
-        struct { uint32_t experts, used, width; st_activation activation; bool fused, ungated, weight_on_input; } experts;
+        struct {
+            uint32_t experts, used, width;
+            st_activation activation;
+            bool fused, ungated, weight_on_input;
+        } experts;
         struct { uint32_t width; bool linear; } conv;
         struct { uint32_t key_heads, value_heads, size; bool grouped, channels; } deltanet;
         struct { uint32_t heads, head_size, state_size, groups; } ssm;

@@ -18,17 +18,19 @@
 /* Words by case, and not of Han characters. */
 #define NOT_HAN(letters) "(?:(?!\\p{Han})" letters ")"
 /* The letters with case of DeepSeek's first models. */
-#define CASED                                                                                                          \
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿ\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿ"     \
-    "ᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}"      \
-    "\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}"        \
-    "\\x{1FD0}-\\x{1FD3}\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}ℂℇℊ-ℓℕℙ-ℝℤ\\x{2126}ℨ"     \
-    "\\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ\\x{10400}-\\x{1044F}"                  \
-    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}"            \
-    "\\x{1E900}-\\x{1E943}"
+#define CASED \
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿ\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽ" \
+    "Ა-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}" \
+    "\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}" \
+    "\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}" \
+    "\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}ℂℇℊ-ℓℕℙ-ℝℤ\\x{2126}ℨ" \
+    "\\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ\\x{10400}-\\x{1044F}" \
+    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}" \
+    "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
 static const st_pre_row rows[] = {
-    {.names = {"gpt-2", "gpt2", "phi-2", "exaone4", "gigachat", "mellum", "a.x-4.0", "granite-docling"}, .patterns = {GPT2}},
+    {.names = {"gpt-2", "gpt2", "phi-2", "exaone4", "gigachat", "mellum", "a.x-4.0", "granite-docling"},
+     .patterns = {GPT2}},
     {.names = {"default"}, .patterns = {GPT2}},
     {.names = {"llama-bpe", "llama3", "llama-v3", "lfm2", "pixtral", "falcon3", "falcon-h1", "midm-2.0"},
      .patterns = {WORDS("\\p{N}{1,3}")},
@@ -66,7 +68,8 @@ static const st_pre_row rows[] = {
      .patterns = {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
                   "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
                   " ?[\\p{P}\\p{S}]+[\\r\\n]*|" BLANKS}},
-    {.names = {"smollm", "refact", "starcoder", "codeshell", "exaone", "minerva-7b", "mellum2"}, .patterns = {"\\p{N}", GPT2}},
+    {.names = {"smollm", "refact", "starcoder", "codeshell", "exaone", "minerva-7b", "mellum2"},
+     .patterns = {"\\p{N}", GPT2}},
     {.names = {"command-r"}, .patterns = {"\\p{N}", GPT2}, .nfc = true},
     {.names = {"olmo"}, .patterns = {GPT2}, .nfc = true},
 };

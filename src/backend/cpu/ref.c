@@ -69,7 +69,8 @@ static void head_matmul_part(void *context, uint32_t worker, size_t part)
     const st_cpu_call *call = context;
     const st_bound_op *bound = call->bound;
     const st_bound_weight *matrix = &bound->weight[0];
-    size_t heads = call->op->p.head_matmul.heads, in_size = bound->in[0].width / heads, out_size = bound->out.width / heads;
+    size_t heads = call->op->p.head_matmul.heads;
+    size_t in_size = bound->in[0].width / heads, out_size = bound->out.width / heads;
     size_t parts = (matrix->ne[1] + COLUMNS_PER_PART - 1) / COLUMNS_PER_PART;
     size_t head = part / parts, first = part % parts * COLUMNS_PER_PART;
     float *weights = st_cpu_scratch(call, worker); /* [ne[0]] */
