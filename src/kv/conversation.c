@@ -212,6 +212,14 @@ static void drop_found(st_kv *kv, uint32_t first, uint32_t end)
     for (uint32_t i = end; i-- > first;) st_pages_drop(kv->pages[0], kv->table[i]);
 }
 
+/* Whether a page that was found still belongs to its prefix: a failed arrival takes it away. */
+static bool is_sound(const st_kv *kv, uint32_t index)
+{
+    st_prefix name = kv->found_names[index];
+    return st_prefixes_live(kv->prefixes, name) &&
+           st_prefixes_page(kv->prefixes, name, ST_PLACE_POOL) == kv->found[index];
+}
+
 /* Holds the first `pages` of the prefix that was found and lists them in kv->table, with new pages for those that are
  * in the RAM tier alone. Returns how many it holds: fewer if the pool has no page left. */
 static uint32_t hold_found(const st_conversation *c, uint32_t pages)
@@ -227,7 +235,10 @@ static uint32_t hold_found(const st_conversation *c, uint32_t pages)
     }
     for (uint32_t k = i; k < pages; k++)
         if (kv->found[k] != ST_NO_PAGE) st_pages_drop(kv->pages[0], kv->found[k]);
-    return i;
+    uint32_t sound = 0;
+    while (sound < i && is_sound(kv, sound)) sound++;
+    drop_found(kv, sound, i);
+    return sound;
 }
 
 /* Replaces the conversation's pages of full attention by the prefix that was found, to continue at *position. Where the
