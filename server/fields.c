@@ -25,7 +25,7 @@ static const char *type_name(const json_t *value)
 {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",
                                         "a number",  "true",     "false",    "null"};
-    return names[json_typeof(value)];
+    return value ? names[json_typeof(value)] : "nothing";
 }
 
 static bool read_REAL(const field *f, json_t *value, server_parameters *p, server_fail *fail)
@@ -37,7 +37,7 @@ static bool read_REAL(const field *f, json_t *value, server_parameters *p, serve
     if (!(number >= f->low && number <= f->high))
         return server_refuse(fail, FAULT_INVALID, f->path, "%s: expected a number from %g to %g, found %g", f->path,
                              f->low, f->high, number);
-    *(double *)((char *)p + f->offset) = number;
+    memcpy((char *)p + f->offset, &number, sizeof number);
     return true;
 }
 
@@ -60,7 +60,7 @@ static bool read_INTEGER(const field *f, json_t *value, server_parameters *p, se
     if ((double)number < f->low || (double)number > f->high)
         return server_refuse(fail, FAULT_INVALID, f->path, "%s: expected an integer from %.0f to %.0f, found %lld",
                              f->path, f->low, f->high, (long long)number);
-    *(int64_t *)((char *)p + f->offset) = number;
+    memcpy((char *)p + f->offset, &number, sizeof number);
     return true;
 }
 
@@ -68,7 +68,8 @@ static bool read_COUNT(const field *f, json_t *value, server_parameters *p, serv
 {
     int64_t number;
     if (whole_number(value, &number) && (number == -1 || number == -2)) {
-        *(int64_t *)((char *)p + f->offset) = -1;
+        number = -1;
+        memcpy((char *)p + f->offset, &number, sizeof number);
         return true;
     }
     return read_INTEGER(f, value, p, fail);
@@ -79,7 +80,8 @@ static bool read_BOOL(const field *f, json_t *value, server_parameters *p, serve
     if (!json_is_boolean(value))
         return server_refuse(fail, FAULT_INVALID, f->path, "%s: expected true or false, found %s", f->path,
                              type_name(value));
-    *(bool *)((char *)p + f->offset) = json_is_true(value);
+    bool set = json_is_true(value);
+    memcpy((char *)p + f->offset, &set, sizeof set);
     return true;
 }
 
@@ -206,7 +208,7 @@ json_t *server_field(const json_t *body, const char *path)
         size_t length = strcspn(path, ".");
         snprintf(name, sizeof name, "%.*s", (int)length, path);
         value = json_object_get(at, name);
-        if (!path[length]) return value && json_is_null(value) ? NULL : value;
+        if (!path[length]) return json_is_null(value) ? NULL : value;
         path += length + 1;
     }
     return NULL;

@@ -185,12 +185,10 @@ static bool openai_message(const json_t *message, const char *path, size_t index
 
 json_t *server_messages_openai(const json_t *messages, const char *path, server_fail *fail)
 {
-    json_t *out = json_array(), *message;
-    size_t i;
+    json_t *out = json_array();
     bool good = check_list(messages, path, fail);
-    if (good)
-        json_array_foreach(messages, i, message)
-            if (good) good = openai_message(message, path, i, out, fail);
+    for (size_t i = 0; good && i < json_array_size(messages); i++)
+        good = openai_message(json_array_get(messages, i), path, i, out, fail);
     if (good) return out;
     json_decref(out);
     return NULL;
@@ -274,17 +272,12 @@ static bool anthropic_message(const json_t *message, size_t index, json_t *out, 
     const json_t *content = json_object_get(message, "content");
     blocks b = {.calls = json_array()};
     bool good = true;
-    size_t i;
-    json_t *block;
     if (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0)
         good = server_refuse(fail, FAULT_INVALID, role_at.text,
                              "%s: expected user, assistant or system, found \"%.40s\"", role_at.text, role);
-    if (good && json_is_array(content)) {
-        json_array_foreach(content, i, block)
-            if (good) good = read_one_block(block, where, &b, out, fail);
-    } else if (good) {
-        good = read_content(content, where, &b.text, fail);
-    }
+    for (size_t i = 0; good && i < json_array_size(content); i++)
+        good = read_one_block(json_array_get(content, i), where, &b, out, fail);
+    if (good && !json_is_array(content)) good = read_content(content, where, &b.text, fail);
     bool empty = json_is_array(content) && json_array_size(content) > 0 && !b.text.length && !b.reasoning.length &&
                  json_array_size(b.calls) == 0; /* of tool results alone */
     if (good && !empty) good = append_message(out, role, &b.text, &b.reasoning, b.calls, NULL, fail);
@@ -296,16 +289,14 @@ static bool anthropic_message(const json_t *message, size_t index, json_t *out, 
 
 json_t *server_messages_anthropic(const json_t *system, const json_t *messages, server_fail *fail)
 {
-    json_t *out = json_array(), *message;
-    size_t i;
+    json_t *out = json_array();
     server_buf text = {0};
     place where = {"system"};
     bool good = check_list(messages, "messages", fail) && read_content(system, where, &text, fail);
     if (good && text.length) good = append_message(out, "system", &text, NULL, NULL, NULL, fail);
     server_buf_free(&text);
-    if (good)
-        json_array_foreach(messages, i, message)
-            if (good) good = anthropic_message(message, i, out, fail);
+    for (size_t i = 0; good && i < json_array_size(messages); i++)
+        good = anthropic_message(json_array_get(messages, i), i, out, fail);
     /* A system prompt of a nonce alone is none. */
     if (good && json_array_size(out) > 1 && !json_string_length(json_object_get(json_array_get(out, 0), "content")) &&
         strcmp(word(json_array_get(out, 0), "role"), "system") == 0)
@@ -369,8 +360,7 @@ static bool responses_item(const json_t *item, size_t index, blocks *b, json_t *
 
 json_t *server_messages_responses(const json_t *instructions, const json_t *input, server_fail *fail)
 {
-    json_t *out = json_array(), *item;
-    size_t i;
+    json_t *out = json_array();
     server_buf text = {0};
     blocks b = {.calls = json_array()};
     place where = {"instructions"};
@@ -382,9 +372,8 @@ json_t *server_messages_responses(const json_t *instructions, const json_t *inpu
         good = append_message(out, "user", &text, NULL, NULL, NULL, fail);
     } else if (good) {
         good = check_list(input, "input", fail);
-        if (good)
-            json_array_foreach(input, i, item)
-                if (good) good = responses_item(item, i, &b, out, fail);
+        for (size_t i = 0; good && i < json_array_size(input); i++)
+            good = responses_item(json_array_get(input, i), i, &b, out, fail);
         good = good && flush_item(&b, out, fail);
     }
     server_buf_free(&b.text);

@@ -95,7 +95,7 @@ static void write_likely(server_task *task, const server_likely *likely, server_
     server_buf_text(out, ",\"logprob\":");
     openai_write_number(likely->logprob, out);
     server_buf_text(out, ",\"bytes\":[");
-    for (size_t i = 0; i < length; i++) server_buf_printf(out, "%s%u", i ? "," : "", (unsigned char)text[i]);
+    for (size_t i = 0; text && i < length; i++) server_buf_printf(out, "%s%u", i ? "," : "", (unsigned char)text[i]);
     server_buf_text(out, "]");
     strata_free(text);
 }
@@ -183,17 +183,23 @@ static void write_choice_end(server_task *task, server_choice *c, server_buf *ou
     end_chunk(task, openai_finish(c->finish), out);
 }
 
-static void write_end(server_task *task, server_buf *out)
+/* The end of a stream, with the usage if the client asks for it. */
+static void write_last(const server_task *task, const char *object, server_buf *out)
 {
     if (task->parameters.include_usage) {
         server_sse_begin(out, NULL);
-        write_head(task, "chat.completion.chunk", out);
+        write_head(task, object, out);
         server_buf_text(out, ",\"choices\":[],\"usage\":");
         write_usage(task, out);
         server_buf_text(out, "}");
         server_sse_end(out);
     }
     server_sse_done(out);
+}
+
+static void write_end(server_task *task, server_buf *out)
+{
+    write_last(task, "chat.completion.chunk", out);
 }
 
 static void write_text(const server_buf *text, server_buf *out)
@@ -355,15 +361,7 @@ static void write_completion_end(server_task *task, server_choice *c, server_buf
 
 static void write_completions_end(server_task *task, server_buf *out)
 {
-    if (task->parameters.include_usage) {
-        server_sse_begin(out, NULL);
-        write_head(task, "text_completion", out);
-        server_buf_text(out, ",\"choices\":[],\"usage\":");
-        write_usage(task, out);
-        server_buf_text(out, "}");
-        server_sse_end(out);
-    }
-    server_sse_done(out);
+    write_last(task, "text_completion", out);
 }
 
 static void write_completion_whole(server_task *task, server_buf *out)

@@ -59,6 +59,21 @@ void server_task_ref(server_task *task)
     atomic_fetch_add(&task->references, 1);
 }
 
+void server_task_clear(server_task *task)
+{
+    for (size_t i = 0; i < task->choice_count; i++) choice_free(&task->choices[i]);
+    for (size_t i = 0; i < task->prompt_count; i++) strata_free(task->prompts[i].tokens);
+    free(task->choices);
+    free(task->prompts);
+    server_parameters_free(&task->parameters);
+    json_decref(task->body);
+    json_decref(task->messages);
+    json_decref(task->tools);
+    json_decref(task->arguments);
+    pthread_mutex_destroy(&task->lock);
+    pthread_mutex_destroy(&task->session_lock);
+}
+
 bool server_task_ref_if_alive(server_task *task)
 {
     unsigned references = atomic_load(&task->references);
@@ -72,17 +87,7 @@ void server_task_unref(server_task *task)
     if (atomic_fetch_sub(&task->references, 1) > 1) return;
     http_forget(task->http);
     server_work_task_ended(&task->server->work, task);
-    for (size_t i = 0; i < task->choice_count; i++) choice_free(&task->choices[i]);
-    for (size_t i = 0; i < task->prompt_count; i++) strata_free(task->prompts[i].tokens);
-    free(task->choices);
-    free(task->prompts);
-    server_parameters_free(&task->parameters);
-    json_decref(task->body);
-    json_decref(task->messages);
-    json_decref(task->tools);
-    json_decref(task->arguments);
-    pthread_mutex_destroy(&task->lock);
-    pthread_mutex_destroy(&task->session_lock);
+    server_task_clear(task);
     http_unref(task->http);
     free(task);
 }
@@ -281,7 +286,7 @@ static bool keep_logprob(server_choice *c, const strata_sampled *sampled)
     for (size_t i = 0; i < sampled->vocab; i++)
         if (sampled->logits[i] > largest) largest = sampled->logits[i];
     for (size_t i = 0; i < sampled->vocab; i++) sum += exp((double)(sampled->logits[i] - largest));
-    float norm = largest + (float)log(sum);
+    float norm = largest + (float)log(sum > 1 ? sum : 1); /* the largest term is 1 */
     void *items = c->logprobs;
     bool room = grow(&items, c->logprob_count, &c->logprob_capacity, sizeof *c->logprobs);
     c->logprobs = items;

@@ -121,6 +121,8 @@ server_task *server_task_new(struct server *server, http_request *http, const se
 void server_task_ref(server_task *task);
 bool server_task_ref_if_alive(server_task *task); /* for a task in the list, whose last reference may be going */
 void server_task_unref(server_task *task);
+/* Frees what a task has read and made; without its transport it may then be freed. */
+void server_task_clear(server_task *task);
 
 /* Makes the choices of the prompts. */
 bool server_task_choices(server_task *task, server_fail *fail);

@@ -54,23 +54,7 @@ static server_task *rig_task(const server_api *api)
 
 static void rig_task_free(server_task *task)
 {
-    for (size_t i = 0; i < task->choice_count; i++) {
-        server_choice *c = &task->choices[i];
-        strata_decoder_free(c->decoder);
-        server_text_free(&c->text);
-        for (size_t k = 0; k < KIND_COUNT; k++) server_buf_free(&c->parts[k]);
-        server_buf_free(&c->out);
-    }
-    for (size_t i = 0; i < task->prompt_count; i++) strata_free(task->prompts[i].tokens);
-    free(task->choices);
-    free(task->prompts);
-    server_parameters_free(&task->parameters);
-    json_decref(task->body);
-    json_decref(task->messages);
-    json_decref(task->tools);
-    json_decref(task->arguments);
-    pthread_mutex_destroy(&task->lock);
-    pthread_mutex_destroy(&task->session_lock);
+    server_task_clear(task);
     free(task);
 }
 

@@ -68,6 +68,10 @@ static void push(server_choice *c, const uint8_t *data, size_t size)
     while (size > 1 && c->text.stopped == SIZE_MAX) {
         size_t length = data[0] % 24 + 1u;
         bool control = data[0] >= 240;
+        while (size > 2 && (data[1] & 0xC0) == 0x80) {
+            data++;
+            size--;
+        }
         if (length > size - 1) length = size - 1;
         while (length < size - 1 && (data[1 + length] & 0xC0) == 0x80) length++; /* whole code points */
         server_text_push(&c->text, (const char *)data + 1, length, control);
