@@ -21,8 +21,15 @@ struct http_server {
     struct MHD_Daemon *daemon;
     http_watcher watcher;
     http_events events;
+    double timeout_seconds;
     atomic_bool quiesced;
 };
+
+/* A client has this long for a part of a request, however slowly it sends. */
+static double deadline_in(const http_server *server, double seconds)
+{
+    return server_now() + (seconds < server->timeout_seconds ? seconds : server->timeout_seconds);
+}
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
 
@@ -348,7 +355,7 @@ static enum MHD_Result begin(http_server *server, struct MHD_Connection *mhd, co
     *request = r;
     r->connection = connection_of(mhd);
     if (r->connection) {
-        http_watcher_deadline(&server->watcher, r->connection, r->started_seconds + LIMIT_BODY_SECONDS);
+        http_watcher_deadline(&server->watcher, r->connection, deadline_in(server, LIMIT_BODY_SECONDS));
         bool gone = http_watcher_request(&server->watcher, r->connection, r);
         pthread_mutex_lock(&r->lock);
         if (gone) r->peer_gone = true;
@@ -404,7 +411,7 @@ static void on_completed(void *context, struct MHD_Connection *mhd, void **reque
     *request = NULL;
     if (r->connection) {
         http_watcher_request(&server->watcher, r->connection, NULL);
-        http_watcher_deadline(&server->watcher, r->connection, server_now() + LIMIT_IDLE_SECONDS);
+        http_watcher_deadline(&server->watcher, r->connection, deadline_in(server, LIMIT_IDLE_SECONDS));
     }
     pthread_mutex_lock(&r->lock);
     http_client_gone(r); /* does nothing after a complete answer */
@@ -422,7 +429,7 @@ static void on_connection(void *context, struct MHD_Connection *mhd, void **sock
     http_server *server = context;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
-        double deadline = server_now() + LIMIT_HEADER_SECONDS;
+        double deadline = deadline_in(server, LIMIT_HEADER_SECONDS);
         *socket_context = info ? http_watcher_add(&server->watcher, info->connect_fd, deadline) : NULL;
     } else if (*socket_context) {
         http_watcher_remove(&server->watcher, *socket_context);
@@ -476,6 +483,7 @@ strata_status http_start(const http_options *options, http_server **out, strata_
     http_server *server = calloc(1, sizeof *server);
     if (!server) return server_error(error, STRATA_MEMORY, NULL, "no memory for the server");
     server->events = options->events;
+    server->timeout_seconds = options->timeout_seconds;
     strata_status status = http_watcher_start(&server->watcher, error);
     if (status == STRATA_OK && listen(options->socket, SOMAXCONN) != 0)
         status = server_error(error, STRATA_NETWORK, NULL, "the server: cannot listen: %s", strerror(errno));

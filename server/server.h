@@ -23,7 +23,7 @@ typedef struct server_options {
     const char *const *cors_origins; /* [cors_origin_count]: web pages that may use the server; "*": all */
     size_t cors_origin_count;
     const char *tls_cert, *tls_key; /* PEM files; NULL: plain HTTP */
-    uint32_t timeout_seconds;       /* a connection without progress is closed after this time */
+    uint32_t timeout_seconds;       /* for a client's headers, for its body, and to read */
     const char *chat_template;      /* [chat_template_length]: source of a template; NULL: the model's */
     size_t chat_template_length;
     bool verbose;                   /* log every request */

@@ -197,9 +197,9 @@ def options_are_checked_before_loading():
         assert r.returncode == 6 and port in r.stderr and "hint" in r.stderr, r
 
 
-def stream(s, body=None, port=None):
+def stream(s, body=None, path=PATH):
     c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
-    c.sendall(request(body or ask("hi", stream=True)))
+    c.sendall(request(body or ask("hi", stream=True), path))
     return c
 
 
@@ -317,6 +317,45 @@ with Server(model("loop"), "-c", 50000, before=lambda: resource.setrlimit(resour
         for c in opened: c.close()
         wait_until(lambda: s.get("/health").status == 200, 10)
         assert s.post(PATH, ask("hi", max_tokens=3)).status == 200
+
+
+with Server(model("loop"), "--timeout", 1, "--parallel", 1, "-c", 50000) as s:
+    @test
+    def slow_clients_are_cut_off_and_others_are_not():
+        def trickle(data):
+            with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+                begun = time.monotonic()
+                try:
+                    for i in range(len(data)):
+                        c.sendall(data[i:i + 1])
+                        time.sleep(0.05)
+                except OSError: pass
+                assert time.monotonic() - begun < 8, "a byte now and then does not keep it open"
+        full = request(ask("x" * 500))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            slow_ones = [pool.submit(trickle, full if i % 2 else b"X: " + full) for i in range(6)]
+            while not all(f.done() for f in slow_ones):
+                assert s.post(PATH, ask("hi", max_tokens=3)).status == 200
+            for f in slow_ones: f.result()
+        wait_until(lambda: s.files() < 20, 5)
+
+    @test
+    def a_silent_stream_is_kept_alive():
+        with stream(s) as running_one:
+            reader = threading.Thread(target=receive, args=(running_one,), daemon=True)
+            reader.start()
+            rows = [(PATH, ask("hi", stream=True), b": keep-alive\n\n"),
+                    ("/v1/messages", ask("hi", stream=True, max_tokens=9), b": keep-alive\n\n"),
+                    ("/api/chat", ask("hi"), b'"content":""},"done":false}\n')]
+            waiting = [(stream(s, body, path), text) for path, body, text in rows]
+            for c, text in waiting:
+                got = b""
+                while text not in got:
+                    block = c.recv(4096)
+                    assert block, got
+                    got += block
+                c.close()
+        wait_until(lambda: running(s) == 0, 5)
 
 
 @test

@@ -113,7 +113,7 @@ def receive(s):
     got = b""
     try:
         while block := s.recv(65536): got += block
-    except (socket.timeout, ConnectionResetError): pass
+    except OSError: pass
     return got
 
 
