@@ -152,11 +152,13 @@ check "the installed header is enough for a program" eval 'echo "#include <strat
 int main(void) { return strata_status_exit_code(STRATA_OK); }" | gcc -std=c11 -x c - -I "$work/root/usr/include" \
     -L "$work/root/usr/lib" -lstrata -o "$work/program" && LD_LIBRARY_PATH="$work/root/usr/lib" "$work/program"'
 check "the program sees no header of the library but strata.h" eval \
-    '! grep -hE "^#include \"" cli/* | grep -vE "\"(cli.h|chat.h|strata.h|options.def|llama.def)\""'
+    '! grep -hE "^#include \"" cli/* | grep -vE "\"(cli.h|chat.h|together.h|strata.h|options.def|llama.def|server/server.h)\""'
+check "the server sees its own headers and strata.h alone" eval \
+    '! grep -hE "^#include \"" server/* | cut -d\" -f2 | sort -u | grep -vxE "strata.h|$(cd server && ls | paste -sd"|")"'
 
 # --- make help
 make -s help >"$work/out" 2>"$work/err"
-for target in all run test smoke check asan tsan fuzz bench install clean help; do
+for target in all run test smoke check soak asan tsan fuzz bench install clean help; do
     check "make help lists $target" grep -q "^$target: " "$work/out"
 done
 finish
