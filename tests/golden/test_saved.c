@@ -237,7 +237,7 @@ static void killed_at_random_moments(void **state)
 {
     const char *name = *state;
     uint64_t kept = 0;
-    for (uint32_t round = 1; round <= 20; round++) {
+    for (uint32_t round = 1; round <= (kit_is_slow() ? 6 : 20); round++) {
         tree_remove(NULL); /* only what the killed process has saved can be reused */
         tree_make(NULL);
         random_state = round * 77;
