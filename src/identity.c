@@ -14,6 +14,14 @@ static st_digest add_numbers(st_digest digest, const uint64_t *numbers, size_t c
     return digest;
 }
 
+enum { SAMPLE_BYTES = 64 };
+
+static st_digest add_sample(st_digest digest, const st_gguf_tensor *t)
+{
+    size_t count = t->bytes < SAMPLE_BYTES ? (size_t)t->bytes : SAMPLE_BYTES;
+    return st_digest_add(digest, t->data + (t->bytes - count) / 2, count);
+}
+
 static st_digest add_file(st_digest digest, const st_gguf *gguf)
 {
     const uint64_t sizes[] = {st_gguf_file_bytes(gguf), st_gguf_key_count(gguf), st_gguf_tensor_count(gguf)};
@@ -28,6 +36,7 @@ static st_digest add_file(st_digest digest, const st_gguf *gguf)
         const uint64_t facts[] = {t->type, t->ne[0], t->ne[1], t->ne[2], t->ne[3], t->file, t->file_offset};
         digest = st_digest_add(digest, t->name.data, t->name.length);
         digest = add_numbers(digest, facts, sizeof facts / sizeof *facts);
+        digest = add_sample(digest, t);
     }
     return digest;
 }

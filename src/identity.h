@@ -7,8 +7,8 @@
 #include "gguf/gguf.h"
 #include "plan/plan.h"
 
-/* Reads the file's directory (all keys, among them those of RoPE, and the name, type, shape and place of each tensor)
- * and its length, but no tensor: two models that differ in nothing else have the same identity. */
+/* Reads the file's directory (all keys, among them those of RoPE, and the name, type, shape and place of each tensor),
+ * its length, and a few bytes in the middle of each tensor: fine-tunes of a model differ in them. */
 st_digest st_identity_of(const st_gguf *gguf, const st_plan *plan);
 
 #endif

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine.h"
+#include "identity.h"
 #include "support/random.h"
 #include "support/tree.h"
 
@@ -268,6 +270,32 @@ static void killed_at_random_moments(void **state)
     assert_true(kept > 0);
 }
 
+/* A fine-tune has the same keys, tensors and length, and other weights. */
+static void other_weights_are_another_model(void **state)
+{
+    session_rig r;
+    char path[64];
+    snprintf(path, sizeof path, "%s.gguf", (const char *)*state);
+    session_rig_open(&r, *state, (strata_engine_options){.threads = 1});
+    FILE *file = fopen(kit_path(path), "rb");
+    assert_non_null(file);
+    static unsigned char bytes[8 << 20];
+    size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    assert_in_range(size, 1, sizeof bytes - 1);
+    st_digest found[2];
+    for (int changed = 0; changed < 2; changed++) {
+        st_gguf *gguf = NULL;
+        assert_int_equal(st_gguf_open_memory(path, bytes, size, &gguf, NULL), STRATA_OK);
+        const st_gguf_tensor *t = st_gguf_tensor_at(gguf, st_gguf_tensor_count(gguf) / 2);
+        if (changed) bytes[(size_t)(t->data - bytes) + t->bytes / 2] ^= 1;
+        found[changed] = st_identity_of(gguf, r.engine->plan);
+        st_gguf_close(gguf);
+    }
+    assert_memory_not_equal(&found[0], &found[1], sizeof *found);
+    session_rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; CMUnitTestFunction function; bool once; } cases[] = {
@@ -275,6 +303,7 @@ int main(int argc, char **argv)
         {"a restart with a simulated GPU", a_restart_with_a_simulated_gpu, false},
         {"growing over several restarts", growing_over_several_restarts, false},
         {"state of something else", state_of_something_else_is_not_used, true},
+        {"other weights", other_weights_are_another_model, true},
         {"damaged files", damaged_files_are_ignored, false}, {"rights", rights_are_checked, true},
         {"the limit", the_limit_removes_old_files, true}, {"killed at random moments", killed_at_random_moments, false}};
     enum { CASES = sizeof cases / sizeof *cases, MODELS = sizeof models / sizeof *models };
