@@ -61,18 +61,16 @@ static bool input_is_piped(void)
 /* Puts the prompt of -p and a blank line before the input in r->text. */
 static strata_status put_before(run *r, const char *prompt, size_t *length, strata_error *error)
 {
-    char *made = NULL;
-    if (asprintf(&made, "%s\n\n", prompt) < 0)
-        return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the prompt");
-    size_t head = strlen(made);
-    char *grown = realloc(made, head + *length + 1);
-    if (!grown) {
-        free(made);
-        return cli_fail(error, STRATA_MEMORY, NULL, "run: no memory for the prompt");
-    }
-    memcpy(grown + head, r->text, *length);
+    size_t head = strlen(prompt) + 2;
+    void *made = NULL;
+    strata_status status = cli_allocate(head + *length + 1, 1, "the prompt", &made, error);
+    if (status != STRATA_OK) return status;
+    char *text = made;
+    memcpy(text, prompt, head - 2);
+    text[head - 2] = text[head - 1] = '\n';
+    memcpy(text + head, r->text, *length);
     free(r->text);
-    r->text = grown;
+    r->text = text;
     *length += head;
     return STRATA_OK;
 }
