@@ -203,6 +203,15 @@ def stream(s, body=None, path=PATH):
     return c
 
 
+def busy(s):
+    """A stream that takes a session until it is closed; a thread reads it, or it would be cut off."""
+    before = s.metrics()["strata_requests_running"]
+    c = stream(s)
+    wait_until(lambda: s.metrics()["strata_requests_running"] > before, 10)
+    threading.Thread(target=receive, args=(c,), daemon=True).start()
+    return c
+
+
 def free_pages(s):
     return {k: v for k, v in s.metrics().items() if k.startswith("strata_kv_pages") and "held" in k}
 
@@ -231,8 +240,7 @@ with Server(model("loop"), "--parallel", 2, "-c", 50000) as s:
 
     @test
     def waiting_requests_are_cancelled_and_answered_in_turn():
-        with stream(s) as a, stream(s) as b:
-            a.recv(100), b.recv(100)
+        with busy(s), busy(s):
             waiting = [stream(s) for _ in range(20)]
             wait_until(lambda: s.metrics()["strata_requests_queued"] == 20, 5)
             for c in waiting: assert b"200 OK" in c.recv(200), "the headers come at once"
@@ -242,8 +250,7 @@ with Server(model("loop"), "--parallel", 2, "-c", 50000) as s:
 
     @test
     def a_full_queue_is_503():
-        with stream(s) as a, stream(s) as b:
-            a.recv(100), b.recv(100)
+        with busy(s), busy(s):
             waiting = [stream(s) for _ in range(256)]
             for c in waiting: assert b"200 OK" in c.recv(200)
             refused = []
@@ -341,9 +348,7 @@ with Server(model("loop"), "--timeout", 1, "--parallel", 1, "-c", 50000) as s:
 
     @test
     def a_silent_stream_is_kept_alive():
-        with stream(s) as running_one:
-            reader = threading.Thread(target=receive, args=(running_one,), daemon=True)
-            reader.start()
+        with busy(s):
             rows = [(PATH, ask("hi", stream=True), b": keep-alive\n\n"),
                     ("/v1/messages", ask("hi", stream=True, max_tokens=9), b": keep-alive\n\n"),
                     ("/api/chat", ask("hi"), b'"content":""},"done":false}\n')]
