@@ -166,7 +166,7 @@ static void on_headers(void *context, http_request *request)
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
-static void run_call(server *s, void *argument)
+static bool run_call(server *s, void *argument)
 {
     http_request *request = argument;
     const route *other;
@@ -175,6 +175,7 @@ static void run_call(server *s, void *argument)
     call.api = r->api;
     r->function(&call);
     http_unref(request);
+    return call.waits;
 }
 
 static void on_request(void *context, http_request *request)
@@ -285,6 +286,7 @@ void answer_task(server_call *call)
             server_log(s, "%s: %zu prompt tokens, prepared in %.2f ms", http_path(task->http),
                        server_task_prompt_tokens(task), (server_now() - task->arrived_seconds) * 1e3);
         server_task_admit(task);
+        call->waits = true;
         server_work_queue(&s->work, task);
     }
     server_task_unref(task);

@@ -10,6 +10,7 @@ typedef struct server_call {
     http_request *http;
     const server_api *api; /* names errors; for answer_task also the translator */
     const char *rest;      /* what the * of the path stands for; "" without one */
+    bool waits;            /* set by the function: the request waits in the queue */
 } server_call;
 
 typedef void server_route_function(server_call *call);

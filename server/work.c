@@ -69,8 +69,7 @@ void server_work_queue(server_work *w, server_task *task)
 {
     for (size_t i = 0; i < task->choice_count; i++) server_task_ref(task); /* one for each choice */
     pthread_mutex_lock(&w->lock);
-    w->waiting++;
-    atomic_fetch_add(&w->server->metrics.queued, 1);
+    atomic_fetch_add(&w->server->metrics.queued, 1); /* it has been counted as waiting since it came */
     for (size_t i = 0; i < task->choice_count; i++)
         if (task->choices[i].leads) append(w, &task->choices[i]);
     pthread_mutex_unlock(&w->lock);
@@ -311,13 +310,13 @@ static void *preparer(void *context)
         } else {
             w->jobs = job->next;
             if (!w->jobs) w->jobs_end = &w->jobs;
-            w->waiting--;
         }
         pthread_mutex_unlock(&w->lock);
         if (dropped) end_dropped(dropped);
-        else job->run(w->server, job->argument);
+        bool waits = dropped || job->run(w->server, job->argument);
         free(job);
         pthread_mutex_lock(&w->lock);
+        if (!waits) w->waiting--;
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

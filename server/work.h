@@ -13,7 +13,8 @@ struct server;
 struct server_task;
 struct server_choice;
 
-typedef void server_job_function(struct server *server, void *job);
+/* Returns whether the request goes on to wait for a worker (server_work_queue). */
+typedef bool server_job_function(struct server *server, void *job);
 typedef struct server_job {
     struct server_job *next;
     server_job_function *run;
