@@ -190,40 +190,39 @@ static void sum_up(bench_row *row, double *speeds, size_t count)
     row->speed = (speeds[(count - 1) / 2] + speeds[count / 2]) / 2.0;
 }
 
-/* One repetition of --parallel. */
-static strata_status time_together(bench *b, uint32_t parallel, uint32_t count, double *speed, strata_error *error)
+/* The part of a repetition before the clock starts, and the timed part. */
+static strata_status begin_row(bench *b, const bench_test *test, const bench_row *row, uint32_t count,
+                               strata_error *error)
 {
-    double seconds = 0.0;
-    strata_status status = together_prompt(&b->together, parallel, b->depth, b->depth ? 0 : 1, error);
-    if (status == STRATA_OK) status = together_decode(&b->together, parallel, count, &seconds, error);
-    *speed = seconds > 0.0 ? (double)parallel * count / seconds : 0.0;
+    if (!row->parallel) return begin_sequence(b, base_of(b, test), count, error);
+    return together_prompt(&b->together, row->parallel, b->depth, b->depth ? 0 : 1, error);
+}
+
+static strata_status time_row(bench *b, const bench_test *test, const bench_row *row, uint32_t count, double *seconds,
+                              strata_error *error)
+{
+    if (row->parallel) return together_decode(&b->together, row->parallel, count, seconds, error);
+    double start = strata_engine_clock(b->engine.engine);
+    strata_status status = test->run(b, base_of(b, test), count, error);
+    *seconds = strata_engine_clock(b->engine.engine) - start;
     return status;
 }
 
 /* One repetition; its operations are added to `profile` if there is one. */
-static strata_status time_alone(bench *b, const bench_test *test, uint32_t count, json_t *profile, double *speed,
-                               strata_error *error)
+static strata_status time_once(bench *b, const bench_test *test, const bench_row *row, uint32_t count, json_t *profile,
+                               double *speed, strata_error *error)
 {
     json_t *before = NULL, *after = NULL;
-    uint32_t base = base_of(b, test);
-    strata_status status = begin_sequence(b, base, count, error);
+    double seconds = 0.0, tokens = (double)count * (row->parallel ? row->parallel : 1);
+    strata_status status = begin_row(b, test, row, count, error);
     if (status == STRATA_OK && profile) status = cli_profile_read(&b->engine, &before, error);
-    double start = strata_engine_clock(b->engine.engine);
-    if (status == STRATA_OK) status = test->run(b, base, count, error);
-    double seconds = strata_engine_clock(b->engine.engine) - start;
+    if (status == STRATA_OK) status = time_row(b, test, row, count, &seconds, error);
     if (status == STRATA_OK && profile) status = cli_profile_read(&b->engine, &after, error);
     if (status == STRATA_OK && profile) status = cli_profile_add(profile, before, after, error);
     json_decref(before);
     json_decref(after);
-    *speed = seconds > 0.0 ? count / seconds : 0.0;
+    *speed = seconds > 0.0 ? tokens / seconds : 0.0;
     return status;
-}
-
-static strata_status time_once(bench *b, const bench_test *test, const bench_row *row, uint32_t count, json_t *profile,
-                               double *speed, strata_error *error)
-{
-    return row->parallel ? time_together(b, row->parallel, count, speed, error)
-                         : time_alone(b, test, count, profile, speed, error);
 }
 
 static strata_status run_test(bench *b, const bench_test *test, bench_row *row, strata_error *error)

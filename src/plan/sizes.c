@@ -87,7 +87,9 @@ strata_status st_draft_kv(const st_planner *p, const st_draft *draft, uint8_t de
 /* Sizes the pool and the KV cache of every device, then the step block and the restore points, which depend on them. */
 static bool size_kv(const st_planner *p, st_draft *draft, uint32_t devices, st_kv_layout kv[ST_DEVICES_MAX])
 {
-    uint64_t pool = p->options.pool_tokens ? p->options.pool_tokens : (uint64_t)draft->context * p->pool;
+    uint64_t page = p->options.page_tokens, longest = draft->context;
+    if (p->pool > 1) longest = (longest + page - 1) / page * page; /* conversations share no page that is not full */
+    uint64_t pool = p->options.pool_tokens ? p->options.pool_tokens : longest * p->pool;
     if (pool < draft->context) pool = draft->context;
     draft->pool_tokens = pool < UINT32_MAX ? (uint32_t)pool : UINT32_MAX;
     for (uint32_t d = 0; d < devices; d++) {
