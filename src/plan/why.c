@@ -174,7 +174,7 @@ static void tell_context(st_planner *p, const st_draft *draft)
     }
 }
 
-/* The pool is a whole number of contexts: one for each conversation that runs, if they fit. */
+/* The pool is a whole number of contexts, in whole pages: one for each conversation that runs, if they fit. */
 static void tell_pool(st_planner *p, const st_draft *draft)
 {
     uint32_t running = p->options.conversations;

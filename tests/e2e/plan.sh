@@ -56,11 +56,11 @@ run plan "$kit/qwen3.gguf" --json -c 999999999
 check "-c above the model's maximum is reduced to it" json 'd["context"] == 512 and any("999,999,999" in line and "512" in line for line in d["why"])'
 run plan "$kit/qwen3.gguf" --json -c 100 -b 7 --kv-type q8_0 -t 3 --parallel 2
 check "-c, -b, --kv-type, --parallel" json 'd["context"] == 100 and d["batch"] == 7 and d["kv_type"] == "q8_0" and d["sequences"] == 2'
-check "the pool holds both contexts" json 'd["pool_tokens"] == 200 and all(r["positions"] >= 200 and
+check "the pool holds both contexts" json 'd["pool_tokens"] == 256 and all(r["positions"] >= 256 and
     r["bytes"] == r["layers"] * r["positions"] * r["position_bytes"] for r in d["kv"])'
-check "and the reasons say so" json 'any(l == "pool: 200 tokens, a full context for each of 2 running conversations" for l in d["why"])'
+check "and the reasons say so" json 'any(l == "pool: 256 tokens, a full context for each of 2 running conversations" for l in d["why"])'
 run plan "$kit/qwen3.gguf" --parallel 3 -c 100
-check "the pool in the text" out_has "pool            300 tokens shared by up to 3 running conversations"
+check "the pool in the text" out_has "pool            384 tokens shared by up to 3 running conversations"
 run plan "$kit/qwen3.gguf" --json --vram 2MiB --overhead 0 --margin 0 -g -1 -c 256 --parallel 64
 check "a pool that does not fit has as many contexts as fit" json '256 < d["pool_tokens"] < 64 * 256 and d["pool_tokens"] % 256 == 0 and
     any("shared by up to 64 running conversations" in l for l in d["why"])'
