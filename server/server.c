@@ -198,12 +198,13 @@ static void drain(server *s)
 
 strata_status server_run(server *s, const server_engine *engine, void (*ready)(const server *s), strata_error *error)
 {
-    struct sigaction action = {.sa_handler = on_signal}, interrupt, terminate;
+    struct sigaction action = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN}, interrupt, terminate, pipe;
     s->engine = *engine;
     server_known_open(&s->known);
     wake_on_signal = eventfd(0, EFD_CLOEXEC);
     sigaction(SIGINT, &action, &interrupt);
     sigaction(SIGTERM, &action, &terminate);
+    sigaction(SIGPIPE, &ignore, &pipe); /* a client that goes away is not the end of the program */
     strata_status status = start(s, error);
     if (status == STRATA_OK) {
         if (ready) ready(s);
@@ -216,6 +217,7 @@ strata_status server_run(server *s, const server_engine *engine, void (*ready)(c
     server_work_free(&s->work);
     sigaction(SIGINT, &interrupt, NULL);
     sigaction(SIGTERM, &terminate, NULL);
+    sigaction(SIGPIPE, &pipe, NULL);
     close(wake_on_signal);
     server_known_close(&s->known);
     return status;

@@ -220,7 +220,7 @@ static bool is_sound(const st_kv *kv, uint32_t index)
            st_prefixes_page(kv->prefixes, name, ST_PLACE_POOL) == kv->found[index];
 }
 
-/* Holds the first `pages` of the prefix that was found and lists them in kv->table, with new pages for those that are
+/* Holds the first `pages` of the prefix that was found and lists them in kv->table, with new pages in place of the ones
  * in the RAM tier alone. Returns how many it holds: fewer if the pool has no page left. */
 static uint32_t hold_found(const st_conversation *c, uint32_t pages)
 {

@@ -107,7 +107,7 @@ static void hold(st_kv *kv, const st_store_job *job, bool holds)
 }
 
 /* The restore points from the end of page `first` to that of page `end` that are worth a place on disk: marks, and the
- * last one. Without `out`, counts them, also those that are saved: the writer may remove their file meanwhile. */
+ * last one. Without `out`, counts them, the saved ones, too: the writer may remove their file meanwhile. */
 static uint32_t list_points(st_kv *kv, const st_conversation *c, uint32_t first, uint32_t end, st_store_point *out)
 {
     uint32_t count = 0;

@@ -12,7 +12,7 @@
 
 typedef struct st_task {
     double arrived;     /* seconds */
-    uint32_t position;  /* tokens stored; of a task that waits: those that the prefix cache has */
+    uint32_t position;  /* tokens stored; of a task that waits: tokens in the prefix cache */
     uint32_t end;       /* tokens to be stored */
     uint32_t stop;      /* a piece ends here at the latest, for a restore point; UINT32_MAX: anywhere */
     uint32_t adopts;    /* of a task that waits: cached pages that would be held from then on */
