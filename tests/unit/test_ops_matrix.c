@@ -24,7 +24,23 @@ typedef struct sample {
 
 static st_gguf *quant_kit;
 
-/* The kit has the quantised types; the plain ones are made here. */
+/* Types of a scale and a few bits per element, lowest bits first, that the kit does not have: ±d, and (q − 1)·d. */
+static bool make_bits(st_type type, unsigned char *bytes, float *values)
+{
+    uint32_t bits = type == ST_TYPE_Q1_0 ? 1 : type == ST_TYPE_Q2_0 ? 2 : 0, per_block = bits ? 128 / bits : 0;
+    for (size_t i = 0; bits && i < SAMPLES * E; i++) {
+        unsigned char *block = bytes + i / per_block * 18;
+        uint32_t at = (uint32_t)(i % per_block) * bits, q = (uint32_t)(i * 2654435761u >> 13) & ((1u << bits) - 1);
+        block[0] = 0;
+        block[1] = 0x38; /* 0.5 */
+        if (at == 0) memset(block + 2, 0, 16);
+        block[2 + at / 8] |= (unsigned char)(q << at % 8);
+        values[i] = bits == 1 ? (q ? 0.5f : -0.5f) : ((float)q - 1) * 0.5f;
+    }
+    return bits > 0;
+}
+
+/* The kit has most quantised types; the others and the plain ones are made here. */
 static void open_sample(st_type type, sample *s)
 {
     static float made[SAMPLES * E];
@@ -46,6 +62,9 @@ static void open_sample(st_type type, sample *s)
         s->values = made;
         return;
     }
+    s->rows = memory.bytes;
+    s->values = made;
+    if (make_bits(type, memory.bytes, made)) return;
     for (size_t i = 0; i < SAMPLES * E; i++) {
         int number = (int)(random_value() * 100);
         float real = random_value();
@@ -58,8 +77,6 @@ static void open_sample(st_type type, sample *s)
         memcpy(memory.bytes + i * s->info->bytes, from, s->info->bytes); /* low bytes first */
         made[i] = is_real ? real : (float)number;
     }
-    s->rows = memory.bytes;
-    s->values = made;
 }
 
 static st_bound_weight quantised(const sample *s, const void *data, uint64_t ne0, uint64_t ne1)
