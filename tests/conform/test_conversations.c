@@ -260,7 +260,7 @@ static st_bound_weight vector(size_t width, size_t rows)
 
 static void random_recurrent(recurrent_case *r, uint32_t rows, uint64_t seed)
 {
-    uint32_t key_heads = between(1, 3), size = seed % 4 < 2 ? between(3, 40) : 16 * between(1, 4), taps = between(2, 5);
+    uint32_t key_heads = between(1, 3), size = seed % 4 < 2 ? between(3, 40) : 16 * between(1, 8), taps = between(2, 5);
     bool conv = seed % 2;
     *r = (recurrent_case){.op = {.kind = conv ? ST_OP_CONV : ST_OP_DELTANET}, .value_heads = key_heads * between(1, 3)};
     r->channels = (2 * key_heads + r->value_heads) * size;

@@ -209,8 +209,8 @@ static const st_cuda_kernel kernels[ST_OP_COUNT] = {
 
 static cudaError_t run_call(const st_cuda_call *call)
 {
-    if (call->skipped && call->rows <= ST_CUDA_FEW_ROWS) return cudaSuccess;
-    if (call->positioned && call->rows <= ST_CUDA_FEW_ROWS) return (cudaError_t)st_cuda_positions_run(call);
+    if (st_cuda_is_skipped(call, call->rows)) return cudaSuccess;
+    if (call->positioned) return (cudaError_t)st_cuda_positions_run(call);
     return (cudaError_t)kernels[call->bound->op->kind](call);
 }
 

@@ -1,9 +1,10 @@
-/* A block per row and head: tiles of keys, a running softmax, float32 throughout. Few rows are in attention_split.cu. */
+/* A block per row and head: tiles of keys, a running softmax, float32 throughout. Few rows are in attention_split.cu, prompts
+ * with narrow KV in attention_flash.cu. */
 #include "backend/cuda/attention.cuh"
 
 namespace {
 
-enum { THREADS = 128, WARPS = THREADS / ST_CUDA_WARP, TILE = 64 };
+enum { THREADS = 128, WARPS = THREADS / ST_CUDA_WARP, TILE = 64, REST_BLOCKS = 1024 };
 
 /* Scores of positions base … base + count: a warp per position. */
 template <class K>
@@ -35,12 +36,11 @@ __device__ float sum_of(const float *scores, uint32_t count)
     return st_cuda_warp_sum(sum);
 }
 
-template <class K> __global__ void __launch_bounds__(THREADS) attend(st_cuda_attention_args a)
+template <class K> __device__ void attend_row(const st_cuda_attention_args &a, uint32_t row, uint32_t head)
 {
     extern __shared__ float shared[]; /* query[key], gathered[value], scores[TILE] */
     float *query = shared, *gathered = query + a.key, *scores = gathered + a.value;
-    uint32_t row = blockIdx.x / a.heads, head = blockIdx.x % a.heads, kv_head = head / a.group;
-    if (row >= a.rows.count()) return;
+    uint32_t kv_head = head / a.group;
     const float *in = a.in + ((size_t)row * a.heads + head) * a.key;
     for (uint32_t i = threadIdx.x; i < a.key; i += THREADS) query[i] = in[i];
     for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) gathered[i] = 0;
@@ -70,13 +70,25 @@ template <class K> __global__ void __launch_bounds__(THREADS) attend(st_cuda_att
     for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) out[i] = gathered[i] / sum;
 }
 
+/* Rows of conversations with less than `rows_max` rows. */
+template <class K> __global__ void __launch_bounds__(THREADS) attend(st_cuda_attention_args a, uint32_t rows_max)
+{
+    uint32_t end = a.rows.count() * a.heads;
+    for (uint32_t i = blockIdx.x; i < end; i += gridDim.x) {
+        uint32_t row = i / a.heads;
+        if (a.rows.conversation(a.rows.at(row).conversation).rows < rows_max) attend_row<K>(a, row, i % a.heads);
+    }
+}
+
 struct attention {
     const st_cuda_call *call;
     st_cuda_attention_args args;
+    bool rest; /* of the rows, after those on tensor cores */
     template <class K> int run() const
     {
         size_t bytes = (args.key + args.value + TILE) * sizeof(float);
-        return st_cuda_start<attend<K>>(call->stream, call->rows * args.heads, THREADS, bytes, args);
+        uint32_t blocks = min(call->rows * args.heads, rest ? (uint32_t)REST_BLOCKS : UINT32_MAX);
+        return st_cuda_start<attend<K>>(call->stream, blocks, THREADS, bytes, args, rest ? (uint32_t)ST_CUDA_FLASH_ROWS_MIN : UINT32_MAX);
     }
 };
 
@@ -85,5 +97,7 @@ struct attention {
 extern "C" int st_cuda_attention(const st_cuda_call *call)
 {
     if (st_cuda_attention_splits_context(call->bound, call->rows)) return st_cuda_attention_split(call);
-    return st_cuda_with_kv_type(call->bound->kv.type, attention{call, st_cuda_attention_args_of(call)});
+    bool flash = st_cuda_attention_in_flash(call->bound, call->rows);
+    int code = flash ? st_cuda_attention_flash(call) : (int)cudaSuccess;
+    return code == cudaSuccess ? st_cuda_with_kv_type(call->bound->kv.type, attention{call, st_cuda_attention_args_of(call), flash}) : code;
 }

@@ -364,7 +364,8 @@ extern "C" int st_cuda_attention_split(const st_cuda_call *call)
     uint32_t *counters = st_cuda_attention_counters(op, call->rows, call->scratch);
     float *sums = (float *)((unsigned char *)counters + st_cuda_attention_counters_bytes(op));
     split_args args = {st_cuda_attention_args_of(call), splits, st_cuda_attention_blocks(op) / p.kv_heads, sums,
-                       (float2 *)(sums + (size_t)call->rows * splits * width), {call->quantises ? call->scratch : NULL, width},
-                       call->counts ? counters : NULL};
+                       (float2 *)(sums + (size_t)call->rows * splits * width),
+                       {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, width},
+                       call->counts && call->rows <= ST_CUDA_FEW_ROWS ? counters : NULL};
     return st_cuda_with_kv_type(call->bound->kv.type, attention{call, args});
 }

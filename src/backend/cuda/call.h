@@ -22,7 +22,9 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
 }
 
 enum {
-    ST_CUDA_FEW_ROWS = 8,   /* launches of at most that many rows multiply quantised weights with int8 activations (acts.cuh) */
+    ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
+    ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
+    ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert */
     ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
     ST_CUDA_JOINED_MAX = 4, /* matrix products of one launch */
 };
@@ -34,6 +36,43 @@ __host__ __device__
 static inline size_t st_cuda_acts_row_bytes(size_t width)
 {
     return (width + width / ST_CUDA_ACT_BLOCK * 8 + 15) / 16 * 16;
+}
+
+/* More rows multiply the same types on tensor cores: f16 weights × f16 activations, sums in float32 (tiles.cuh). Rows of f16
+ * activations ("halves") are interleaved by ST_CUDA_HALF_ROWS and padded with zeros to ST_CUDA_HALF_GROUP elements; a float for
+ * each row, its scale, comes behind them. */
+enum { ST_CUDA_HALF_ROWS = 8, ST_CUDA_HALF_GROUP = 256 };
+
+static inline size_t st_cuda_round_up(size_t x, size_t unit)
+{
+    return (x + unit - 1) / unit * unit;
+}
+
+static inline size_t st_cuda_halves_bytes(size_t width, size_t rows)
+{
+    size_t padded = st_cuda_round_up(rows, ST_CUDA_HALF_ROWS);
+    return st_cuda_round_up(padded * (st_cuda_round_up(width, ST_CUDA_HALF_GROUP) * 2 + sizeof(float)), ST_CUDA_ALIGNMENT);
+}
+
+/* A product with few tiles splits its depth: at most so many blocks then, each with the partial sums of a tile, and a counter
+ * for each tile. */
+enum {
+    ST_CUDA_TILE_WARPS = 4, ST_CUDA_TILE_COLUMNS = 32 * ST_CUDA_TILE_WARPS,
+    ST_CUDA_TILE_BYTES = 16, ST_CUDA_TILE_ROWS_MIN = 16,
+    ST_CUDA_SPLIT_ROWS = 64,    /* of a tile, at most */
+    ST_CUDA_SPLIT_BLOCKS = 264,
+    ST_CUDA_SPLIT_COUNTERS = ST_CUDA_SPLIT_BLOCKS,
+    ST_CUDA_COUNTERS_BYTES = (ST_CUDA_SPLIT_COUNTERS * 4 + ST_CUDA_ALIGNMENT - 1) / ST_CUDA_ALIGNMENT * ST_CUDA_ALIGNMENT,
+};
+
+/* Partial sums of a product with a matrix of `width` × `columns`. Of ST_CUDA_JOINED_MAX products, which are split into a part
+ * for each two groups of elements at most, the largest states enough for all. */
+static inline size_t st_cuda_partial_bytes(size_t width, size_t columns, uint32_t rows)
+{
+    size_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : ST_CUDA_SPLIT_ROWS, below = st_cuda_round_up(rows, tile) / tile;
+    size_t blocks = st_cuda_round_up(columns, ST_CUDA_TILE_COLUMNS) / ST_CUDA_TILE_COLUMNS * ST_CUDA_JOINED_MAX * below;
+    size_t parts = blocks * (st_cuda_round_up(width, 2 * ST_CUDA_HALF_GROUP) / (2 * ST_CUDA_HALF_GROUP));
+    return (parts < ST_CUDA_SPLIT_BLOCKS ? parts : ST_CUDA_SPLIT_BLOCKS) * ST_CUDA_TILE_COLUMNS * tile * sizeof(float);
 }
 
 /* The types with a kernel for int8 activations (units.cuh). */
@@ -50,6 +89,9 @@ static inline bool st_cuda_has_int8(uint32_t type)
 /* Attention of few rows: a block of threads computes the query heads of one group, at most ST_CUDA_GROUP_MAX, over a part of
  * the context. Into how many parts the context is split. */
 enum { ST_CUDA_GROUP_MAX = 8, ST_CUDA_SPLITS_MAX = 64, ST_CUDA_ATTENTION_BLOCKS = 512, ST_CUDA_HEAD_MAX = 512 };
+/* Attention splits the context of up to ST_CUDA_ATTENTION_ROWS rows, which may be as many conversations. Of more rows, those of
+ * conversations that have at least ST_CUDA_FLASH_ROWS_MIN run on tensor cores. */
+enum { ST_CUDA_ATTENTION_ROWS = 64, ST_CUDA_FLASH_ROWS_MIN = 16 };
 
 static inline uint32_t st_cuda_attention_splits(const st_op *op, uint32_t rows)
 {
@@ -68,7 +110,7 @@ static inline bool st_cuda_attention_splits_context(const st_bound_op *b, uint32
     uintptr_t alignment = kv->type == ST_TYPE_F32 ? 16 : kv->type == ST_TYPE_Q8_0 ? 2 : 8;
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
-    return rows <= ST_CUDA_FEW_ROWS && starts % alignment == 0 && key % 32 == 0 && key <= ST_CUDA_HEAD_MAX && value % 32 == 0 &&
+    return rows <= ST_CUDA_ATTENTION_ROWS && starts % alignment == 0 && key % 32 == 0 && key <= ST_CUDA_HEAD_MAX && value % 32 == 0 &&
            value <= ST_CUDA_HEAD_MAX;
 }
 
@@ -81,6 +123,12 @@ static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
     return starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0 && key == value && (key == 64 || key == 128 || key == 256);
+}
+
+/* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32. */
+static inline bool st_cuda_attention_in_flash(const st_bound_op *b, uint32_t rows)
+{
+    return rows > ST_CUDA_ATTENTION_ROWS && b->kv.type != ST_TYPE_F32 && st_cuda_attention_by_warps(b);
 }
 
 /* Counters of an attention, one for each row and block of heads, behind the int8 activations in scratch. */
@@ -99,20 +147,55 @@ static inline size_t st_cuda_attention_counters_bytes(const st_op *op)
 static inline uint32_t *st_cuda_attention_counters(const st_op *op, uint32_t rows, unsigned char *scratch)
 {
     size_t width = (size_t)op->p.attention.heads * op->p.attention.value_length;
-    return (uint32_t *)(void *)(scratch + rows * st_cuda_acts_row_bytes(width));
+    return (uint32_t *)(void *)(scratch + (rows < ST_CUDA_INT8_ROWS ? rows : (uint32_t)ST_CUDA_INT8_ROWS) * st_cuda_acts_row_bytes(width));
 }
 
 /* Whether a launch of so many rows multiplies with int8 activations. */
 static inline bool st_cuda_matmul_in_int8(const st_bound_op *b, uint32_t rows)
 {
-    return rows <= ST_CUDA_FEW_ROWS && st_cuda_has_int8(b->weight[0].type) && b->weight[0].ne[0] % ST_CUDA_ACT_BLOCK == 0;
+    return rows <= ST_CUDA_INT8_ROWS && st_cuda_has_int8(b->weight[0].type) && b->weight[0].ne[0] % ST_CUDA_ACT_BLOCK == 0;
 }
 
 static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
 {
     const st_bound_weight *gate = &b->weight[0], *up = &b->weight[b->op->p.experts.fused ? 0 : 1], *down = &b->weight[2];
-    return rows <= ST_CUDA_FEW_ROWS && gate->type == up->type && st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) &&
+    return rows <= ST_CUDA_EXPERTS_INT8_ROWS && gate->type == up->type && st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) &&
            b->in[0].width % ST_CUDA_ACT_BLOCK == 0 && b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
+}
+
+/* Whether a launch of so many rows multiplies on tensor cores. */
+static inline bool st_cuda_matmul_in_tiles(const st_bound_op *b, uint32_t rows)
+{
+    return rows > ST_CUDA_INT8_ROWS && st_cuda_matmul_in_int8(b, 1);
+}
+
+static inline bool st_cuda_experts_in_tiles(const st_bound_op *b, uint32_t rows)
+{
+    return rows > ST_CUDA_EXPERTS_INT8_ROWS && st_cuda_experts_in_int8(b, 1);
+}
+
+/* Scratch of experts in tiles, by offset. The products with `down` run in slices of columns: a slice of every pair
+ * (row, expert) has room where the hidden values were. */
+typedef struct st_cuda_experts_layout {
+    size_t counts, tiles, order, in, hidden, hidden_halves, bytes;
+    uint32_t tiles_max, slice, slices;
+} st_cuda_experts_layout;
+
+static inline st_cuda_experts_layout st_cuda_experts_lay_out(const st_op *op, uint32_t embedding, uint32_t rows)
+{
+    st_cuda_experts_layout l;
+    size_t pairs = (size_t)rows * op->p.experts.used, width = op->p.experts.width;
+    l.slice = width < ST_CUDA_TILE_COLUMNS ? (uint32_t)width : (uint32_t)(width / ST_CUDA_TILE_COLUMNS * ST_CUDA_TILE_COLUMNS);
+    l.slices = (embedding + l.slice - 1) / l.slice;
+    l.tiles_max = (uint32_t)(pairs / ST_CUDA_TILE_ROWS_MIN) + op->p.experts.experts;
+    l.counts = st_cuda_tables_bytes(op->p.experts.experts);
+    l.tiles = l.counts + ST_CUDA_ALIGNMENT;
+    l.order = l.tiles + st_cuda_round_up((size_t)l.tiles_max * ST_CUDA_TILE_BYTES, ST_CUDA_ALIGNMENT);
+    l.in = l.order + st_cuda_round_up(pairs * sizeof(uint32_t), ST_CUDA_ALIGNMENT);
+    l.hidden = l.in + st_cuda_halves_bytes(embedding, rows);
+    l.hidden_halves = l.hidden + st_cuda_round_up(pairs * width * sizeof(float), ST_CUDA_ALIGNMENT);
+    l.bytes = l.hidden_halves + st_cuda_halves_bytes(width, pairs);
+    return l;
 }
 
 typedef struct st_cuda_call {
@@ -122,17 +205,25 @@ typedef struct st_cuda_call {
     uint32_t rows;            /* sizes the grid: at least that count */
     const void *const *tables[ST_CUDA_TABLES]; /* mapped pinned memory: the expert tables; NULL: the operation has none */
     unsigned char *scratch;   /* device memory for this operation alone */
-    /* How launches of few rows run it together with its neighbours: */
+    /* How it runs together with its neighbours; sums and attention in launches of few rows alone: */
     const st_bound_op *sum;   /* RMS_NORM: the ADD before it, whose sum is its input: computes it as well. NULL: none */
-    uint32_t joined;          /* MATMUL: computes so many operations behind `bound` as well */
+    uint32_t joined;          /* MATMUL: computes so many operations behind `bound` as well, with any number of rows */
     uint32_t positioned;      /* so many operations from `bound` on are one kernel (positions.h). 0: none */
     const st_bound_op *attention; /* … which sets its counters to 0. NULL: none */
     bool counts;              /* ATTENTION: its counters are 0, so that its last block combines the parts */
-    bool skipped;             /* a neighbour computes this one as well */
-    bool quantised;           /* scratch already has the int8 activations of in[0] */
-    bool quantises;           /* writes the int8 activations of `out` to scratch as well */
+    bool skipped;             /* a neighbour computes this one as well … */
+    bool always;              /* … with any number of rows */
+    bool quantised;           /* scratch already has the int8 activations of in[0] … */
+    bool converted;           /* … or, with more rows, its halves */
+    bool quantises;           /* writes the int8 activations of `out` to scratch as well; with more rows its halves, if it can */
     void *stream;             /* a cudaStream_t */
 } st_cuda_call;
+
+/* Whether a neighbour computes the operation. */
+static inline bool st_cuda_is_skipped(const st_cuda_call *call, uint32_t rows)
+{
+    return call->skipped && (call->always || rows <= ST_CUDA_FEW_ROWS);
+}
 
 /* Puts the operation's kernels into the stream. Returns a cudaError_t. */
 typedef int (*st_cuda_kernel)(const st_cuda_call *call);
@@ -160,12 +251,17 @@ int st_cuda_silu_gate(const st_cuda_call *call);
 int st_cuda_gather(const st_cuda_call *call);
 int st_cuda_softcap(const st_cuda_call *call);
 
-/* Kernels for at most ST_CUDA_FEW_ROWS rows. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
+/* Kernels for at most ST_CUDA_INT8_ROWS rows, and for the attention of few. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
 int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, uint32_t rows_each, void *acts);
 int st_cuda_matmul_int8(const st_cuda_call *call);
 int st_cuda_experts_int8(const st_cuda_call *call);
 int st_cuda_attention_split(const st_cuda_call *call);
 int st_cuda_positions_run(const st_cuda_call *call);
+
+/* Kernels for more rows, on tensor cores. */
+int st_cuda_matmul_tiles(const st_cuda_call *call);
+int st_cuda_experts_tiles(const st_cuda_call *call);
+int st_cuda_attention_flash(const st_cuda_call *call);
 
 /* load.cu: loads every kernel of the plugin into the context. Returns a cudaError_t. */
 int st_cuda_load(void);

@@ -3,7 +3,7 @@
 
 namespace {
 
-enum { THREADS = 128, FEW_TAPS = 4, TAPS_MAX = 64 };
+enum { THREADS = 128, FEW_TAPS = 4, TAPS_MAX = 64, AHEAD = 16 };
 
 struct conv_args {
     st_cuda_rows rows;
@@ -29,14 +29,21 @@ template <int MAX> __global__ void convolve(conv_args a)
         weights[t] = used ? a.weight.at((size_t)channel * a.taps + t - skipped) : 0;
         seen[t] = used && t + 1 < MAX ? state[(size_t)(t - skipped) * a.channels + channel] : 0;
     }
-    for (uint32_t row = c.first_row; row < c.first_row + c.rows; row++) {
-        float sum = 0;
-        seen[MAX - 1] = a.in[(size_t)row * a.channels + channel];
+    for (uint32_t first = c.first_row, end = c.first_row + c.rows; first < end; first += AHEAD) {
+        float inputs[AHEAD]; /* read before the outputs are written, so that the loads are under way at once */
 #pragma unroll
-        for (int t = 0; t < MAX; t++) sum += seen[t] * weights[t];
-        a.out[(size_t)row * a.channels + channel] = st_cuda_silu(sum);
+        for (uint32_t i = 0; i < AHEAD; i++) inputs[i] = a.in[(size_t)min(first + i, end - 1) * a.channels + channel];
 #pragma unroll
-        for (int t = 0; t + 1 < MAX; t++) seen[t] = seen[t + 1];
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            if (first + i >= end) break;
+            float sum = 0;
+            seen[MAX - 1] = inputs[i];
+#pragma unroll
+            for (int t = 0; t < MAX; t++) sum += seen[t] * weights[t];
+            a.out[(size_t)(first + i) * a.channels + channel] = st_cuda_silu(sum);
+#pragma unroll
+            for (int t = 0; t + 1 < MAX; t++) seen[t] = seen[t + 1];
+        }
     }
 #pragma unroll
     for (int t = 0; t + 1 < MAX; t++)

@@ -1,5 +1,6 @@
 /* The gated delta rule: S ← decay·S; δ = b·(v − Sᵀk); S ← S + k⊗δ; o = Sᵀq / √d. Columns of the state do not depend on each
- * other: a block runs COLUMNS of one head through the rows of a conversation, with its part of the state in shared memory. */
+ * other: a block runs COLUMNS of one head through the rows of a conversation, with its part of the state in shared memory or, for
+ * the sizes of models, in registers. */
 #include "backend/cuda/common.cuh"
 
 namespace {
@@ -72,6 +73,90 @@ __global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
     for (uint32_t i = y; i < a.size && inside; i += SLICES) own[(size_t)i * a.size] = state[i * COLUMNS + x];
 }
 
+/* What the eight lanes of a set read of a row, without scales. */
+template <int KEYS, int SET_COLUMNS> struct row_of {
+    float4 q[KEYS / 4], k[KEYS / 4];
+    float value[SET_COLUMNS], alpha, beta;
+
+    __device__ void load(const delta_args &a, uint32_t row, uint32_t head, uint32_t lane, uint32_t column)
+    {
+        enum { SIZE = KEYS * 8 };
+        uint32_t key_head = head % a.key_heads;
+        const float *qkv = a.qkv + (size_t)row * (2 * a.key_heads + a.value_heads) * SIZE;
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i++) {
+            q[i] = *(const float4 *)(qkv + key_head * SIZE + 32 * i + 4 * lane);
+            k[i] = *(const float4 *)(qkv + (a.key_heads + key_head) * SIZE + 32 * i + 4 * lane);
+        }
+#pragma unroll
+        for (int c = 0; c < SET_COLUMNS; c++) value[c] = qkv[(2 * a.key_heads + head) * SIZE + column + c];
+        alpha = a.alpha[(size_t)row * a.value_heads + head];
+        beta = a.beta[(size_t)row * a.value_heads + head];
+    }
+};
+
+__device__ float dot(float4 x, float4 y)
+{
+    return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+}
+
+/* Heads of SIZE: eight lanes have SET_COLUMNS columns of the state, of which each has SIZE / 8 elements in registers. One round of
+ * sums a row: with the state before it, o = decay · Sᵀq + (k·q) δ, and the sums that scale q and k to unit length. */
+template <int SIZE> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(delta_args a)
+{
+    enum { LANES = 8, SET_COLUMNS = 2, KEYS = SIZE / LANES, SUMS = 3 + 2 * SET_COLUMNS };
+    uint32_t head = blockIdx.x, lane = threadIdx.x % LANES, column = blockIdx.y * COLUMNS + threadIdx.x / LANES * SET_COLUMNS;
+    if (blockIdx.z >= a.rows.conversation_count()) return;
+    const st_step_conversation &c = a.rows.conversation(blockIdx.z);
+    float *own = a.state + c.slot * a.slot_floats + (size_t)head * SIZE * SIZE + column, bias = a.bias.at(head), rate = a.a.at(head);
+    float state[SET_COLUMNS][KEYS];
+#pragma unroll
+    for (int i = 0; i < KEYS; i++)
+#pragma unroll
+        for (int n = 0; n < SET_COLUMNS; n++) state[n][i] = own[(size_t)(i / 4 * 32 + 4 * lane + i % 4) * SIZE + n];
+    row_of<KEYS, SET_COLUMNS> now, next;
+    uint32_t end = c.first_row + c.rows;
+    next.load(a, c.first_row, head, lane, column);
+    for (uint32_t row = c.first_row; row < end; row++) {
+        now = next;
+        if (row + 1 < end) next.load(a, row + 1, head, lane, column);
+        float sums[SUMS] = {};
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i++) {
+            sums[0] += dot(now.q[i], now.q[i]);
+            sums[1] += dot(now.k[i], now.k[i]);
+            sums[2] += dot(now.q[i], now.k[i]);
+#pragma unroll
+            for (int n = 0; n < SET_COLUMNS; n++) {
+                float4 s = make_float4(state[n][4 * i], state[n][4 * i + 1], state[n][4 * i + 2], state[n][4 * i + 3]);
+                sums[3 + 2 * n] += dot(s, now.k[i]);
+                sums[4 + 2 * n] += dot(s, now.q[i]);
+            }
+        }
+#pragma unroll
+        for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+            for (int i = 0; i < SUMS; i++) sums[i] += __shfl_xor_sync(0xFFFFFFFFu, sums[i], step);
+        float q_scale = 1.0f / sqrtf(sums[0] + 1e-6f), k_scale = 1.0f / sqrtf(sums[1] + 1e-6f);
+        float decay = expf(softplus(now.alpha + bias) * rate), b = st_cuda_sigmoid(now.beta);
+#pragma unroll
+        for (int n = 0; n < SET_COLUMNS; n++) {
+            float delta = b * (now.value[n] - decay * sums[3 + 2 * n] * k_scale), step = delta * k_scale;
+            float out = decay * sums[4 + 2 * n] * q_scale + sums[2] * q_scale * k_scale * delta;
+            if (lane == n) a.out[((size_t)row * a.value_heads + head) * SIZE + column + n] = out / sqrtf((float)SIZE);
+#pragma unroll
+            for (int i = 0; i < KEYS; i++) {
+                float4 k = now.k[i / 4];
+                state[n][i] = decay * state[n][i] + step * (i % 4 == 0 ? k.x : i % 4 == 1 ? k.y : i % 4 == 2 ? k.z : k.w);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS; i++)
+#pragma unroll
+        for (int n = 0; n < SET_COLUMNS; n++) own[(size_t)(i / 4 * 32 + 4 * lane + i % 4) * SIZE + n] = state[n][i];
+}
+
 } // namespace
 
 extern "C" int st_cuda_deltanet(const st_cuda_call *call)
@@ -85,5 +170,7 @@ extern "C" int st_cuda_deltanet(const st_cuda_call *call)
     int code = (int)cudaFuncSetAttribute(deltanet, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (code != cudaSuccess) return code;
     dim3 grid(p.value_heads, st_cuda_blocks(p.size, COLUMNS), st_cuda_conversations_max(call));
+    if (p.size == 64) return st_cuda_start<deltanet_sets<64>>(call->stream, grid, COLUMNS * SLICES / 2, 0, args);
+    if (p.size == 128) return st_cuda_start<deltanet_sets<128>>(call->stream, grid, COLUMNS * SLICES / 2, 0, args);
     return st_cuda_start<deltanet>(call->stream, grid, dim3(COLUMNS, SLICES), bytes, args);
 }

@@ -22,14 +22,20 @@ enum {
     RESERVED = LARGE_GRAPHS + ST_CUDA_GRAPH_SIZES * SMALL_GRAPHS,
 };
 
+static uint32_t kernels_of_experts(const st_bound_op *op, uint32_t rows)
+{
+    bool tiles = st_cuda_experts_in_tiles(op, rows);
+    return tiles ? 4 + 2 * st_cuda_experts_lay_out(op->op, op->in[0].width, rows).slices : 5;
+}
+
 /* The kernels of a launch, at most. */
 static uint32_t kernels_of(const st_segment *segment, uint32_t rows)
 {
     uint32_t kernels = 0;
     for (uint32_t i = 0; i < segment->count; i++) {
         st_op_kind kind = segment->ops[i].op->kind;
-        if (segment->calls[i].skipped && rows <= ST_CUDA_FEW_ROWS) continue;
-        kernels += kind == ST_OP_EXPERTS ? 5 : kind == ST_OP_MATMUL || kind == ST_OP_ATTENTION ? 2 : 1;
+        if (st_cuda_is_skipped(&segment->calls[i], rows)) continue;
+        kernels += kind == ST_OP_EXPERTS ? kernels_of_experts(&segment->ops[i], rows) : kind == ST_OP_MATMUL || kind == ST_OP_ATTENTION ? 2 : 1;
     }
     return kernels;
 }

@@ -1,10 +1,11 @@
-/* out = w0 · in0 (+ w1), float32 products of dequantised weights; few rows of most quantised types are in matmul_int8.cu. A few
- * rows: a warp per column, each weight is read once for ROWS rows. Batches: tiles of columns × rows in shared memory. */
+/* out = w0 · in0 (+ w1), float32 products of dequantised weights; most quantised types are in matmul_int8.cu (few rows) and
+ * matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows. Batches: tiles of columns × rows in
+ * shared memory. */
 #include "backend/cuda/weights.cuh"
 
 namespace {
 
-enum { WARPS = 4, FEW = 4, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
+enum { WARPS = 4, FEW = 4, SEVERAL = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
 
 struct matmul_args {
     st_cuda_rows rows;
@@ -107,11 +108,11 @@ struct matmul {
         if constexpr (W::PLAIN) {
             bool aligned = args.width % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
             if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call->stream, columns, threads, 0, args);
-            if (aligned && call->rows <= ST_CUDA_FEW_ROWS)
-                return st_cuda_start<few_rows_by_four<W, ST_CUDA_FEW_ROWS>>(call->stream, columns, threads, 0, args);
+            if (aligned && call->rows <= SEVERAL)
+                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call->stream, columns, threads, 0, args);
         }
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, columns, threads, 0, args);
-        if (call->rows <= ST_CUDA_FEW_ROWS)
+        if (call->rows <= SEVERAL)
             return st_cuda_start<few_rows<W, FEW>>(call->stream, dim3(columns, st_cuda_blocks(call->rows, FEW)), threads, 0, args);
         dim3 tiles(st_cuda_blocks(args.columns, TILE), st_cuda_blocks(call->rows, TILE));
         return st_cuda_start<batch<W>>(call->stream, tiles, TILE_THREADS, 0, args);
@@ -125,6 +126,7 @@ extern "C" int st_cuda_matmul(const st_cuda_call *call)
     const st_bound_op *b = call->bound;
     const st_bound_weight *w = &b->weight[0];
     if (st_cuda_matmul_in_int8(b, call->rows)) return st_cuda_matmul_int8(call);
+    if (st_cuda_matmul_in_tiles(b, call->rows)) return st_cuda_matmul_tiles(call);
     matmul_args args = {st_cuda_rows_of(call), (const unsigned char *)w->data, w->row_bytes, (uint32_t)w->ne[0], b->out.width,
                         st_cuda_floats(b->in[0]), st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
     return st_cuda_with_type(w->type, matmul{call, args});

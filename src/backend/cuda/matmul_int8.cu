@@ -78,7 +78,7 @@ struct launch {
         for (uint32_t i = 0; i <= call->joined; i++) columns += call->bound[i].out.width;
         if (call->rows == 1) return columns < MANY_COLUMNS ? start<W, 1, 1>() : start<W, 1, 2>();
         if (call->rows == 2) return start<W, 2, 2>();
-        return call->rows <= 4 ? start<W, 4, 4>() : start<W, ST_CUDA_FEW_ROWS, 4>();
+        return start<W, ST_CUDA_INT8_ROWS, 4>();
     }
 };
 

@@ -1,4 +1,4 @@
-/* Norm and RoPE of the query and key heads of few rows, norm of the value heads, and the store of keys and values: a warp per
+/* Norm and RoPE of the query and key heads, norm of the value heads, and the store of keys and values: a warp per
  * head. */
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/positions.h"
@@ -113,7 +113,7 @@ extern "C" int st_cuda_positions_run(const st_cuda_call *call)
         args.sides[ST_CUDA_QUERIES] = side_of(p.norm[ST_CUDA_QUERIES], p.rope[ST_CUDA_QUERIES], p.rope[ST_CUDA_QUERIES]->out);
     args.sides[ST_CUDA_KEYS] = side_of(p.norm[ST_CUDA_KEYS], p.rope[ST_CUDA_KEYS], p.store->in[0]);
     args.sides[ST_CUDA_VALUES] = side_of(p.norm[ST_CUDA_VALUES], NULL, p.store->in[1]);
-    if (call->attention) {
+    if (call->attention && call->rows <= ST_CUDA_FEW_ROWS) {
         args.counters = st_cuda_attention_counters(call->attention->op, call->rows, call->scratch);
         args.counter_count = call->rows * st_cuda_attention_blocks(call->attention->op);
     }

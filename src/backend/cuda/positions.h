@@ -1,4 +1,4 @@
-/* Operations between the projections and the attention of a layer that launches of few rows run as one kernel: norm and RoPE of
+/* Operations between the projections and the attention of a layer that run as one kernel: norm and RoPE of
  * the query heads, norm and RoPE of the key heads, norm of the value heads, KV_STORE. Norms are optional and in place, and
  * queries may be missing. */
 #ifndef ST_CUDA_POSITIONS_H

@@ -1,4 +1,4 @@
-#include "backend/cuda/acts.cuh"
+#include "backend/cuda/halves.cuh"
 
 namespace {
 
@@ -11,6 +11,7 @@ struct norm_args {
     float epsilon;
     st_cuda_vector weight;
     st_cuda_acts acts;       /* memory NULL: not quantised */
+    st_cuda_converter to;
 
     __device__ float input(size_t at) const
     {
@@ -54,14 +55,18 @@ template <int WARPS> __global__ void rms_norm(norm_args a)
     for (uint32_t i = threadIdx.x; i < a.group; i += THREADS) a.out[base + i] = in[base + i] * scale * factor_of(a, start + i);
 }
 
-/* The same by four elements; groups of a multiple of 32 elements may be quantised. */
+/* The same by four elements; groups of a multiple of 32 elements may be quantised, and rows of one group converted. */
 template <int WARPS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) rms_norm_by_four(norm_args a)
 {
     enum { THREADS = WARPS * ST_CUDA_WARP };
     uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
-    if (row >= a.rows.count()) return;
+    if (a.to.halves.memory) a.to.begin();
+    if (row >= a.rows.count()) {
+        if (a.to.halves.memory && row < st_cuda_converter::padded(a.rows.count())) a.to.finish<WARPS>(row, NULL, 0);
+        return;
+    }
     size_t base = (size_t)row * a.groups * a.group + start;
-    float squares = 0;
+    float squares = 0, top = 0;
     for (uint32_t i = 4 * threadIdx.x; i < a.group; i += 4 * THREADS) {
         float4 x = *(const float4 *)(a.in + base + i);
         if (a.other) {
@@ -80,7 +85,9 @@ template <int WARPS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) rms_
                         x.w * scale * factor_of(a, at + 3));
         *(float4 *)(a.out + base + i) = x;
         if (a.acts.memory) st_cuda_quantise(a.acts, row, at, x);
+        if (a.to.halves.memory) top = st_cuda_top_of(top, x);
     }
+    if (a.to.halves.memory) a.to.finish<WARPS>(row, a.out + base, top);
 }
 
 enum { MANY_WARPS = 8, MOST_WARPS = 32, SMALL_GROUP = 512, LARGE_GROUP = 2048 };
@@ -95,7 +102,10 @@ extern "C" int st_cuda_rms_norm(const st_cuda_call *call)
     const float *in = st_cuda_floats(sum ? sum->in[0] : b->in[0]);
     norm_args args = {st_cuda_rows_of(call), in, sum ? st_cuda_floats(sum->in[1]) : NULL, sum ? st_cuda_floats(sum->out) : NULL,
                       st_cuda_floats(b->out), group, groups, b->op->p.norm.epsilon, st_cuda_vector_of(&b->weight[0]),
-                      {few && call->quantises ? call->scratch : NULL, b->out.width}};
+                      {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, b->out.width},
+                      st_cuda_converter_of(call, b->out.width)};
+    if (groups > 1) args.to.halves.memory = NULL;
+    if (args.to.halves.memory) blocks = st_cuda_converter::padded(call->rows);
     if (group % 4) return st_cuda_start<rms_norm<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
     if (group <= SMALL_GROUP) return st_cuda_start<rms_norm_by_four<1>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
     if (group >= LARGE_GROUP && few)

@@ -97,18 +97,34 @@ static strata_status check_op(const st_bound_op *bound, strata_error *error)
 
 /* --- scratch ------------------------------------------------------------------------------------------------------ */
 
-static size_t acts_bytes(size_t width, uint32_t rows)
+/* int8 activations of the rows, at most `most` of them. */
+static size_t acts_bytes(size_t width, uint32_t rows, uint32_t most)
 {
-    return (rows < ST_CUDA_FEW_ROWS ? rows : ST_CUDA_FEW_ROWS) * st_cuda_acts_row_bytes(width);
+    return (rows < most ? rows : most) * st_cuda_acts_row_bytes(width);
 }
 
-/* Copies of the tables, the hidden rows of every (row, expert) pair, and for few rows int8 activations of both. */
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* int8 activations of few rows; halves of more, with counters and the sums of parts of the depth. */
+static size_t matmul_scratch(const st_bound_op *shape, uint32_t rows)
+{
+    size_t width = shape->weight[0].ne[0], few = acts_bytes(width, rows, ST_CUDA_INT8_ROWS);
+    if (!st_cuda_matmul_in_tiles(shape, rows)) return few;
+    return larger(few, st_cuda_halves_bytes(width, rows) + ST_CUDA_COUNTERS_BYTES + st_cuda_partial_bytes(width, shape->out.width, rows));
+}
+
+/* Copies of the tables, the hidden rows of every (row, expert) pair, and int8 activations of both; more rows: the layout of
+ * call.h. */
 static size_t experts_scratch(const st_bound_op *shape, uint32_t rows)
 {
     const st_op *op = shape->op;
     size_t used = op->p.experts.used, width = op->p.experts.width;
-    return st_cuda_tables_bytes(op->p.experts.experts) + rows * used * width * sizeof(float) +
-           acts_bytes(shape->in[0].width, rows) + used * acts_bytes(width, rows);
+    size_t few = st_cuda_tables_bytes(op->p.experts.experts) + rows * used * width * sizeof(float) +
+                 acts_bytes(shape->in[0].width, rows, ST_CUDA_EXPERTS_INT8_ROWS) + used * acts_bytes(width, rows, ST_CUDA_EXPERTS_INT8_ROWS);
+    return st_cuda_experts_in_tiles(shape, rows) ? larger(few, st_cuda_experts_lay_out(op, shape->in[0].width, rows).bytes) : few;
 }
 
 /* int8 activations of the output, a counter for each block of heads, and the partial sums of each part of the context with two
@@ -116,11 +132,11 @@ static size_t experts_scratch(const st_bound_op *shape, uint32_t rows)
 static size_t attention_scratch(const st_op *op, uint32_t rows)
 {
     size_t width = (size_t)op->p.attention.heads * op->p.attention.value_length, most = 0;
-    for (uint32_t r = 1; r <= rows && r <= ST_CUDA_FEW_ROWS; r++) {
+    for (uint32_t r = 1; r <= rows && r <= ST_CUDA_ATTENTION_ROWS; r++) {
         size_t parts = (size_t)r * st_cuda_attention_splits(op, r);
         if (most < parts) most = parts;
     }
-    return acts_bytes(width, rows) + st_cuda_attention_counters_bytes(op) +
+    return acts_bytes(width, rows, ST_CUDA_INT8_ROWS) + st_cuda_attention_counters_bytes(op) +
            most * (width + 2 * (size_t)op->p.attention.heads) * sizeof(float);
 }
 
@@ -129,7 +145,7 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
 {
     rows = st_cuda_graph_rows(rows);
     switch (shape->op->kind) {
-    case ST_OP_MATMUL: return (st_scratch){.shared_bytes = acts_bytes(shape->weight[0].ne[0], rows)};
+    case ST_OP_MATMUL: return (st_scratch){.shared_bytes = matmul_scratch(shape, rows)};
     case ST_OP_EXPERTS: return (st_scratch){.shared_bytes = experts_scratch(shape, rows)};
     case ST_OP_ATTENTION: return (st_scratch){.shared_bytes = attention_scratch(shape->op, rows)};
     default: return (st_scratch){0};
@@ -222,25 +238,42 @@ static bool can_quantise(const st_bound_op *b)
     }
 }
 
+/* … or its halves, in launches of more rows. */
+static bool can_convert(const st_bound_op *b)
+{
+    return b->op->kind != ST_OP_ATTENTION && (b->op->kind != ST_OP_RMS_NORM || b->op->p.norm.group == b->out.width);
+}
+
 static bool is_int8_matmul(const st_bound_op *b)
 {
     return b->op->kind == ST_OP_MATMUL && st_cuda_matmul_in_int8(b, 1);
 }
 
-/* Lets the producer of a matrix product's input quantise it, and later products of the same input use what is in scratch. */
+/* Whether an operation changes the value, or scratch. */
+static bool ends(const st_bound_op *op, const void *value)
+{
+    return op->op->kind == ST_OP_EXPERTS || op->op->kind == ST_OP_ATTENTION || op->out.data == value || op->out2.data == value;
+}
+
+/* Lets the producer of a matrix product's input quantise it, and later products of the same input use what is in scratch. In
+ * launches of more rows the producer converts it, or the first product. */
 static void share_activations(st_segment *segment)
 {
-    const void *held = NULL; /* the value whose int8 activations are in scratch */
+    const void *held = NULL, *halves = NULL; /* the value whose int8 activations are in scratch; whose halves are */
     for (uint32_t i = 0; i < segment->count; i++) {
         const st_bound_op *op = &segment->ops[i], *next = i + 1 < segment->count ? op + 1 : NULL;
         if (is_int8_matmul(op)) {
             segment->calls[i].quantised = op->in[0].data == held;
-            held = op->in[0].data;
-        } else if (next && is_int8_matmul(next) && next->in[0].data == op->out.data && can_quantise(op)) {
-            segment->calls[i].quantises = true;
-            held = op->out.data;
-        } else if (op->op->kind == ST_OP_EXPERTS || op->op->kind == ST_OP_ATTENTION || op->out.data == held || op->out2.data == held)
-            held = NULL;
+            segment->calls[i].converted = op->in[0].data == halves;
+            held = halves = op->in[0].data;
+            continue;
+        }
+        bool quantises = next && is_int8_matmul(next) && next->in[0].data == op->out.data && can_quantise(op);
+        segment->calls[i].quantises = quantises;
+        if (quantises) held = op->out.data;
+        else if (ends(op, held)) held = NULL;
+        if (quantises && can_convert(op)) halves = op->out.data;
+        else if (quantises || ends(op, halves)) halves = NULL;
     }
 }
 
@@ -252,7 +285,7 @@ static void join_products(st_segment *segment)
         for (count = 1; is_int8_matmul(first) && i + count < segment->count && count < ST_CUDA_JOINED_MAX; count++) {
             const st_bound_op *op = first + count;
             if (!is_int8_matmul(op) || op->in[0].data != first->in[0].data || op->weight[0].type != first->weight[0].type) break;
-            segment->calls[i + count].skipped = true;
+            segment->calls[i + count].skipped = segment->calls[i + count].always = true;
         }
         segment->calls[i].joined = count - 1;
     }
@@ -287,7 +320,7 @@ static void join_positions(st_segment *segment)
         st_cuda_positions found;
         count = st_cuda_find_positions(&segment->ops[i], segment->count - i, &found);
         segment->calls[i].positioned = count;
-        for (uint32_t k = 1; k < count; k++) segment->calls[i + k].skipped = true;
+        for (uint32_t k = 1; k < count; k++) segment->calls[i + k].skipped = segment->calls[i + k].always = true;
         if (count && i + count < segment->count && st_cuda_attention_by_warps(&segment->ops[i + count])) {
             segment->calls[i].attention = &segment->ops[i + count];
             segment->calls[i + count].counts = true;

@@ -1,4 +1,4 @@
-#include "backend/cuda/acts.cuh"
+#include "backend/cuda/halves.cuh"
 
 namespace {
 
@@ -19,6 +19,6 @@ struct sigmoid_gate {
 extern "C" int st_cuda_sigmoid_gate(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
-    return st_cuda_each_quantised(call, b->out.width, sigmoid_gate{st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->out),
+    return st_cuda_each_for_product(call, b->out.width, sigmoid_gate{st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->out),
                                                           b->out.width, b->in[1].width == 1});
 }

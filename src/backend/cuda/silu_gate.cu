@@ -1,4 +1,4 @@
-#include "backend/cuda/acts.cuh"
+#include "backend/cuda/halves.cuh"
 
 namespace {
 
@@ -18,5 +18,5 @@ struct silu_gate {
 extern "C" int st_cuda_silu_gate(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
-    return st_cuda_each_quantised(call, b->out.width, silu_gate{st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->out), b->out.width});
+    return st_cuda_each_for_product(call, b->out.width, silu_gate{st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->out), b->out.width});
 }

@@ -1,0 +1,296 @@
+/* Attention of prompts on tensor cores. A block has 64 rows of a conversation and one query head; keys and values come in tiles
+ * of POSITIONS, and the softmax runs along. Queries and weights are sums of two f16 numbers, so the result is as that of float32
+ * products: F16 and BF16 are f16 as they are (BF16 with an exponent less), Q8_0 is a sum of two as well. */
+#include "backend/cuda/attention.cuh"
+#include "backend/cuda/mma.cuh"
+
+namespace {
+
+enum { WARPS = 4, THREADS = WARPS * ST_CUDA_WARP, ROWS = 16 * WARPS, PAD = 8 };
+
+/* Eight elements of a key or value as f16. SHRINK: what they are divided by. */
+struct from_f16 {
+    typedef st_cuda_kv_f16 kv;
+    enum { SPLIT = false, SHRINK = 1 };
+    static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &)
+    {
+        high = x;
+    }
+};
+
+struct from_bf16 {
+    typedef st_cuda_kv_bf16 kv;
+    enum { SPLIT = false, SHRINK = 16 }; /* up to a million, and as small as f16 needs */
+    static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &)
+    {
+        float v[8];
+        kv::unpack(x, v);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] *= 1.0f / SHRINK;
+        high = make_uint4(st_cuda_pack(v[0], v[1]), st_cuda_pack(v[2], v[3]), st_cuda_pack(v[4], v[5]), st_cuda_pack(v[6], v[7]));
+    }
+};
+
+struct from_q8_0 {
+    typedef st_cuda_kv_q8_0 kv;
+    enum { SPLIT = true, SHRINK = 1 };
+    static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &low)
+    {
+        float v[8];
+        kv::unpack(x, v);
+        st_cuda_split_halves(v[0], v[1], high.x, low.x);
+        st_cuda_split_halves(v[2], v[3], high.y, low.y);
+        st_cuda_split_halves(v[4], v[5], high.z, low.z);
+        st_cuda_split_halves(v[6], v[7], high.w, low.w);
+    }
+};
+
+/* A tile of f16 rows in shared memory; with SPLIT the low parts come behind. Rows are padded, so that their addresses differ in
+ * their banks. */
+template <int HEAD, int COUNT> struct rows_of {
+    enum { STRIDE = HEAD + PAD, HALVES = COUNT * STRIDE };
+    __half *data;
+
+    __device__ __half *at(uint32_t row, uint32_t element, int part) const
+    {
+        return data + part * HALVES + row * STRIDE + element;
+    }
+};
+
+/* The rows of a block: of a conversation that has enough of them. */
+struct block_rows {
+    uint32_t conversation, first, count, position;
+};
+
+__device__ uint32_t tiles_of(const st_step_conversation &c)
+{
+    return c.rows < ST_CUDA_FLASH_ROWS_MIN ? 0 : (c.rows + ROWS - 1) / ROWS;
+}
+
+/* Tiles with the longest contexts come first. Returns false if the block has none. */
+__device__ bool find_rows(const st_cuda_rows &rows, block_rows &b)
+{
+    uint32_t all = 0, conversations = rows.conversation_count();
+    for (uint32_t i = 0; i < conversations; i++) all += tiles_of(rows.conversation(i));
+    if (blockIdx.y >= all) return false;
+    uint32_t tile = all - 1 - blockIdx.y;
+    for (b.conversation = 0; tile >= tiles_of(rows.conversation(b.conversation)); b.conversation++)
+        tile -= tiles_of(rows.conversation(b.conversation));
+    const st_step_conversation &c = rows.conversation(b.conversation);
+    b.first = c.first_row + tile * ROWS;
+    b.count = min((uint32_t)ROWS, c.rows - tile * ROWS);
+    b.position = c.position + tile * ROWS;
+    return true;
+}
+
+/* Queries × factor, as two f16 each. */
+template <int HEAD>
+__device__ void load_queries(const st_cuda_attention_args &a, const block_rows &b, uint32_t head, float factor, rows_of<HEAD, ROWS> to)
+{
+    for (uint32_t i = threadIdx.x; i < ROWS * HEAD / 4; i += THREADS) {
+        uint32_t row = i / (HEAD / 4), element = i % (HEAD / 4) * 4;
+        float4 x = {};
+        if (row < b.count) x = *(const float4 *)(a.in + ((size_t)(b.first + row) * a.heads + head) * HEAD + element);
+        uint2 high, low;
+        st_cuda_split_halves(x.x * factor, x.y * factor, high.x, low.x);
+        st_cuda_split_halves(x.z * factor, x.w * factor, high.y, low.y);
+        *(uint2 *)to.at(row, element, 0) = high;
+        *(uint2 *)to.at(row, element, 1) = low;
+    }
+}
+
+/* Keys and values of positions base … end − 1; the rest of the tile is zeros. */
+template <class F, int HEAD, int COUNT>
+__device__ void load_tile(const st_cuda_kv_rows &kv, uint32_t of_head, uint32_t base, uint32_t end, rows_of<HEAD, COUNT> keys,
+                          rows_of<HEAD, COUNT> values)
+{
+    typedef typename F::kv K;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < COUNT * HEAD / 8; i += THREADS) {
+        uint32_t row = i / (HEAD / 8), element = i % (HEAD / 8) * 8;
+        uint4 high[2] = {}, low[2] = {};
+        if (base + row < end) {
+            F::halves(K::load_eight(kv.key(base + row), of_head + element), high[0], low[0]);
+            F::halves(K::load_eight(kv.value(base + row), of_head + element), high[1], low[1]);
+        }
+        *(uint4 *)keys.at(row, element, 0) = high[0];
+        *(uint4 *)values.at(row, element, 0) = high[1];
+        if (F::SPLIT) {
+            *(uint4 *)keys.at(row, element, 1) = low[0];
+            *(uint4 *)values.at(row, element, 1) = low[1];
+        }
+    }
+}
+
+/* What a lane has of its warp's 16 rows: rows lane / 4 and 8 further. */
+template <int HEAD> struct running {
+    float out[HEAD / 8][4], largest[2], total[2];
+};
+
+/* scores = queries · keys of a tile */
+template <class F, int HEAD, int COUNT>
+__device__ __forceinline__ void score(rows_of<HEAD, ROWS> queries, rows_of<HEAD, COUNT> keys, float (*scores)[4])
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
+#pragma unroll 2
+    for (uint32_t k = 0; k < HEAD; k += 16) {
+        unsigned q[2][4];
+#pragma unroll
+        for (int part = 0; part < 2; part++)
+            st_cuda_load_matrices(q[part], queries.at(16 * warp + matrix % 2 * 8 + row, k + matrix / 2 * 8, part));
+#pragma unroll
+        for (int n = 0; n < COUNT / 8; n += 2) {
+            unsigned b[4];
+            st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k + matrix % 2 * 8, 0));
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int part = 0; part < 2; part++) st_cuda_mma(scores[n + i], q[part], b[2 * i], b[2 * i + 1]);
+            if (!F::SPLIT) continue;
+            st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k + matrix % 2 * 8, 1));
+#pragma unroll
+            for (int i = 0; i < 2; i++) st_cuda_mma(scores[n + i], q[0], b[2 * i], b[2 * i + 1]);
+        }
+    }
+}
+
+/* Scores, as exponents of two, to weights; what was summed before shrinks. `sees`: the positions of the two rows. */
+template <int HEAD, int COUNT>
+__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, const uint2 *sees, running<HEAD> &r)
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float largest = r.largest[j];
+#pragma unroll
+        for (int i = 0; i < COUNT / 4; i++) {
+            float &x = scores[i / 2][2 * j + i % 2];
+            uint32_t position = base + i / 2 * 8 + lane % 4 * 2 + i % 2;
+            if (position < sees[j].x || position > sees[j].y) x = -INFINITY;
+            largest = fmaxf(largest, x);
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+        float top = largest == -INFINITY ? 0 : largest, shrink = exp2f(r.largest[j] - top), total = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT / 4; i++) {
+            float &x = scores[i / 2][2 * j + i % 2];
+            x = exp2f(x - top);
+            total += x;
+        }
+        r.largest[j] = largest;
+        r.total[j] = r.total[j] * shrink + total;
+#pragma unroll
+        for (int i = 0; i < HEAD / 4; i++) r.out[i / 2][2 * j + i % 2] *= shrink;
+    }
+}
+
+/* out += weights · values of a tile */
+template <class F, int HEAD, int COUNT>
+__device__ __forceinline__ void gather(const float (*weights)[4], rows_of<HEAD, COUNT> values, float (*out)[4])
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
+#pragma unroll
+    for (int k = 0; k < COUNT / 16; k++) {
+        unsigned w[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *two = &weights[2 * k + i / 2][i % 2 * 2];
+            st_cuda_split_halves(two[0], two[1], w[0][i], w[1][i]);
+        }
+#pragma unroll
+        for (int n = 0; n < HEAD / 8; n += 2) {
+            unsigned b[4];
+            st_cuda_load_transposed(b, values.at(16 * k + matrix % 2 * 8 + row, 8 * (n + matrix / 2), 0));
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int part = 0; part < 2; part++) st_cuda_mma(out[n + i], w[part], b[2 * i], b[2 * i + 1]);
+            if (!F::SPLIT) continue;
+            st_cuda_load_transposed(b, values.at(16 * k + matrix % 2 * 8 + row, 8 * (n + matrix / 2), 1));
+#pragma unroll
+            for (int i = 0; i < 2; i++) st_cuda_mma(out[n + i], w[0], b[2 * i], b[2 * i + 1]);
+        }
+    }
+}
+
+/* The tile of positions that fits beside the queries in 99 KiB. */
+template <class F, int HEAD> struct tile_of {
+    enum {
+        POSITIONS = (HEAD > 128 ? 32 : 64) / (F::SPLIT ? 2 : 1),
+        BYTES = (2 * ROWS + (F::SPLIT ? 4 : 2) * POSITIONS) * (HEAD + PAD) * (int)sizeof(__half),
+    };
+};
+
+template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) flash(st_cuda_attention_args a)
+{
+    enum { POSITIONS = tile_of<F, HEAD>::POSITIONS, PARTS = F::SPLIT ? 2 : 1 };
+    extern __shared__ uint4 shared[];
+    rows_of<HEAD, ROWS> queries = {(__half *)shared};
+    rows_of<HEAD, POSITIONS> keys = {queries.data + 2 * rows_of<HEAD, ROWS>::HALVES};
+    rows_of<HEAD, POSITIONS> values = {keys.data + PARTS * rows_of<HEAD, POSITIONS>::HALVES};
+    uint32_t head = blockIdx.x, kv_head = head / a.group, lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
+    block_rows b;
+    if (!find_rows(a.rows, b)) return;
+    const float log2e = 1.4426950408889634f;
+    load_queries<HEAD>(a, b, head, a.scale * log2e * F::SHRINK, queries);
+    st_cuda_kv_rows kv(a.kv, a.rows, b.conversation);
+    uint32_t end = b.position + b.count, own = b.position + min(16 * warp, b.count - 1), own_last = min(own + 15, end - 1);
+    uint2 sees[2]; /* of the lane's rows: first and last position */
+    for (int j = 0; j < 2; j++) {
+        uint32_t position = min(b.position + 16 * warp + lane / 4 + 8 * j, end - 1);
+        sees[j] = make_uint2(a.first(position), position);
+    }
+    running<HEAD> r = {{}, {-INFINITY, -INFINITY}, {}};
+    for (uint32_t base = a.first(b.position); base < end; base += POSITIONS) {
+        __syncthreads();
+        load_tile<F, HEAD, POSITIONS>(kv, kv_head * HEAD, base, end, keys, values);
+        __syncthreads();
+        if (base > own_last || base + POSITIONS <= a.first(own)) continue; /* the same for the warp */
+        float scores[POSITIONS / 8][4] = {};
+        score<F, HEAD, POSITIONS>(queries, keys, scores);
+        softmax<HEAD, POSITIONS>(scores, base, sees, r);
+        gather<F, HEAD, POSITIONS>(scores, values, r.out);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t row = 16 * warp + lane / 4 + 8 * j;
+        float total = r.total[j] + __shfl_xor_sync(0xFFFFFFFFu, r.total[j], 1);
+        float factor = F::SHRINK / (total + __shfl_xor_sync(0xFFFFFFFFu, total, 2));
+        if (row >= b.count) continue;
+        float *out = a.out + ((size_t)(b.first + row) * a.heads + head) * HEAD + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < HEAD / 8; n++) *(float2 *)(out + 8 * n) = make_float2(r.out[n][2 * j] * factor, r.out[n][2 * j + 1] * factor);
+    }
+}
+
+struct launch {
+    const st_cuda_call *call;
+    st_cuda_attention_args args;
+
+    template <class F, int HEAD> int start() const
+    {
+        enum { BYTES = tile_of<F, HEAD>::BYTES };
+        static_assert(BYTES <= 99 * 1024, "shared memory of a block");
+        uint32_t tiles = st_cuda_blocks(call->rows, ROWS) + call->rows / ST_CUDA_FLASH_ROWS_MIN;
+        int code = (int)cudaFuncSetAttribute(flash<F, HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        return code == cudaSuccess ? st_cuda_start<flash<F, HEAD>>(call->stream, dim3(args.heads, tiles), THREADS, BYTES, args) : code;
+    }
+    template <class F> int run() const
+    {
+        return args.key == 64 ? start<F, 64>() : args.key == 128 ? start<F, 128>() : start<F, 256>();
+    }
+};
+
+} // namespace
+
+extern "C" int st_cuda_attention_flash(const st_cuda_call *call)
+{
+    launch l = {call, st_cuda_attention_args_of(call)};
+    switch (call->bound->kv.type) {
+    case ST_TYPE_F16: return l.run<from_f16>();
+    case ST_TYPE_BF16: return l.run<from_bf16>();
+    case ST_TYPE_Q8_0: return l.run<from_q8_0>();
+    default: return (int)cudaErrorInvalidValue;
+    }
+}

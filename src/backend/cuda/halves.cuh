@@ -1,0 +1,140 @@
+/* Rows of f16 activations for tensor cores. A row has a scale, a power of two, so that none of its elements overflows. The
+ * layout is that of the products' fragments: of each group of 256 elements, lane t of four has the 64 from 64 t on, in
+ * pieces of 32 and chunks of 8 elements (16 bytes); eight rows are interleaved by chunk: [group][piece][chunk][row][lane]. Of
+ * each four elements the second and the third are swapped. */
+#ifndef ST_CUDA_HALVES_CUH
+#define ST_CUDA_HALVES_CUH
+
+#include "backend/cuda/acts.cuh"
+#include "backend/cuda/mma.cuh"
+
+enum { ST_CUDA_PIECE_CHUNKS = 128, ST_CUDA_CHUNK_STRIDE = 32 }; /* of eight rows, in units of 16 bytes: from one to the next */
+
+struct st_cuda_halves {
+    unsigned char *memory;
+    uint32_t width, rows; /* rows: the room */
+
+    __host__ __device__ uint32_t pieces() const
+    {
+        return (width + ST_CUDA_HALF_GROUP - 1) / ST_CUDA_HALF_GROUP * 2;
+    }
+    /* Where a row begins, in chunks. */
+    __device__ size_t at(uint32_t row) const
+    {
+        return (size_t)(row / ST_CUDA_HALF_ROWS) * pieces() * ST_CUDA_PIECE_CHUNKS + row % ST_CUDA_HALF_ROWS * 4;
+    }
+    __host__ __device__ uint4 *chunks() const
+    {
+        return (uint4 *)memory;
+    }
+    __host__ __device__ float *scales() const
+    {
+        size_t groups = (rows + ST_CUDA_HALF_ROWS - 1) / ST_CUDA_HALF_ROWS;
+        return (float *)(memory + groups * pieces() * ST_CUDA_PIECE_CHUNKS * sizeof(uint4));
+    }
+};
+
+/* How an operation converts its output: a block per row, WARPS warps, each thread four elements at a time from 4 × its number
+ * on. Rows up to the next multiple of eight are zeros. */
+struct st_cuda_converter {
+    st_cuda_halves halves; /* memory NULL: the output is not converted */
+    uint32_t *counters;    /* of split products: set to 0. NULL: none */
+
+    /* The number of rows that blocks are needed for. */
+    __host__ __device__ static uint32_t padded(uint32_t rows)
+    {
+        return (rows + ST_CUDA_HALF_ROWS - 1) / ST_CUDA_HALF_ROWS * ST_CUDA_HALF_ROWS;
+    }
+    __device__ void begin() const
+    {
+        for (uint32_t i = threadIdx.x; counters && blockIdx.x == 0 && i < ST_CUDA_SPLIT_COUNTERS; i += blockDim.x) counters[i] = 0;
+    }
+    /* `values`: the row; each thread reads elements that it wrote. NULL: zeros. `top`: the largest magnitude among the thread's
+     * elements, or NaN. A row with NaN or an infinity has NaN as its scale. */
+    template <int WARPS> __device__ void finish(uint32_t row, const float *values, float top) const;
+};
+
+/* The converter of an operation's output to scratch, for the product that follows. */
+static inline st_cuda_converter st_cuda_converter_of(const st_cuda_call *call, uint32_t width)
+{
+    st_cuda_converter c = {{NULL, width, call->rows}, NULL};
+    if (!call->quantises || call->rows <= ST_CUDA_INT8_ROWS) return c;
+    c.halves.memory = call->scratch;
+    c.counters = (uint32_t *)(call->scratch + st_cuda_halves_bytes(width, call->rows));
+    return c;
+}
+
+static __device__ __forceinline__ float st_cuda_power_of_two(int exponent)
+{
+    return __uint_as_float((unsigned)(exponent + 127) << 23);
+}
+
+/* NaN if one is. */
+static __device__ __forceinline__ float st_cuda_top_of(float top, float4 x)
+{
+    return st_cuda_max_or_nan(top, st_cuda_max_or_nan(st_cuda_max_or_nan(fabsf(x.x), fabsf(x.y)), st_cuda_max_or_nan(fabsf(x.z), fabsf(x.w))));
+}
+
+template <int WARPS> __device__ void st_cuda_converter::finish(uint32_t row, const float *values, float top) const
+{
+    __shared__ float tops[WARPS];
+    for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) top = st_cuda_max_or_nan(top, __shfl_xor_sync(0xFFFFFFFFu, top, step));
+    if (threadIdx.x % ST_CUDA_WARP == 0) tops[threadIdx.x / ST_CUDA_WARP] = top;
+    __syncthreads();
+    top = tops[0];
+    for (int i = 1; i < WARPS; i++) top = st_cuda_max_or_nan(top, tops[i]);
+    bool finite = top <= 3.4028235e38f;
+    int exponent = max(-100, (int)(__float_as_uint(top) >> 23) - 127); /* the row × 2^(14 − exponent) is below 2^15 */
+    float factor = st_cuda_power_of_two(finite ? 14 - exponent : 0);
+    if (threadIdx.x == 0) halves.scales()[row] = finite ? st_cuda_power_of_two(exponent - 14) : NAN;
+    uint2 *out = (uint2 *)(halves.chunks() + halves.at(row));
+    for (uint32_t i = 4 * threadIdx.x; i < halves.pieces() * 128; i += 4 * WARPS * ST_CUDA_WARP) {
+        uint32_t piece = i / 256 * 2 + i % 64 / 32, chunk = i % 32 / 8, lane = i % 256 / 64;
+        uint2 x = {};
+        if (i < halves.width && values && finite) {
+            float4 v = *(const float4 *)(values + i);
+            x = make_uint2(st_cuda_pack(v.x * factor, v.z * factor), st_cuda_pack(v.y * factor, v.w * factor));
+        }
+        out[(piece * ST_CUDA_PIECE_CHUNKS + chunk * ST_CUDA_CHUNK_STRIDE + lane) * 2 + i / 4 % 2] = x;
+    }
+}
+
+struct st_cuda_convert_args {
+    st_cuda_converter to;
+    st_cuda_rows rows;
+    const uint32_t *count; /* of rows; NULL: those of the step */
+    const float *in;
+};
+
+/* halves.cu: converts the rows. Returns a cudaError_t. */
+int st_cuda_start_convert(const st_cuda_call *call, const st_cuda_convert_args &args);
+
+/* As st_cuda_each_kernel, for rows of a multiple of 32 elements at `out`, which are converted afterwards. */
+template <int WARPS, class F>
+static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) st_cuda_each_converted_kernel(st_cuda_rows rows, st_cuda_converter to,
+                                                                                            const float *out, F f)
+{
+    uint32_t row = blockIdx.x, width = to.halves.width;
+    bool present = row < rows.count();
+    to.begin();
+    if (row >= st_cuda_converter::padded(rows.count())) return;
+    const float *values = out + (size_t)row * width;
+    float top = 0;
+    for (uint32_t i = 4 * threadIdx.x; i < width && present; i += 4 * WARPS * ST_CUDA_WARP) {
+        for (uint32_t k = 0; k < 4; k++) f(rows, row, i + k);
+        top = st_cuda_top_of(top, *(const float4 *)(values + i));
+    }
+    to.finish<WARPS>(row, present ? values : NULL, top);
+}
+
+/* As st_cuda_each, for an operation whose output may be quantised or converted; `f` writes an element of it. */
+template <class F> static int st_cuda_each_for_product(const st_cuda_call *call, uint32_t width, F f)
+{
+    enum { WARPS = 8 };
+    st_cuda_converter to = st_cuda_converter_of(call, width);
+    if (!to.halves.memory) return st_cuda_each_quantised(call, width, f);
+    return st_cuda_start<st_cuda_each_converted_kernel<WARPS, F>>(call->stream, st_cuda_converter::padded(call->rows), WARPS * ST_CUDA_WARP, 0,
+                                                                  st_cuda_rows_of(call), to, st_cuda_floats(call->bound->out), f);
+}
+
+#endif
