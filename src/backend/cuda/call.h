@@ -69,10 +69,10 @@ enum {
  * for each two groups of elements at most, the largest states enough for all. */
 static inline size_t st_cuda_partial_bytes(size_t width, size_t columns, uint32_t rows)
 {
-    size_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : ST_CUDA_SPLIT_ROWS, below = st_cuda_round_up(rows, tile) / tile;
+    size_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : (size_t)ST_CUDA_SPLIT_ROWS, below = st_cuda_round_up(rows, tile) / tile;
     size_t blocks = st_cuda_round_up(columns, ST_CUDA_TILE_COLUMNS) / ST_CUDA_TILE_COLUMNS * ST_CUDA_JOINED_MAX * below;
     size_t parts = blocks * (st_cuda_round_up(width, 2 * ST_CUDA_HALF_GROUP) / (2 * ST_CUDA_HALF_GROUP));
-    return (parts < ST_CUDA_SPLIT_BLOCKS ? parts : ST_CUDA_SPLIT_BLOCKS) * ST_CUDA_TILE_COLUMNS * tile * sizeof(float);
+    return (parts < ST_CUDA_SPLIT_BLOCKS ? parts : (size_t)ST_CUDA_SPLIT_BLOCKS) * ST_CUDA_TILE_COLUMNS * tile * sizeof(float);
 }
 
 /* The types with a kernel for int8 activations (units.cuh). */
