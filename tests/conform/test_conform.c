@@ -585,7 +585,7 @@ int main(int argc, char **argv)
     for (size_t l = 0; l < level_count; l++) {
         for (size_t t = 0; t < st_type_count(); t++) {
             st_type type = st_type_at(t);
-            if (is_left_out(type)) continue;
+            if (is_left_out(type) || (mirror_name() && !mirror_runs(ST_OP_MATMUL, type))) continue;
             ADD(matmul, levels[l], type);
             if (mirror_name() && has_kernel(type)) ADD(matmul_large, levels[l], type);
             ADD(experts, levels[l], type);

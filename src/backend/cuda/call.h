@@ -57,10 +57,10 @@ static inline size_t st_cuda_halves_bytes(size_t width, size_t rows)
 /* A product with few tiles splits its depth: at most so many blocks then, each with the partial sums of a tile, and a counter
  * for each tile. */
 enum {
-    ST_CUDA_TILE_WARPS = 4, ST_CUDA_TILE_COLUMNS = 32 * ST_CUDA_TILE_WARPS,
+    ST_CUDA_TILE_WARPS = 4, ST_CUDA_TILE_COLUMNS = 32 * ST_CUDA_TILE_WARPS, ST_CUDA_NARROW_COLUMNS = 16 * ST_CUDA_TILE_WARPS,
     ST_CUDA_TILE_BYTES = 16, ST_CUDA_TILE_ROWS_MIN = 16,
     ST_CUDA_SPLIT_ROWS = 64,    /* of a tile, at most */
-    ST_CUDA_SPLIT_BLOCKS = 264,
+    ST_CUDA_SPLIT_BLOCKS = 792,
     ST_CUDA_SPLIT_COUNTERS = ST_CUDA_SPLIT_BLOCKS,
     ST_CUDA_COUNTERS_BYTES = (ST_CUDA_SPLIT_COUNTERS * 4 + ST_CUDA_ALIGNMENT - 1) / ST_CUDA_ALIGNMENT * ST_CUDA_ALIGNMENT,
 };
@@ -70,9 +70,9 @@ enum {
 static inline size_t st_cuda_partial_bytes(size_t width, size_t columns, uint32_t rows)
 {
     size_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : (size_t)ST_CUDA_SPLIT_ROWS, below = st_cuda_round_up(rows, tile) / tile;
-    size_t blocks = st_cuda_round_up(columns, ST_CUDA_TILE_COLUMNS) / ST_CUDA_TILE_COLUMNS * ST_CUDA_JOINED_MAX * below;
+    size_t blocks = st_cuda_round_up(columns, ST_CUDA_TILE_COLUMNS) / ST_CUDA_NARROW_COLUMNS * ST_CUDA_JOINED_MAX * below;
     size_t parts = blocks * (st_cuda_round_up(width, 2 * ST_CUDA_HALF_GROUP) / (2 * ST_CUDA_HALF_GROUP));
-    return (parts < ST_CUDA_SPLIT_BLOCKS ? parts : (size_t)ST_CUDA_SPLIT_BLOCKS) * ST_CUDA_TILE_COLUMNS * tile * sizeof(float);
+    return (parts < ST_CUDA_SPLIT_BLOCKS ? parts : (size_t)ST_CUDA_SPLIT_BLOCKS) * ST_CUDA_NARROW_COLUMNS * tile * sizeof(float);
 }
 
 /* The types with a kernel for int8 activations (units.cuh). */

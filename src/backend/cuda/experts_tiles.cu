@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine(combine_args a)
 st_cuda_tiles_plan plan_of(uint32_t type, uint32_t pairs, uint32_t experts)
 {
     uint32_t each = pairs / experts, rows = each <= 12 ? 16 : each <= 24 ? 32 : each <= 80 ? 64 : st_cuda_tile_rows_max(type);
-    return {ST_CUDA_TILE_WARPS, rows, min(pairs, pairs / rows + experts), 1};
+    return {ST_CUDA_TILE_WARPS, rows, min(pairs, pairs / rows + experts), 1, false};
 }
 
 } // namespace

@@ -7,7 +7,9 @@ enum {
     LARGE_ROWS = 128,   /* of a tile */
     ENOUGH_TILES = 100, /* of that many rows: fewer leave processors idle */
     MANY_TILES = 260,   /* of twice the columns: they read activations half as often */
-    PIECES_MIN = 4,     /* of a part of the depth */
+    PIECES_MIN = 8,     /* of a part of the depth */
+    SPLITS_MAX = 6,
+    WIDE_BLOCKS = 264,  /* of split products with many rows */
 };
 
 /* Columns in tiles of `each`. */
@@ -20,14 +22,17 @@ uint32_t tiles_of(const st_cuda_tiles_args &args, uint32_t each)
 
 st_cuda_tiles_plan plan_of(const st_cuda_tiles_args &args, uint32_t type, uint32_t rows)
 {
-    uint32_t large = st_cuda_blocks(rows, LARGE_ROWS), tiles = tiles_of(args, ST_CUDA_TILE_COLUMNS);
-    bool prefers_large = rows > ST_CUDA_SPLIT_ROWS && st_cuda_tile_rows_max(type) == LARGE_ROWS;
-    if (prefers_large && tiles_of(args, 2 * ST_CUDA_TILE_COLUMNS) * large >= MANY_TILES)
-        return {2 * ST_CUDA_TILE_WARPS, LARGE_ROWS, large, 1};
-    if (prefers_large && tiles * large >= ENOUGH_TILES) return {ST_CUDA_TILE_WARPS, LARGE_ROWS, large, 1};
-    uint32_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : ST_CUDA_SPLIT_ROWS, below = st_cuda_blocks(rows, tile);
-    uint32_t splits = min(ST_CUDA_SPLIT_BLOCKS / (tiles * below), args.halves.pieces() / PIECES_MIN);
-    return {ST_CUDA_TILE_WARPS, tile, below, max(splits, 1u)};
+    uint32_t large = st_cuda_blocks(rows, LARGE_ROWS), tiles = tiles_of(args, ST_CUDA_TILE_COLUMNS), pieces = args.halves.pieces();
+    if (rows > ST_CUDA_SPLIT_ROWS) {
+        bool prefers_large = st_cuda_tile_rows_max(type) == LARGE_ROWS;
+        if (prefers_large && tiles_of(args, 2 * ST_CUDA_TILE_COLUMNS) * large >= MANY_TILES)
+            return {2 * ST_CUDA_TILE_WARPS, LARGE_ROWS, large, 1, false};
+        if (prefers_large && tiles * large >= ENOUGH_TILES) return {ST_CUDA_TILE_WARPS, LARGE_ROWS, large, 1, false};
+        uint32_t below = st_cuda_blocks(rows, ST_CUDA_SPLIT_ROWS), splits = min(WIDE_BLOCKS / (tiles * below), pieces / PIECES_MIN);
+        return {ST_CUDA_TILE_WARPS, ST_CUDA_SPLIT_ROWS, below, max(splits, 1u), false};
+    }
+    uint32_t narrow = tiles_of(args, ST_CUDA_NARROW_COLUMNS), splits = min(ST_CUDA_SPLIT_BLOCKS / narrow, pieces / PIECES_MIN);
+    return {ST_CUDA_TILE_WARPS, rows <= 16 ? 16u : rows <= 32 ? 32u : 64u, 1, max(min(splits, (uint32_t)SPLITS_MAX), 1u), true};
 }
 
 } // namespace

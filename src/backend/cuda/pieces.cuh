@@ -147,10 +147,9 @@ template <int CENTRE> static __device__ __forceinline__ void st_cuda_four_halves
 }
 
 /* What a lane loads at a time, by type: `fetch` starts the loads, `open` makes scales of them, and `bytes` has elements 4 i to
- * 4 i + 3 of piece p. PIECES: of a fetch. GROUP_BYTES: of 256 elements.
- * PRIVATE: the parts of a fetch that can be copied to shared memory; 0: it cannot. */
+ * 4 i + 3 of piece p. PIECES: of a fetch. GROUP_BYTES: of 256 elements. */
 template <class P, int BYTES> struct st_cuda_stream_of {
-    enum { PIECES = 1, PRIVATE = 0, CENTRE = P::CENTRE, GROUP_BYTES = BYTES };
+    enum { PIECES = 1, CENTRE = P::CENTRE, GROUP_BYTES = BYTES };
     typedef st_cuda_piece raw;
     static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t step, uint32_t lane, uint32_t blocks, raw &w)
     {
@@ -174,7 +173,7 @@ template <class P, int BYTES> struct st_cuda_stream_of {
 
 /* Q4_K: both pieces of a lane are nibbles of the same bytes. */
 struct st_cuda_stream_q4_k {
-    enum { PIECES = 2, PRIVATE = 3, CENTRE = 8, GROUP_BYTES = sizeof(st_block_q4_k) };
+    enum { PIECES = 2, CENTRE = 8, GROUP_BYTES = sizeof(st_block_q4_k) };
     struct raw {
         unsigned qs[8], head[4];
     };
@@ -183,17 +182,6 @@ struct st_cuda_stream_q4_k {
         const st_block_q4_k *b = (const st_block_q4_k *)row + step;
         st_cuda_load_32(w.qs, b->qs + 32 * lane);
         st_cuda_load_16(w.head, b);
-    }
-    /* The PRIVATE parts of 16 bytes that a fetch consists of: where they are, and what is made of them. */
-    static __device__ __forceinline__ const void *part(const unsigned char *row, uint32_t step, uint32_t lane, int i)
-    {
-        const st_block_q4_k *b = (const st_block_q4_k *)row + step;
-        return i < 2 ? b->qs + 32 * lane + 16 * i : (const uint8_t *)b;
-    }
-    static __device__ __forceinline__ void take(raw &w, int i, uint4 x)
-    {
-        unsigned *to = i < 2 ? w.qs + 4 * i : w.head;
-        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
     }
     static __device__ __forceinline__ void open(const raw &w, uint32_t, uint32_t lane, uint32_t, st_cuda_scales &s)
     {

@@ -1,5 +1,5 @@
-/* out = weights · in on tensor cores. A block has a tile of 32 columns for each warp and 8 × TN rows. A lane of a warp unpacks
- * the weights of its fragments from the file's blocks straight into registers: four columns, of which lane t of four has the
+/* out = weights · in on tensor cores. A block has a tile of 16 × TM columns for each warp and 8 × TN rows. A lane of a warp unpacks
+ * the weights of its fragments from the file's blocks straight into registers: 2 × TM columns, of which lane t of four has the
  * elements 64 t to 64 t + 63 of each group of 256. Activations, which are stored in that order (halves.cuh), go through shared
  * memory, STAGES pieces deep. */
 #ifndef ST_CUDA_TILES_CUH
@@ -8,8 +8,6 @@
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/pieces.cuh"
 #include "backend/cuda/tiles.h"
-
-enum { ST_CUDA_TM = 2 }; /* fragments of 16 columns of a warp */
 
 /* Where the rows of a tile are. */
 template <int ROWS> struct st_cuda_tile_rows {
@@ -70,27 +68,25 @@ template <int COUNT, int THREADS> static __device__ bool st_cuda_add_parts(const
     return true;
 }
 
-/* How a block runs. Shared memory has STAGES × STAGE chunks. DEEP: blocks of few rows, whose time is that of reading weights, copy
- * those there as well, STAGES − 1 steps ahead; each lane reads what it has copied itself. */
-template <class W, int WARPS, int TN> struct st_cuda_tile_shape {
-    static constexpr bool DEEP = W::PRIVATE > 0 && TN <= 4;
-    static constexpr bool AHEAD = TN <= 4 && !DEEP; /* the next weights are loaded into registers of their own */
+/* How a block runs: TM fragments of 16 columns for each warp, TN of 8 rows. */
+template <class W, int WARPS, int TM, int TN> struct st_cuda_tile_shape {
+    static constexpr bool AHEAD = TM == 2 && TN <= 4; /* the next weights are loaded into registers of their own */
     static constexpr int THREADS = WARPS * ST_CUDA_WARP;
-    static constexpr int STAGES = TN == 16 ? 3 : !DEEP ? 4 : TN == 4 ? 2 : 3;
-    static constexpr int PIECE = TN * ST_CUDA_PIECE_CHUNKS;           /* activations of a piece */
-    static constexpr int PARTS = 2 * ST_CUDA_TM * (int)W::PRIVATE;    /* weights of a lane */
-    static constexpr int STAGE = DEEP ? (int)W::PIECES * PIECE + PARTS * THREADS : PIECE;
+    static constexpr int STAGES = TN == 16 ? 3 : 4;
+    static constexpr int STAGE = TN * ST_CUDA_PIECE_CHUNKS; /* activations of a piece */
     static constexpr int BYTES = STAGES * STAGE * (int)sizeof(uint4);
     static constexpr int TOGETHER = TN == 4 || TN == 8 ? 4 : 2;
-    static constexpr int PREFETCH = TN <= 8 && !DEEP ? 2 : 0; /* groups from the current one to that which is brought into the L2 cache */
-    static constexpr int BLOCKS = WARPS == 8 ? 1 : TN == 8 ? 3 : 2; /* of a processor, at least */
+    static constexpr int PREFETCH = TN <= 8 ? 2 : 0; /* groups from the current one to that which is brought into the L2 cache */
+    /* of a processor, at least: as many as leave the registers that a block needs */
+    static constexpr int BLOCKS = WARPS == 8 ? 1 : TM == 1 ? (TN == 8 ? 4 : 6) : TN == 16 || (TN <= 4 && W::PIECES == 1) ? 2 : 3;
 };
 
-template <class W, int WARPS, int TN>
-static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape<W, WARPS, TN>::BLOCKS) st_cuda_tiles(st_cuda_tiles_args a)
+template <class W, int WARPS, int TM, int TN>
+static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape<W, WARPS, TM, TN>::BLOCKS)
+    st_cuda_tiles(st_cuda_tiles_args a)
 {
-    typedef st_cuda_tile_shape<W, WARPS, TN> shape;
-    constexpr int THREADS = shape::THREADS, ROWS = 8 * TN, STAGES = shape::STAGES, STAGE = shape::STAGE, PIECE = shape::PIECE;
+    typedef st_cuda_tile_shape<W, WARPS, TM, TN> shape;
+    constexpr int THREADS = shape::THREADS, ROWS = 8 * TN, STAGES = shape::STAGES, STAGE = shape::STAGE;
     constexpr int TOGETHER = shape::TOGETHER, PREFETCH = shape::PREFETCH;
     constexpr bool AHEAD = shape::AHEAD;
     extern __shared__ uint4 stages[];
@@ -101,15 +97,15 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
     uint32_t count = st_cuda_find_rows<ROWS, THREADS>(a, rows, expert);
     if (count == 0) return; /* the same for the whole block */
 
-    /* the lane's four columns: where they begin, [fragment][half of it] */
-    const unsigned char *base[ST_CUDA_TM] = {p.weights, p.weights};
+    /* the lane's columns: where they begin, [fragment][half of it] */
+    const unsigned char *base[2] = {p.weights, p.weights};
     bool gated = a.experts.gated;
-    uint32_t span = gated ? 16 : 32, first_column = ((blockIdx.x - p.first_block) * WARPS + warp) * span + lane / 4;
-    uint32_t starts[ST_CUDA_TM][2];
+    uint32_t span = gated ? 16 : 16 * TM, first_column = ((blockIdx.x - p.first_block) * WARPS + warp) * span + lane / 4;
+    uint32_t starts[TM][2];
     if (a.experts.tiles) base[0] = base[1] = (const unsigned char *)a.experts.table[expert] + a.experts.first * p.row_bytes;
     if (gated) base[1] = (const unsigned char *)a.experts.up_table[expert] + a.experts.up_first * a.experts.up_bytes;
 #pragma unroll
-    for (int i = 0; i < 2 * ST_CUDA_TM; i++) {
+    for (int i = 0; i < 2 * TM; i++) {
         uint32_t column = min(first_column + (gated ? 0 : i / 2 * 16) + i % 2 * 8, p.columns - 1);
         starts[i / 2][i % 2] = column * (uint32_t)(gated && i / 2 ? a.experts.up_bytes : p.row_bytes);
     }
@@ -118,36 +114,36 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
     __syncthreads();
 
     const uint4 *halves = a.halves.chunks();
-    auto copy_activations = [&](uint4 *to, uint32_t piece) {
-#pragma unroll
-        for (int i = 0; i < PIECE / THREADS; i++) {
-            uint32_t at = i * THREADS + threadIdx.x, n = at / ST_CUDA_PIECE_CHUNKS * 8 + at % 32 / 4;
-            st_cuda_copy_16(to + at, halves + rows.chunk[n] + piece * ST_CUDA_PIECE_CHUNKS + at % ST_CUDA_PIECE_CHUNKS / 32 * 32 + at % 4);
-        }
-    };
     auto copy_piece = [&](uint32_t piece) {
-        if (piece < end) copy_activations(stages + (piece - begin) % STAGES * STAGE, piece);
+        uint4 *to = stages + (piece - begin) % STAGES * STAGE;
+        if (piece < end)
+#pragma unroll
+            for (int i = 0; i < STAGE / THREADS; i++) {
+                uint32_t at = i * THREADS + threadIdx.x, n = at / ST_CUDA_PIECE_CHUNKS * 8 + at % 32 / 4;
+                uint32_t chunk = at % ST_CUDA_PIECE_CHUNKS / 32 * 32 + at % 4;
+                st_cuda_copy_16(to + at, halves + rows.chunk[n] + piece * ST_CUDA_PIECE_CHUNKS + chunk);
+            }
         st_cuda_copies_end();
     };
-    auto fetch = [&](uint32_t step, typename W::raw w[ST_CUDA_TM][2]) { /* no branch, so that the loads of all columns are under way at once */
+    auto fetch = [&](uint32_t step, typename W::raw w[TM][2]) { /* no branch, so that the loads of all columns are under way at once */
 #pragma unroll
-        for (int i = 0; i < 2 * ST_CUDA_TM; i++) W::fetch(base[i / 2] + starts[i / 2][i % 2], step, lane % 4, blocks, w[i / 2][i % 2]);
+        for (int i = 0; i < 2 * TM; i++) W::fetch(base[i / 2] + starts[i / 2][i % 2], step, lane % 4, blocks, w[i / 2][i % 2]);
     };
 
-    float sums[ST_CUDA_TM][TN][4] = {};
-    typename W::raw w[ST_CUDA_TM][2], next[ST_CUDA_TM][2];
-    st_cuda_scales scales[ST_CUDA_TM][2];
+    float sums[TM][TN][4] = {};
+    typename W::raw w[TM][2], next[TM][2];
+    st_cuda_scales scales[TM][2];
     auto open = [&](uint32_t step) {
 #pragma unroll
-        for (int i = 0; i < 2 * ST_CUDA_TM; i++) W::open(w[i / 2][i % 2], step, lane % 4, blocks, scales[i / 2][i % 2]);
+        for (int i = 0; i < 2 * TM; i++) W::open(w[i / 2][i % 2], step, lane % 4, blocks, scales[i / 2][i % 2]);
     };
     /* The products with a piece's activations. `following`: the step whose weights are loaded when those of this one are unpacked. */
     auto multiply = [&](int p, const uint4 *stage, bool loads, uint32_t following) {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            unsigned fragments[2][ST_CUDA_TM][4]; /* of two steps of 16 elements */
+            unsigned fragments[2][TM][4]; /* of two steps of 16 elements */
 #pragma unroll
-            for (int k = 0; k < 4 * ST_CUDA_TM; k++) {
+            for (int k = 0; k < 4 * TM; k++) {
                 int s = k % 2, j = k / 2 % 2, i = k / 4, four = 2 * c + s, of = W::scale(p, four);
                 unsigned two[2];
                 st_cuda_four_halves<W::CENTRE>(W::bytes(w[i][j], p, four), scales[i][j].d[of], scales[i][j].m[of], two);
@@ -163,66 +159,38 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
 #pragma unroll
                 for (int s = 0; s < 2; s++)
 #pragma unroll
-                    for (int k = 0; k < TOGETHER * ST_CUDA_TM; k++) {
-                        const uint4 &x = b[k / ST_CUDA_TM];
-                        st_cuda_mma(sums[k % ST_CUDA_TM][n + k / ST_CUDA_TM], fragments[s][k % ST_CUDA_TM], s ? x.z : x.x, s ? x.w : x.y);
+                    for (int k = 0; k < TOGETHER * TM; k++) {
+                        const uint4 &x = b[k / TM];
+                        st_cuda_mma(sums[k % TM][n + k / TM], fragments[s][k % TM], s ? x.z : x.x, s ? x.w : x.y);
                     }
             }
         }
     };
-    if constexpr (shape::DEEP) {
-        auto copy_step = [&](uint32_t step) {
-            uint4 *to = stages + (step - first_step) % STAGES * STAGE, *own = to + W::PIECES * PIECE + threadIdx.x;
-            if (step < last_step) {
+    for (int s = 0; s < STAGES - 1; s++) copy_piece(begin + s);
+    fetch(first_step, w);
+    for (uint32_t step = first_step; step < last_step; step++) {
+        uint32_t following = min(step + 1, last_step - 1);
+        open(step);
+        if (PREFETCH && (W::PIECES == 2 || step % 2 == 0)) {
+            uint32_t group = min(step * W::PIECES / 2 + PREFETCH, blocks / 8 - (blocks >= 8));
 #pragma unroll
-                for (int i = 0; i < shape::PARTS; i++) {
-                    int column = i / W::PRIVATE;
-                    st_cuda_copy_16(own + i * THREADS, W::part(base[column / 2] + starts[column / 2][column % 2], step, lane % 4, i % W::PRIVATE));
-                }
+            for (int i = 0; i < 2 * TM; i++)
+                st_cuda_prefetch(base[i / 2] + starts[i / 2][i % 2] + group * W::GROUP_BYTES + lane % 4 * (W::GROUP_BYTES / 4));
+        }
+        if (AHEAD) fetch(following, next);
 #pragma unroll
-                for (int p = 0; p < W::PIECES; p++) copy_activations(to + p * PIECE, step * W::PIECES + p);
-            }
-            st_cuda_copies_end();
-        };
-        for (int s = 0; s < STAGES - 1; s++) copy_step(first_step + s);
-        for (uint32_t step = first_step; step < last_step; step++) {
+        for (int p = 0; p < W::PIECES; p++) {
+            uint32_t piece = step * W::PIECES + p;
             st_cuda_copies_wait<STAGES - 2>();
             __syncthreads();
-            copy_step(step + STAGES - 1);
-            const uint4 *stage = stages + (step - first_step) % STAGES * STAGE, *own = stage + W::PIECES * PIECE + threadIdx.x;
-#pragma unroll
-            for (int i = 0; i < shape::PARTS; i++) W::take(w[i / W::PRIVATE / 2][i / W::PRIVATE % 2], i % W::PRIVATE, own[i * THREADS]);
-            open(step);
-#pragma unroll
-            for (int p = 0; p < W::PIECES; p++) multiply(p, stage + p * PIECE, false, 0);
+            copy_piece(piece + STAGES - 1);
+            multiply(p, stages + (piece - begin) % STAGES * STAGE, !AHEAD && p == W::PIECES - 1, following);
         }
-    } else {
-        for (int s = 0; s < STAGES - 1; s++) copy_piece(begin + s);
-        fetch(first_step, w);
-        for (uint32_t step = first_step; step < last_step; step++) {
-            uint32_t following = min(step + 1, last_step - 1);
-            open(step);
-            if (PREFETCH && (W::PIECES == 2 || step % 2 == 0)) {
-                uint32_t group = min(step * W::PIECES / 2 + PREFETCH, blocks / 8 - (blocks >= 8));
+        if (AHEAD)
 #pragma unroll
-                for (int i = 0; i < 2 * ST_CUDA_TM; i++)
-                    st_cuda_prefetch(base[i / 2] + starts[i / 2][i % 2] + group * W::GROUP_BYTES + lane % 4 * (W::GROUP_BYTES / 4));
-            }
-            if (AHEAD) fetch(following, next);
-#pragma unroll
-            for (int p = 0; p < W::PIECES; p++) {
-                uint32_t piece = step * W::PIECES + p;
-                st_cuda_copies_wait<STAGES - 2>();
-                __syncthreads();
-                copy_piece(piece + STAGES - 1);
-                multiply(p, stages + (piece - begin) % STAGES * STAGE, !AHEAD && p == W::PIECES - 1, following);
-            }
-            if (AHEAD)
-#pragma unroll
-                for (int i = 0; i < 2 * ST_CUDA_TM; i++) w[i / 2][i % 2] = next[i / 2][i % 2];
-        }
+            for (int i = 0; i < 2 * TM; i++) w[i / 2][i % 2] = next[i / 2][i % 2];
     }
-    if (a.splits > 1 && !st_cuda_add_parts<ST_CUDA_TM * TN, THREADS>(a, (float4 *)sums)) return;
+    if (a.splits > 1 && !st_cuda_add_parts<TM * TN, THREADS>(a, (float4 *)sums)) return;
 
     /* element 2 j + e of a fragment: column 8 j, row e */
 #pragma unroll
@@ -236,12 +204,12 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
             for (int j = 0; j < 2; j++) {
                 uint32_t column = first_column + 8 * j;
                 if (gated) {
-                    float gate = sums[0][n][2 * j + e] * factor, up = sums[1][n][2 * j + e] * factor;
+                    float gate = sums[0][n][2 * j + e] * factor, up = sums[TM - 1][n][2 * j + e] * factor;
                     if (column < p.columns) out[column] = st_cuda_activate(a.experts.activation, gate) * up;
                     continue;
                 }
 #pragma unroll
-                for (int i = 0; i < ST_CUDA_TM; i++, column += 16)
+                for (int i = 0; i < TM; i++, column += 16)
                     if (column < p.columns) out[column] = sums[i][n][2 * j + e] * factor + (p.bias.data ? p.bias.at(column) : 0);
             }
         }
@@ -252,26 +220,30 @@ template <class W> struct st_cuda_tiles_launch {
     const st_cuda_call *call;
     const st_cuda_tiles_plan &plan;
 
-    template <int WARPS, int TN> int start(st_cuda_tiles_args args) const
+    template <int WARPS, int TM, int TN> int start(st_cuda_tiles_args args) const
     {
-        constexpr int BYTES = st_cuda_tile_shape<W, WARPS, TN>::BYTES;
+        constexpr int BYTES = st_cuda_tile_shape<W, WARPS, TM, TN>::BYTES;
         static_assert(BYTES + 2048 <= 99 * 1024, "shared memory of a block");
-        uint32_t blocks = 0, span = WARPS * (args.experts.gated ? 16 : 32);
+        uint32_t blocks = 0, span = WARPS * (args.experts.gated ? 16 : 16 * TM);
         for (uint32_t i = 0; i < args.count; i++) {
             args.products[i].first_block = blocks;
             blocks += st_cuda_blocks(args.products[i].columns, span);
         }
-        int allowed = (int)cudaFuncSetAttribute(st_cuda_tiles<W, WARPS, TN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-        if (allowed != cudaSuccess) return allowed;
-        return st_cuda_start<st_cuda_tiles<W, WARPS, TN>>(call->stream, dim3(blocks, plan.grid_rows, plan.splits), WARPS * ST_CUDA_WARP,
-                                                          BYTES, args);
+        int code = (int)cudaFuncSetAttribute(st_cuda_tiles<W, WARPS, TM, TN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        if (code != cudaSuccess) return code;
+        dim3 grid(blocks, plan.grid_rows, plan.splits);
+        return st_cuda_start<st_cuda_tiles<W, WARPS, TM, TN>>(call->stream, grid, WARPS * ST_CUDA_WARP, BYTES, args);
     }
     int run(const st_cuda_tiles_args &args) const
     {
-        if (plan.rows == 16) return start<ST_CUDA_TILE_WARPS, 2>(args);
-        if (plan.rows == 32) return start<ST_CUDA_TILE_WARPS, 4>(args);
-        if (plan.rows == 64) return start<ST_CUDA_TILE_WARPS, 8>(args);
-        return plan.warps == ST_CUDA_TILE_WARPS ? start<ST_CUDA_TILE_WARPS, 16>(args) : start<2 * ST_CUDA_TILE_WARPS, 16>(args);
+        enum { WARPS = ST_CUDA_TILE_WARPS };
+        if (plan.narrow && plan.rows == 16) return start<WARPS, 1, 2>(args);
+        if (plan.narrow && plan.rows == 32) return start<WARPS, 1, 4>(args);
+        if (plan.narrow) return start<WARPS, 1, 8>(args);
+        if (plan.rows == 16) return start<WARPS, 2, 2>(args);
+        if (plan.rows == 32) return start<WARPS, 2, 4>(args);
+        if (plan.rows == 64) return start<WARPS, 2, 8>(args);
+        return plan.warps == WARPS ? start<WARPS, 2, 16>(args) : start<2 * WARPS, 2, 16>(args);
     }
 };
 

@@ -48,6 +48,7 @@ struct st_cuda_tiles_plan {
     uint32_t warps, rows; /* a tile has 32 columns for each warp, and so many rows */
     uint32_t grid_rows;   /* tiles one below the other */
     uint32_t splits;
+    bool narrow;          /* a tile has 16 columns for each warp: more blocks run at a time */
 };
 
 /* The largest tile that is faster than smaller ones: Q4_K is cheap to unpack, and smaller tiles run more at a time. */
