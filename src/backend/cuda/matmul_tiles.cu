@@ -31,8 +31,10 @@ st_cuda_tiles_plan plan_of(const st_cuda_tiles_args &args, uint32_t type, uint32
         uint32_t below = st_cuda_blocks(rows, ST_CUDA_SPLIT_ROWS), splits = min(WIDE_BLOCKS / (tiles * below), pieces / PIECES_MIN);
         return {ST_CUDA_TILE_WARPS, ST_CUDA_SPLIT_ROWS, below, max(splits, 1u), false};
     }
-    uint32_t narrow = tiles_of(args, ST_CUDA_NARROW_COLUMNS), splits = min(ST_CUDA_SPLIT_BLOCKS / narrow, pieces / PIECES_MIN);
-    return {ST_CUDA_TILE_WARPS, rows <= 16 ? 16u : rows <= 32 ? 32u : 64u, 1, max(min(splits, (uint32_t)SPLITS_MAX), 1u), true};
+    bool narrow = tiles < ENOUGH_TILES;
+    uint32_t blocks = narrow ? tiles_of(args, ST_CUDA_NARROW_COLUMNS) : tiles;
+    uint32_t splits = min((narrow ? ST_CUDA_SPLIT_BLOCKS : ST_CUDA_SPLIT_BLOCKS / 2) / blocks, pieces / PIECES_MIN);
+    return {ST_CUDA_TILE_WARPS, rows <= 16 ? 16u : rows <= 32 ? 32u : 64u, 1, max(min(splits, (uint32_t)SPLITS_MAX), 1u), narrow};
 }
 
 } // namespace
