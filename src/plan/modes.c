@@ -137,6 +137,7 @@ static strata_status decide_mode(st_planner *p, st_moe_mode *out, strata_error *
     *out = p->card ? p->options.moe : ST_MOE_CPU;
     if (*out == ST_MOE_AUTO && p->options.expert_slots >= 0)
         *out = p->options.expert_slots > 0 ? ST_MOE_CACHE : ST_MOE_CPU;
+    if (*out == ST_MOE_CACHE && !may_cache(p)) *out = ST_MOE_CPU; /* no layer's experts can run on the GPU */
     return *out == ST_MOE_AUTO ? choose_mode(p, out, error) : STRATA_OK;
 }
 

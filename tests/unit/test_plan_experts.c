@@ -447,10 +447,33 @@ static void a_short_context_is_the_last_resort(void **state)
     plan_rig_close(&rig);
 }
 
+static bool runs_no_experts(const st_op *op)
+{
+    return op->kind != ST_OP_EXPERTS;
+}
+
+/* A GPU without kernels for the model's experts leaves them to the CPU, whatever the mode. */
+static void experts_without_kernels_stay_on_the_cpu(void **state)
+{
+    (void)state;
+    static const st_moe_mode modes[] = {ST_MOE_AUTO, ST_MOE_CACHE, ST_MOE_RESIDENT};
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small_moe);
+    rig.devices[ST_CARD].runs = runs_no_experts;
+    for (int i = 0; i < 3; i++) {
+        rig.options.moe = modes[i];
+        plan_rig_get(&rig);
+        assert_int_not_equal(rig.plan->experts.mode, ST_MOE_CACHE);
+        assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_SLOTS], 0);
+        assert_int_equal(rig.plan->devices[ST_CARD].owners[ST_OWNER_EXPERTS], 0);
+    }
+    plan_rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_exact_to_the_byte), cmocka_unit_test(slots_of_different_sizes),
+        cmocka_unit_test(experts_without_kernels_stay_on_the_cpu), cmocka_unit_test(slots_are_exact_to_the_byte), cmocka_unit_test(slots_of_different_sizes),
         cmocka_unit_test(slots_follow_the_option), cmocka_unit_test(cpu_moe_layers_have_no_slots),
         cmocka_unit_test(the_mode_is_chosen_by_predicted_speed), cmocka_unit_test(the_mode_follows_the_option),
         cmocka_unit_test(hit_rates), cmocka_unit_test(a_long_context_moves_layers_to_ram),

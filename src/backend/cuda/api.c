@@ -1,6 +1,7 @@
 /* The CUDA runtime behind api.h. */
 #include "backend/cuda/api.h"
 
+#include <stdatomic.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
@@ -57,23 +58,42 @@ static st_cuda_result api_facts(int index, st_cuda_facts *out)
     return tell(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
 }
 
+/* The current GPU is a thread's own, and a new thread's is the first one. Calls come from the scheduler's thread and
+ * from callers' threads, so each begins by choosing the GPU that was opened last. */
+static _Atomic int chosen;
+static _Thread_local int current;
+
+static void choose(void)
+{
+    int index = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (index != current && cudaSetDevice(index) == cudaSuccess) current = index;
+}
+
 static st_cuda_result api_use(int index)
 {
-    return tell(cudaSetDevice(index));
+    cudaError_t code = cudaSetDevice(index);
+    if (code == cudaSuccess) {
+        atomic_store_explicit(&chosen, index, memory_order_relaxed);
+        current = index;
+    }
+    return tell(code);
 }
 
 static st_cuda_result api_load(void)
 {
+    choose();
     return tell((cudaError_t)st_cuda_load());
 }
 
 static st_cuda_result api_memory(size_t *free_bytes, size_t *total_bytes)
 {
+    choose();
     return tell(cudaMemGetInfo(free_bytes, total_bytes));
 }
 
 static st_cuda_result api_alloc(void **out, size_t bytes)
 {
+    choose();
     return tell(cudaMalloc(out, bytes));
 }
 
@@ -84,6 +104,7 @@ static st_cuda_result api_free(void *memory)
 
 static st_cuda_result api_host_alloc(void **out, size_t bytes)
 {
+    choose();
     return tell(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
 }
 
@@ -105,6 +126,7 @@ static st_cuda_result api_host_unpin(const void *memory)
 
 static st_cuda_result api_copy(void *to, const void *from, size_t bytes, st_copy_kind kind, void *stream)
 {
+    choose();
     static const enum cudaMemcpyKind kinds[] = {[ST_COPY_UP] = cudaMemcpyHostToDevice,
                                                 [ST_COPY_DOWN] = cudaMemcpyDeviceToHost,
                                                 [ST_COPY_WITHIN] = cudaMemcpyDeviceToDevice};
@@ -113,11 +135,13 @@ static st_cuda_result api_copy(void *to, const void *from, size_t bytes, st_copy
 
 static st_cuda_result api_zero(void *memory, size_t bytes, void *stream)
 {
+    choose();
     return tell(cudaMemsetAsync(memory, 0, bytes, stream));
 }
 
 static st_cuda_result api_stream_new(void **out)
 {
+    choose();
     cudaStream_t stream;
     cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     if (code == cudaSuccess) *out = stream;
@@ -142,6 +166,7 @@ static st_cuda_result api_stream_wait(void *stream, void *event)
 
 static st_cuda_result api_event_new(void **out)
 {
+    choose();
     cudaEvent_t event;
     cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDefault); /* with its time */
     if (code == cudaSuccess) *out = event;
@@ -155,6 +180,7 @@ static st_cuda_result api_event_free(void *event)
 
 static st_cuda_result api_event_record(void *event, void *stream)
 {
+    choose();
     return tell(cudaEventRecord(event, stream));
 }
 
@@ -173,12 +199,14 @@ static st_cuda_result api_event_elapsed(void *from, void *to, double *seconds)
 
 static st_cuda_result api_counter_set(uint64_t *counter, uint64_t value, void *stream)
 {
+    choose();
     return tell((cudaError_t)st_cuda_counter_set(counter, value, stream));
 }
 
 static st_cuda_result api_counter_wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out,
                                        void *stream)
 {
+    choose();
     return tell((cudaError_t)st_cuda_counter_wait(counter, value, limit_us, timed_out, stream));
 }
 
@@ -216,6 +244,7 @@ static cudaError_t run_call(const st_cuda_call *call)
 
 static st_cuda_result api_run(const st_cuda_call *call)
 {
+    choose();
     return tell(run_call(call));
 }
 
@@ -232,6 +261,7 @@ static cudaError_t capture(const st_cuda_call *calls, uint32_t count, cudaGraph_
 
 static st_cuda_result api_graph_new(const st_cuda_call *calls, uint32_t count, void **out)
 {
+    choose();
     cudaGraph_t graph = NULL;
     cudaGraphExec_t instance = NULL;
     cudaError_t code = capture(calls, count, &graph);
@@ -250,11 +280,13 @@ static st_cuda_result api_graph_free(void *graph)
 
 static st_cuda_result api_graph_launch(void *graph, void *stream)
 {
+    choose();
     return tell(cudaGraphLaunch(graph, stream));
 }
 
 static st_cuda_result api_probe_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
 {
+    choose();
     return tell((cudaError_t)st_cuda_probe_read(memory, bytes, sink, stream));
 }
 
