@@ -215,8 +215,13 @@ commands = screen.index("make test")
 for word in "GGUF", "Hugging Face", "~/.cache/strata", "Families that run", "Quantisations", "What is missing", "strata run FILE":
     assert screen.index(word) > commands or word == "GGUF", word
 families = {"llama": "Llama", "qwen2": "Qwen 2", "qwen3": "3", "qwen2moe": "2 MoE", "qwen3moe": "3 MoE", "olmoe": "OLMoE",
-            "llama4": "Llama 4", "gemma4": "Gemma 4", "qwen35": "3.5", "qwen35moe": "3.5"}
-for name in re.findall(r'\.name = "(\w+)"', arch):
+            "llama4": "Llama 4", "gemma4": "Gemma 3 and 4", "qwen35": "3.5", "qwen35moe": "3.5", "glm4moe": "GLM 4.5",
+            "minimax-m2": "MiniMax M2", "ernie4_5-moe": "ERNIE 4.5 MoE", "bailingmoe2": "Ling 2", "hunyuan-moe": "Hunyuan MoE",
+            "granite": "Granite", "granitemoe": "Granite", "granitehybrid": "Granite", "smollm3": "SmolLM3", "seed_oss": "Seed-OSS",
+            "mistral3": "Mistral 3", "gemma3": "Gemma 3 and 4", "olmo2": "OLMo 2", "exaone4": "EXAONE 4", "cohere2": "Command A",
+            "phi3": "Phi 3 and 4", "gpt-oss": "gpt-oss", "deepseek2": "DeepSeek V2 and V3", "qwen3next": "3 Next",
+            "kimi-linear": "Kimi", "nemotron_h": "Nemotron H", "nemotron_h_moe": "Nemotron H", "lfm2": "LFM2", "lfm2moe": "LFM2"}
+for name in re.findall(r'\.name = "([^"]+)"', arch):
     assert families[name] in screen, name # a new family: name it in the README
 for name in re.findall(r"X\((\w+), ", types):
     covered = name in screen or re.fullmatch(r"Q[2-6]_K|IQ\w+", name) or name in ("I8", "I16", "I32", "I64", "F64", "TQ1_0", "TQ2_0", "NVFP4")
