@@ -615,7 +615,8 @@ static bool turn(st_sched *s)
     release_followers(s);
     find_lost(s);
     admit_all(s, now);
-    return ask_ready(s) | step(s);
+    bool asked = ask_ready(s), ran = step(s);
+    return asked || ran;
 }
 
 static void deadline_after(struct timespec *at, uint32_t milliseconds)
