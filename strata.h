@@ -169,7 +169,7 @@ typedef bool (*strata_progress)(void *context, uint64_t done, uint64_t total);
 typedef struct strata_engine strata_engine;
 
 /* Constraints on the plan. Start from STRATA_PLACEMENT_DEFAULT, which leaves every choice to the planner. It names every
- * field, because C++ compilers warn about those that are left out. */
+ * field, because C++ compilers warn about a field that is left out. */
 typedef struct strata_placement {
     const char *device;       /* "cpu": no GPU; "cuda", "cuda:1": an NVIDIA GPU; "sim": a simulated GPU; NULL: auto */
     const char *profile;      /* device profile: a name (strata_devices lists them) or a JSON file */

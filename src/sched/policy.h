@@ -46,14 +46,14 @@ typedef struct st_policy_state {
 } st_policy_state;
 
 /* Prompts run in the order of this number: seconds of arrival plus seconds that the rest of the prompt takes. A short
- * prompt passes long ones, but only those that came less than their own length before it: nobody starves. */
+ * prompt passes a long one only if that came less than its own length before it: nobody starves. */
 double st_policy_key(const st_policy_state *state, const st_task *task);
 
 /* Pages that a task takes for its next `count` tokens. */
 uint32_t st_policy_pages(const st_policy *policy, const st_task *task, uint32_t count);
 
-/* The task to admit now; ST_NO_TASK: none. What does not fit waits, and so does everybody behind it. Whoever is alone
- * is admitted, so that a refusal comes from the memory itself. */
+/* The task to admit now; ST_NO_TASK: none. What does not fit waits, and so does everybody behind it. A task is
+ * admitted if no other is, so that a refusal comes from the memory itself. */
 uint32_t st_policy_admit(const st_policy *policy, const st_policy_state *state, const st_task *tasks, uint32_t count);
 
 /* The admitted task that gives its pages up, because the next tokens of the others do not fit: the last to arrive;
