@@ -53,7 +53,7 @@ static uint32_t stored(const st_request *r)
 static void tell(st_sched *s, st_request *r, bool ended)
 {
     pthread_mutex_lock(&s->lock);
-    r->done = r->alone ? 0 : stored(r);
+    r->stored = r->alone ? 0 : stored(r);
     r->changed = true;
     r->told++;
     r->ended = ended;
@@ -735,6 +735,7 @@ bool st_sched_wait(st_sched *sched, st_request *request)
     }
     request->changed = false;
     request->taken = request->told;
+    request->done = request->stored;
     bool ended = request->ended;
     pthread_mutex_unlock(&sched->lock);
     if (ended) pthread_cond_destroy(&request->news);

@@ -61,7 +61,7 @@ typedef struct st_request {
     strata_status status;
     strata_error error;
     uint32_t reused; /* tokens that were stored when it was admitted first */
-    uint32_t done;   /* tokens stored; guarded like `ended` */
+    uint32_t done;   /* tokens stored when st_sched_wait returned last */
 
     /* The scheduler's. */
     struct st_request *after;  /* in the list of requests */
@@ -70,6 +70,7 @@ typedef struct st_request {
     uint32_t position, adopts; /* while it waits: what the prefix cache has */
     st_stops stops;
     double arrived;
+    uint32_t stored;           /* tokens stored, for `done` */
     uint32_t told, taken, heard; /* news so far; returned by st_sched_wait; answered by the next call of it */
     bool admitted, seen, started, has_logits, waits, resumed, left, ended, changed;
     pthread_cond_t news;
