@@ -90,7 +90,8 @@ check "--ops --json" json 'set(d) == {"operations", "machine", "engine"}'
 check "every operation at one row and at many" json 'all({o["rows"] for o in d["operations"] if (o["op"], o["type"]) == k} == {1, 256}
     for k in {(o["op"], o["type"]) for o in d["operations"]})'
 check "matmul with every type" json '{"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"} ==
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "TQ1_0", "TQ2_0",
+    "MXFP4", "NVFP4"} ==
     {o["type"] for o in d["operations"] if o["op"] == "matmul"}'
 check "experts, attention, DeltaNet and rows" json '{"experts", "attention", "deltanet", "rms_norm", "rope", "add", "gated_act",
     "sigmoid_gate", "silu_gate", "softcap", "conv"} <= {o["op"] for o in d["operations"]}'
