@@ -23,6 +23,10 @@ CFLAGS_EXTRA_amx := $(CFLAGS_EXTRA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
 # Vectorised for any x86-64: the same numbers on every machine.
 CFLAGS_EXTRA_rank := -fno-trapping-math -ffp-contract=off
+# The reference, and the blocks it reads: most of the time of tests under the sanitizers.
+CFLAGS_EXTRA_ref := -ffp-contract=off
+CFLAGS_EXTRA_ref_experts := -ffp-contract=off
+CFLAGS_EXTRA_dequant := -ffp-contract=off
 # Under the sanitizers -O3 takes minutes for these files, and half of the time of -O2 goes into variable tracking.
 KERNELS_release := -O3
 KERNELS_asan    := -O2 -fno-var-tracking

@@ -16,7 +16,11 @@
         }                                                                     \
     }
 
-PLAIN_TYPE(f32, float, x)
+void st_dequantise_f32(const void *from, float *to, size_t blocks)
+{
+    memcpy(to, from, blocks * sizeof *to);
+}
+
 PLAIN_TYPE(f16, uint16_t, st_half_to_float(x))
 PLAIN_TYPE(bf16, uint16_t, st_bf16_to_float(x))
 PLAIN_TYPE(f64, double, (float)x)

@@ -266,7 +266,7 @@ static void attention_part(void *context, uint32_t worker, size_t part)
         if (score > largest) largest = score;
         float weight = expf(score - largest);
         sum = sum * rescale + weight;
-        for (size_t k = 0; k < value_length; k++) out[k] = out[k] * rescale + weight * value[k];
+        st_ref_scale_add(out, rescale, weight, value, value_length);
     }
     for (size_t k = 0; k < value_length; k++) out[k] /= sum;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "base/poison.h"
 
 enum { ST_REF_LANES = 16 };
 
@@ -15,8 +16,10 @@ static inline void st_ref_load_row(const st_bound_weight *w, const void *data, s
 }
 
 /* Sixteen independent partial sums, in a fixed order. */
-static inline float st_ref_dot(const float *a, const float *b, size_t count)
+ST_CHECKS_RANGES static inline float st_ref_dot(const float *a, const float *b, size_t count)
 {
+    st_check_range(a, count * sizeof *a);
+    st_check_range(b, count * sizeof *b);
     float lanes[ST_REF_LANES] = {0};
     size_t i = 0;
     for (; i + ST_REF_LANES <= count; i += ST_REF_LANES)
@@ -25,6 +28,14 @@ static inline float st_ref_dot(const float *a, const float *b, size_t count)
     for (size_t step = ST_REF_LANES / 2; step > 0; step /= 2)
         for (size_t k = 0; k < step; k++) lanes[k] += lanes[k + step];
     return lanes[0];
+}
+
+/* out = out × rescale + weight × in */
+ST_CHECKS_RANGES static inline void st_ref_scale_add(float *out, float rescale, float weight, const float *in, size_t count)
+{
+    st_check_range(out, count * sizeof *out);
+    st_check_range(in, count * sizeof *in);
+    for (size_t i = 0; i < count; i++) out[i] = out[i] * rescale + weight * in[i];
 }
 
 static inline float st_ref_sigmoid(float x)
