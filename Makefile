@@ -27,6 +27,8 @@ CFLAGS_EXTRA_rank := -fno-trapping-math -ffp-contract=off
 CFLAGS_EXTRA_ref := -ffp-contract=off
 CFLAGS_EXTRA_ref_experts := -ffp-contract=off
 CFLAGS_EXTRA_dequant := -ffp-contract=off
+CFLAGS_EXTRA_half := -ffp-contract=off
+CFLAGS_EXTRA_row := -ffp-contract=off
 # Under the sanitizers -O3 takes minutes for these files, and half of the time of -O2 goes into variable tracking.
 KERNELS_release := -O3
 KERNELS_asan    := -O2 -fno-var-tracking

@@ -1,20 +1,19 @@
 /* Float16 and bfloat16 conversions by integer arithmetic, so that no processor flag affects them. */
-#include <string.h>
-
 #include "quant/quant.h"
+
+typedef union bits_or_float {
+    uint32_t bits;
+    float value;
+} bits_or_float;
 
 static float float_of_bits(uint32_t bits)
 {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    return (bits_or_float){.bits = bits}.value;
 }
 
 static uint32_t bits_of_float(float value)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+    return (bits_or_float){.value = value}.bits;
 }
 
 float st_half_to_float(uint16_t half)

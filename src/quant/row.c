@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/poison.h"
+
 enum { Q8_BLOCK = 32, Q8_STRIDE = Q8_BLOCK + 2 };
 
 static size_t f32_bytes(size_t count)
@@ -40,8 +42,10 @@ static void f16_store(const float *from, size_t count, unsigned char *row)
     }
 }
 
-static void f16_load(const unsigned char *row, size_t first, size_t count, float *to)
+ST_CHECKS_RANGES static void f16_load(const unsigned char *row, size_t first, size_t count, float *to)
 {
+    st_check_range(row + first * sizeof(uint16_t), count * sizeof(uint16_t));
+    st_check_range(to, count * sizeof *to);
     for (size_t i = 0; i < count; i++) {
         uint16_t bits;
         memcpy(&bits, row + (first + i) * sizeof bits, sizeof bits);
@@ -57,8 +61,10 @@ static void bf16_store(const float *from, size_t count, unsigned char *row)
     }
 }
 
-static void bf16_load(const unsigned char *row, size_t first, size_t count, float *to)
+ST_CHECKS_RANGES static void bf16_load(const unsigned char *row, size_t first, size_t count, float *to)
 {
+    st_check_range(row + first * sizeof(uint16_t), count * sizeof(uint16_t));
+    st_check_range(to, count * sizeof *to);
     for (size_t i = 0; i < count; i++) {
         uint16_t bits;
         memcpy(&bits, row + (first + i) * sizeof bits, sizeof bits);
@@ -90,8 +96,11 @@ static void q8_store(const float *from, size_t count, unsigned char *row)
         q8_store_block(from + i, count - i < Q8_BLOCK ? count - i : Q8_BLOCK, row + i / Q8_BLOCK * Q8_STRIDE);
 }
 
-static void q8_load(const unsigned char *row, size_t first, size_t count, float *to)
+ST_CHECKS_RANGES static void q8_load(const unsigned char *row, size_t first, size_t count, float *to)
 {
+    const unsigned char *begin = row + first / Q8_BLOCK * Q8_STRIDE;
+    st_check_range(begin, q8_bytes(first % Q8_BLOCK + count));
+    st_check_range(to, count * sizeof *to);
     for (size_t i = 0; i < count; i++) {
         const unsigned char *block = row + (first + i) / Q8_BLOCK * Q8_STRIDE;
         uint16_t half;

@@ -43,11 +43,16 @@ static void crowds_on_the_fast_path(void **state)
 }
 
 /* Long contexts, in steps of 512. */
+enum { LONG_MAX = 4096 };
+
 static void long_crowds(void **state)
 {
     const golden_family *f = *state;
     golden g;
     if (kit_is_slow() || !golden_open(&g, f->name)) skip();
+    bool runs = g.token_count <= LONG_MAX || crowd_seeds(0) > 0;
+    if (!runs) golden_close(&g);
+    if (!runs) kit_skip("make crowd runs the longest one");
     crowd c = {.g = &g, .name = f->name, .rows_max = 512, .length_max = g.token_count, .check_every = 97,
                .error_max = error_max_of(f, false),
                .options = {.kv_type = ST_TYPE_F32, .threads = 2, .page_tokens = 64, .conversations = CROWD, .nextn = g.nextn_logits != NULL}};
