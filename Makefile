@@ -20,6 +20,7 @@ CFLAGS_EXTRA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_MATH)
 CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
 CFLAGS_EXTRA_amx := $(CFLAGS_EXTRA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
+CFLAGS_EXTRA_amx_panels := $(CFLAGS_EXTRA_amx)
 CFLAGS_EXTRA_avx512q8 := $(CFLAGS_EXTRA_avx512)
 # Vectorised for any x86-64: the same numbers on every machine.
 CFLAGS_EXTRA_rank := -fno-trapping-math -ffp-contract=off

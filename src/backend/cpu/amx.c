@@ -3,10 +3,9 @@
  * left out. */
 #include "backend/cpu/isa.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "backend/cpu/amx.inc"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -14,10 +13,6 @@ enum {
     VEC = 16,
     TILE = ST_SPLIT_TILE, /* rows of a tile, and its columns of 32-bit words */
     CHUNK = ST_SPLIT_CHUNK,
-    TILES = 8,
-    AMX_BITS = 1 << 22 | 1 << 24, /* AMX-BF16 and AMX-TILE in EDX of CPUID leaf 7 */
-    REQUEST_PERMISSION = 0x1023,  /* ARCH_REQ_XCOMP_PERM: asks Linux to enable the tile registers */
-    TILE_STATE = 18,              /* XFEATURE_XTILEDATA: the state component to enable */
 };
 
 /* --- splitting ---------------------------------------------------------------------------------------------------- */
@@ -58,12 +53,6 @@ static void split_two_rows(float *first, float *second, size_t count)
 }
 
 /* --- GEMM --------------------------------------------------------------------------------------------------------- */
-
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
 
 /* Computes up to 2 × 2 tiles of c. Tiles 0 to 3 are the accumulators, 4 and 5 hold a, 6 and 7 hold b. The flags are
  * compile-time constants at every inlined call. */
@@ -128,12 +117,8 @@ INLINE void multiply_rows(const st_split *a, const st_split *b, size_t row, floa
 
 static void gemm(const st_split *a, const st_split *b, float *c, size_t ldc, size_t m, size_t n, size_t chunks, bool add)
 {
-    tile_config config = {.palette = 1};
-    for (int i = 0; i < TILES; i++) {
-        config.row_bytes[i] = TILE * sizeof(float);
-        config.rows[i] = TILE;
-    }
-    _tile_loadconfig(&config);
+    tile_config config = whole_tiles();
+    load_tiles(&config);
     size_t i = 0;
     for (; i + 2 * TILE <= m; i += 2 * TILE) multiply_rows(a, b, i, c + i * ldc, ldc, true, n, chunks, add);
     if (i < m) multiply_rows(a, b, i, c + i * ldc, ldc, false, n, chunks, add);
@@ -143,8 +128,5 @@ static void gemm(const st_split *a, const st_split *b, float *c, size_t ldc, siz
 const st_isa_split *st_isa_amx(void)
 {
     static const st_isa_split split = {split_row, split_two_rows, gemm};
-    unsigned a, b, c, d;
-    bool supported = __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
-                     (d & AMX_BITS) == AMX_BITS && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_STATE) == 0;
-    return supported ? &split : NULL;
+    return tiles_supported() ? &split : NULL;
 }

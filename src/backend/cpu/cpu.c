@@ -21,6 +21,7 @@ struct st_device {
     const st_cpu_kernel *kernels; /* [ST_OP_COUNT] */
     const st_isa *isa;            /* NULL on the reference path */
     const st_isa_split *split;    /* NULL: no fast bfloat16 products */
+    const st_isa_panels *panels;  /* NULL: batches in int8 */
     st_scratch_statement scratch;
     const char *name;
     bool profile;
@@ -48,19 +49,21 @@ typedef struct cpu_level {
     const st_cpu_kernel *kernels;
     st_scratch_statement scratch;
     const st_isa *(*isa)(void); /* NULL: needs no instruction set. Returns NULL if the CPU lacks it. */
+    const st_isa_panels *(*panels)(void); /* NULL: batches in int8. Returns NULL if the CPU lacks a matrix unit. */
 } cpu_level;
 
 static const cpu_level levels[] = {
-    {"ref", st_cpu_ref_kernels, st_cpu_ref_scratch, NULL},
-    {"avx2", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx2},
-    {"avx512", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx512},
+    {"ref", st_cpu_ref_kernels, st_cpu_ref_scratch, NULL, NULL},
+    {"avx2", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx2, NULL},
+    {"avx512", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx512, NULL},
+    {"amx", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx512, st_panels_amx},
 };
 
 enum { LEVELS = sizeof levels / sizeof *levels };
 
 static bool level_supported(const cpu_level *level)
 {
-    return !level->isa || level->isa();
+    return (!level->isa || level->isa()) && (!level->panels || level->panels());
 }
 
 /* The level of that name, or the best supported one. */
@@ -93,6 +96,7 @@ static strata_status cpu_open(const st_device_options *options, st_device **out,
     device->scratch = level->scratch;
     device->isa = level->isa ? level->isa() : NULL;
     device->split = device->isa && device->isa->split ? device->isa->split() : NULL;
+    device->panels = level->panels ? level->panels() : NULL;
     device->name = level->name;
     device->profile = options->profile;
     strata_status status = st_pool_new(options->threads, &device->pool, error);
@@ -149,7 +153,7 @@ static strata_status cpu_host_alloc(st_device *device, size_t bytes, void **out,
 
 static strata_status cpu_probe(st_device *device, st_device_rates *out, strata_error *error)
 {
-    return st_cpu_probe(device, device->pool, device->isa, out, error);
+    return st_cpu_probe(device, device->pool, device->isa, device->panels, out, error);
 }
 
 /* --- queues and events -------------------------------------------------------------------------------------------- */
@@ -301,6 +305,7 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, uint32_t r
         .step = source->step,
         .isa = device->isa,
         .split = device->split,
+        .panels = device->panels,
         .pool = device->pool,
         .shared = source->scratch,
         .scratch = (unsigned char *)source->scratch + source->shared_bytes,

@@ -14,6 +14,7 @@ typedef struct st_cpu_call {
     uint32_t group;           /* number of operations that run as one; 1 on the reference path */
     const st_isa *isa;        /* NULL on the reference path */
     const st_isa_split *split; /* NULL: the CPU has no fast bfloat16 products */
+    const st_isa_panels *panels; /* NULL: batches are multiplied in int8 */
     uint32_t rows;
     st_step *step;
     st_pool *pool;
@@ -37,8 +38,10 @@ strata_status st_cpu_scratch_fence(const st_segment_source *source, uint32_t wor
                                    strata_error *error);
 void st_cpu_scratch_unfence(const st_segment_source *source, uint32_t workers);
 
-/* probe.c: measures the machine's rates with the threads of `pool`; `isa` is NULL on the reference path. */
-strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, st_device_rates *out, strata_error *error);
+/* probe.c: measures the machine's rates with the threads of `pool`; `isa` is NULL on the reference path, `panels` where
+ * batches are multiplied in int8. */
+strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, const st_isa_panels *panels, st_device_rates *out,
+                           strata_error *error);
 
 static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
 {

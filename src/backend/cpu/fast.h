@@ -34,19 +34,45 @@ size_t st_acts_bytes(size_t width, size_t rows);
 st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved);
 st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* interleaved */
 
-/* Tokens whose activations are interleaved, from a tile on. */
+/* Some rows of a matrix. */
+typedef struct st_row_range {
+    const st_bound_weight *matrix;
+    const unsigned char *rows;
+    size_t lanes;
+    bool last; /* no rows follow */
+} st_row_range;
+
+/* Unpacks elements at … at + count − 1, at most ST_STRIP_WIDTH, of at most ST_STRIP_ROWS rows. */
+st_strip st_strip_fill(const st_isa_type *type, const st_row_range *rows, size_t at, size_t count, float *scratch);
+size_t st_strip_part_bytes(void); /* scratch of st_strip_fill */
+
+/* Activations of a batch: the tokens from a tile on, in int8 and interleaved, or in bfloat16. */
 typedef struct st_batch {
     st_acts acts;
-    st_acts rest;            /* residuals of the refined blocks, not interleaved */
-    const st_refined *lists; /* [tokens]: the refined blocks; NULL: none */
+    st_acts rest;               /* residuals of the refined blocks, not interleaved */
+    const st_refined *lists;    /* [tokens]: the refined blocks; NULL: none */
+    const unsigned char *panel; /* bfloat16, from the first token on; NULL: int8 */
     size_t tile, tokens;
 } st_batch;
 
-size_t st_strip_bytes(size_t width, size_t tokens); /* scratch of a worker for st_strip_multiply */
+/* Scratch of a worker for st_batch_multiply, with any kernels. */
+size_t st_batch_bytes(size_t width, size_t columns, size_t tokens);
 
-/* out[t × stride + i] = token t of the batch · row first + i of a matrix, for `lanes` rows, at most ST_STRIP_ROWS. `data` is
- * where the matrix is. */
-void st_strip_multiply(const st_isa *isa, const st_bound_weight *matrix, const void *data, size_t first, size_t lanes,
+/* out[t × stride + i] = token t of the batch · row first + i of a matrix, for `columns` rows, at most ST_PANEL_COLUMNS with
+ * bfloat16 activations, otherwise ST_STRIP_ROWS. `data` is where the matrix is. */
+void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, const void *data, size_t first, size_t columns,
                        const st_batch *batch, float *scratch, float *out, size_t stride);
+
+/* --- activations in bfloat16 (fast_panel.c) ------------------------------------------------------------------------- */
+
+/* Rows of activations in tiles of ST_PANEL_TILE rows. */
+size_t st_panel_bytes(size_t width, size_t rows);
+void st_panel_pack(const st_isa_panels *panels, const float *x, size_t width, unsigned char *panel, size_t row);
+void st_panel_copy(unsigned char *panel, size_t width, size_t from, size_t to); /* row `from` to row `to` */
+
+size_t st_panel_scratch_bytes(size_t columns, size_t tokens); /* of a worker for st_panel_multiply */
+/* out[t × stride + i] = token t of the panel · row i */
+void st_panel_multiply(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel, size_t tokens, float *scratch,
+                       float *out, size_t stride);
 
 #endif

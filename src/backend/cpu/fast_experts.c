@@ -26,6 +26,7 @@ typedef struct experts_job {
     size_t width, embedding;
     size_t columns;        /* columns of a part: a strip; more for a few tokens, for streaming reads */
     bool batch;            /* strips and activations in tiles by expert; otherwise dots and activations by token */
+    const st_isa_panels *panels; /* of a batch: its activations are in bfloat16 */
     pair_list list;
     st_acts inputs;        /* indexed by place in a batch, otherwise by token */
     st_acts hidden_acts;   /* indexed by place */
@@ -61,10 +62,17 @@ static size_t columns_of_part(const st_op *op, size_t rows)
     return rows < ST_FEW_ROWS ? ST_FEW_COLUMNS : ST_SOME_COLUMNS;
 }
 
+/* Activations in int8 or bfloat16. */
+static size_t batch_acts_bytes(size_t width, size_t rows)
+{
+    size_t acts = st_acts_bytes(width, rows), panel = st_panel_bytes(width, rows);
+    return acts > panel ? acts : panel;
+}
+
 static layout lay_out(const st_op *op, size_t embedding, size_t rows)
 {
     size_t experts = op->p.experts.experts, pairs = rows * op->p.experts.used, end = 0;
-    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_ACT_TILE - 1); /* every expert starts at a tile */
+    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_PANEL_TILE - 1); /* every expert starts at a tile */
     layout at = {.first = reserve(&end, (experts + 1) * sizeof(uint32_t)),
                  .places = reserve(&end, (experts + 1) * sizeof(uint32_t)),
                  .pair = reserve(&end, pairs * sizeof(uint32_t)),
@@ -72,8 +80,8 @@ static layout lay_out(const st_op *op, size_t embedding, size_t rows)
                  .next = reserve(&end, experts * sizeof(uint32_t)),
                  .active = reserve(&end, experts * sizeof(uint32_t)),
                  .hidden = reserve(&end, places * op->p.experts.width * sizeof(float)),
-                 .inputs = reserve(&end, st_acts_bytes(embedding, is_batch(op, rows) ? places : rows)),
-                 .hidden_acts = reserve(&end, st_acts_bytes(op->p.experts.width, places))};
+                 .inputs = reserve(&end, is_batch(op, rows) ? batch_acts_bytes(embedding, places) : st_acts_bytes(embedding, rows)),
+                 .hidden_acts = reserve(&end, batch_acts_bytes(op->p.experts.width, places))};
     at.bytes = end;
     return at;
 }
@@ -87,7 +95,7 @@ st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
         size_t of_few = few * columns_of_part(shape->op, few);
         if (of_few > columns) columns = of_few;
     }
-    size_t width = hidden > embedding ? hidden : embedding, strip = st_strip_bytes(width, rows), floats = width * sizeof(float);
+    size_t width = hidden > embedding ? hidden : embedding, strip = st_batch_bytes(width, ST_STRIP_ROWS, rows), floats = width * sizeof(float);
     return (st_scratch){.shared_bytes = lay_out(shape->op, embedding, rows).bytes,
                         .worker_bytes = columns * sizeof(float) + (floats > strip ? floats : strip)};
 }
@@ -103,11 +111,12 @@ static void list_pairs(experts_job *job)
     uint32_t pairs = call->rows * used;
     memset(list->first, 0, (experts + 1) * sizeof *list->first);
     for (uint32_t i = 0; i < pairs; i++) list->first[ids[i] + 1] += job->gate->parts[ids[i]] ? 1 : 0;
+    uint32_t tile = job->panels ? ST_PANEL_TILE : ST_ACT_TILE;
     list->places[0] = 0;
     for (uint32_t e = 0; e < experts; e++) {
         uint32_t count = list->first[e + 1];
         if (count) list->active[list->active_count++] = e;
-        list->places[e + 1] = list->places[e] + (count + ST_ACT_TILE - 1) / ST_ACT_TILE * ST_ACT_TILE;
+        list->places[e + 1] = list->places[e] + (count + tile - 1) / tile * tile;
         list->first[e + 1] += list->first[e];
     }
     memcpy(list->next, list->first, experts * sizeof *list->next);
@@ -144,6 +153,19 @@ static void copy_acts(const st_act_row *from, const st_act_row *to, size_t block
     }
 }
 
+/* Packs a token once and copies it to the tiles of its other experts. */
+static void pack_input(const experts_job *job, const float *x, size_t token)
+{
+    size_t used = job->call->op->p.experts.used;
+    uint32_t first = NO_PLACE;
+    for (size_t i = token * used; i < (token + 1) * used; i++) {
+        uint32_t place = job->list.place[i];
+        if (place == NO_PLACE) continue;
+        if (first != NO_PLACE) st_panel_copy(job->inputs.memory, job->embedding, first, place);
+        else st_panel_pack(job->panels, x, job->embedding, job->inputs.memory, first = place);
+    }
+}
+
 /* A part is a token. Its row is quantised once; in a batch it is copied to the tiles of the other experts. */
 static void quantise_input(void *context, uint32_t worker, size_t token)
 {
@@ -152,6 +174,10 @@ static void quantise_input(void *context, uint32_t worker, size_t token)
     const st_cpu_call *call = job->call;
     const float *x = st_cpu_row(call->bound->in[0], token);
     size_t used = call->op->p.experts.used;
+    if (job->panels) {
+        pack_input(job, x, token);
+        return;
+    }
     st_act_row first = st_acts_row(&job->inputs, token, false);
     if (!job->batch) {
         call->isa->quantise(x, job->embedding, &first);
@@ -178,8 +204,13 @@ static void quantise_hidden(void *context, uint32_t worker, size_t part)
     uint32_t e = job->list.active[part], count = tokens_of(job, e);
     for (uint32_t i = 0; i < count; i++) {
         size_t place = job->list.places[e] + i;
+        const float *x = job->hidden + place * job->width;
+        if (job->panels) {
+            st_panel_pack(job->panels, x, job->width, job->hidden_acts.memory, place);
+            continue;
+        }
         st_act_row out = st_acts_row(&job->hidden_acts, place, job->batch);
-        job->call->isa->quantise(job->hidden + place * job->width, job->width, &out);
+        job->call->isa->quantise(x, job->width, &out);
     }
 }
 
@@ -188,8 +219,7 @@ static void quantise_hidden(void *context, uint32_t worker, size_t part)
 static void int8_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
                          bool hidden, float *scratch, float *out, size_t stride)
 {
-    const st_isa *isa = job->call->isa;
-    const st_isa_type *type = &isa->types[matrix->type];
+    const st_isa_type *type = &job->call->isa->types[matrix->type];
     const st_acts *acts = hidden ? &job->hidden_acts : &job->inputs;
     const unsigned char *rows = matrix->parts[e];
     uint32_t count = tokens_of(job, e), place = job->list.places[e];
@@ -202,7 +232,8 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
         return;
     }
     st_batch batch = {.acts = *acts, .tile = place / ST_ACT_TILE, .tokens = count};
-    st_strip_multiply(isa, matrix, rows, first, columns, &batch, scratch, out, stride);
+    if (job->panels) batch.panel = acts->memory + st_panel_bytes(acts->width, place);
+    st_batch_multiply(job->call, matrix, rows, first, columns, &batch, scratch, out, stride);
 }
 
 /* The same in float, for weights without an int8 kernel. */
@@ -319,6 +350,7 @@ static void set_up(experts_job *job, const st_cpu_call *call)
                          .down = &bound->weight[2], .up_first = fused ? call->op->p.experts.width : 0,
                          .width = call->op->p.experts.width, .embedding = bound->in[0].width,
                          .batch = is_batch(call->op, call->rows)};
+    job->panels = job->batch ? call->panels : NULL;
     job->columns = columns_of_part(call->op, call->rows);
     if (call->op->p.experts.ungated) job->up = NULL;
     job->int8_in = is_int8(call->isa, job->gate) && (!job->up || is_int8(call->isa, job->up));

@@ -82,21 +82,13 @@ static size_t strip_floats(size_t width)
 }
 
 /* A strip, and the sums of tokens with a part of the rows. */
-size_t st_strip_bytes(size_t width, size_t tokens)
+static size_t strip_bytes(size_t width, size_t tokens)
 {
     size_t parts = tokens < ST_STRIP_TOKENS ? tokens + ST_ACT_TILE - 1 : ST_STRIP_TOKENS;
     return (strip_floats(strip_width(width, tokens)) + parts / ST_ACT_TILE * ST_ACT_TILE * ST_STRIP_ROWS) * sizeof(float);
 }
 
-/* Some rows of a matrix. */
-typedef struct row_range {
-    const st_bound_weight *matrix;
-    const unsigned char *rows;
-    size_t lanes;
-    bool last; /* no rows follow */
-} row_range;
-
-static size_t bytes_of(const row_range *r, size_t count)
+static size_t bytes_of(const st_row_range *r, size_t count)
 {
     return count / r->matrix->info->block * r->matrix->info->bytes;
 }
@@ -107,7 +99,7 @@ static void prefetch(const unsigned char *from, size_t bytes)
 }
 
 /* Unpacks elements at … at + count − 1 of the rows and prefetches the next, of these rows or the following. */
-static void unpack_rows(const st_isa_type *type, const row_range *r, size_t at, size_t count, const st_strip *strip)
+static void unpack_rows(const st_isa_type *type, const st_row_range *r, size_t at, size_t count, const st_strip *strip)
 {
     size_t bytes = bytes_of(r, count), row_bytes = r->matrix->row_bytes;
     const unsigned char *from = r->rows + bytes_of(r, at), *next = from + bytes;
@@ -124,7 +116,7 @@ static void unpack_rows(const st_isa_type *type, const row_range *r, size_t at, 
 }
 
 /* Fills a strip with elements at … at + count − 1, ST_STRIP_WIDTH at a time. */
-static void fill(const st_isa_type *type, const row_range *r, size_t at, size_t count, st_strip *strip)
+static void fill(const st_isa_type *type, const st_row_range *r, size_t at, size_t count, st_strip *strip)
 {
     strip->first = at / ST_ACT_BLOCK;
     strip->blocks = count / ST_ACT_BLOCK;
@@ -133,6 +125,18 @@ static void fill(const st_isa_type *type, const row_range *r, size_t at, size_t 
         st_strip part = {.bytes = strip->bytes + done * ST_STRIP_ROWS, .scale = strip->scale + scales, .offset = strip->offset + scales};
         unpack_rows(type, r, at + done, count - done < ST_STRIP_WIDTH ? count - done : ST_STRIP_WIDTH, &part);
     }
+}
+
+size_t st_strip_part_bytes(void)
+{
+    return strip_floats(ST_STRIP_WIDTH) * sizeof(float);
+}
+
+st_strip st_strip_fill(const st_isa_type *type, const st_row_range *rows, size_t at, size_t count, float *scratch)
+{
+    st_strip strip = strip_in(scratch, ST_STRIP_WIDTH);
+    fill(type, rows, at, count, &strip);
+    return strip;
 }
 
 static st_act_tile tile_of(const st_batch *batch, size_t i)
@@ -146,38 +150,52 @@ static st_act_tile tile_of(const st_batch *batch, size_t i)
 
 /* A strip is filled and multiplied with all tokens. For a few tokens it holds a part of the rows, which stays in the L1
  * cache, and the other parts follow; the order of a token's sums is the same. */
-void st_strip_multiply(const st_isa *isa, const st_bound_weight *matrix, const void *data, size_t first, size_t lanes,
-                       const st_batch *batch, float *scratch, float *out, size_t stride)
+static void strip_multiply(const st_isa *isa, const st_row_range *r, const st_batch *batch, float *scratch, float *out,
+                           size_t stride)
 {
-    const st_isa_type *type = &isa->types[matrix->type];
-    size_t width = matrix->ne[0], step = strip_width(width, batch->tokens);
-    row_range r = {matrix, (const unsigned char *)data + first * matrix->row_bytes, lanes, first + lanes >= matrix->ne[1]};
+    const st_isa_type *type = &isa->types[r->matrix->type];
+    size_t width = r->matrix->ne[0], step = strip_width(width, batch->tokens);
     st_strip strip = strip_in(scratch, step);
     float *sums = scratch + strip_floats(step);
     for (size_t at = 0; at < width; at += step) {
         size_t count = width - at < step ? width - at : step;
-        fill(type, &r, at, count, &strip);
+        fill(type, r, at, count, &strip);
         for (size_t token = 0; token < batch->tokens; token += ST_ACT_TILE) {
             size_t left = batch->tokens - token;
             st_act_tile tile = tile_of(batch, token / ST_ACT_TILE);
             float *so_far = sums + token * ST_STRIP_ROWS;
             st_tile_sums of_tile = {at == 0 ? NULL : so_far, so_far, ST_STRIP_ROWS, ST_STRIP_ROWS};
-            if (at + count == width) of_tile = (st_tile_sums){of_tile.from, out + token * stride, stride, lanes};
+            if (at + count == width) of_tile = (st_tile_sums){of_tile.from, out + token * stride, stride, r->lanes};
             isa->strip_times_tile(type, &strip, &tile, left < ST_ACT_TILE ? left : ST_ACT_TILE, &of_tile);
         }
     }
 }
 
-/* Shared: int8 activations and residuals. For each worker: a strip and its sums, a row of floats, or a tile of a float
+size_t st_batch_bytes(size_t width, size_t columns, size_t tokens)
+{
+    size_t strip = strip_bytes(width, tokens), panel = st_panel_scratch_bytes(columns, tokens);
+    return strip > panel ? strip : panel;
+}
+
+void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, const void *data, size_t first, size_t columns,
+                       const st_batch *batch, float *scratch, float *out, size_t stride)
+{
+    st_row_range rows = {matrix, (const unsigned char *)data + first * matrix->row_bytes, columns, first + columns >= matrix->ne[1]};
+    if (batch->panel) st_panel_multiply(call, &rows, batch->panel, batch->tokens, scratch, out, stride);
+    else strip_multiply(call->isa, &rows, batch, scratch, out, stride);
+}
+
+/* Shared: int8 activations and residuals, or bfloat16 activations. For each worker: a strip and its sums, a row of floats, or a tile of a float
  * matrix. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
-    size_t width = shape->weight[0].ne[0], strip = st_strip_bytes(width, rows), floats = width * sizeof(float);
-    if (floats > strip) strip = floats;
-    return (st_scratch){.shared_bytes = st_acts_bytes(width, rows) + st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, rows) +
-                                        rows * sizeof(st_refined),
-                        .worker_bytes = strip > FLOAT_PIECE_BYTES ? strip : FLOAT_PIECE_BYTES};
+    size_t width = shape->weight[0].ne[0], floats = width * sizeof(float);
+    size_t worker = st_batch_bytes(width, ST_PANEL_COLUMNS, rows), panel = st_panel_bytes(width, rows);
+    size_t acts = st_acts_bytes(width, rows) + st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, rows) + rows * sizeof(st_refined);
+    if (floats > worker) worker = floats;
+    return (st_scratch){.shared_bytes = acts > panel ? acts : panel,
+                        .worker_bytes = worker > FLOAT_PIECE_BYTES ? worker : FLOAT_PIECE_BYTES};
 }
 
 /* --- int8 --------------------------------------------------------------------------------------------------------- */
@@ -202,6 +220,7 @@ typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
     bool batch;         /* at least ST_FEW_ROWS rows: `acts` is interleaved */
+    unsigned char *panel; /* batch in bfloat16: the activations, instead of `acts`, `rest` and `lists` */
     st_acts rest;       /* batch only: residuals of the refined blocks, not interleaved */
     st_refined *lists;  /* batch only: [rows], the refined blocks of each row */
     size_t columns_per_part;
@@ -247,7 +266,11 @@ static void quantise_tile(void *context, uint32_t worker, size_t tile)
     (void)worker;
     const matmul_job *job = context;
     size_t end = (tile + 1) * ST_ACT_TILE;
-    for (size_t row = tile * ST_ACT_TILE; row < end && row < job->call->rows; row++) quantise_row(job, row);
+    for (size_t row = tile * ST_ACT_TILE; row < end && row < job->call->rows; row++) {
+        if (job->panel)
+            st_panel_pack(job->call->panels, st_cpu_row(job->call->bound->in[0], row), job->acts.width, job->panel, row);
+        else quantise_row(job, row);
+    }
 }
 
 static void add_bias(const st_bound_op *bound, size_t first, size_t count, size_t rows)
@@ -271,10 +294,11 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
 
 static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count, float *scratch)
 {
-    st_batch batch = {.acts = job->acts, .rest = job->rest, .lists = job->lists, .tokens = job->call->rows};
-    for (size_t i = first; i < first + count; i += ST_STRIP_ROWS) {
-        size_t lanes = first + count - i < ST_STRIP_ROWS ? first + count - i : ST_STRIP_ROWS;
-        st_strip_multiply(job->call->isa, &bound->weight[0], bound->weight[0].data, i, lanes, &batch, scratch,
+    st_batch batch = {.acts = job->acts, .rest = job->rest, .lists = job->lists, .panel = job->panel, .tokens = job->call->rows};
+    size_t step = job->panel ? ST_PANEL_COLUMNS : ST_STRIP_ROWS;
+    for (size_t i = first; i < first + count; i += step) {
+        size_t columns = first + count - i < step ? first + count - i : step;
+        st_batch_multiply(job->call, &bound->weight[0], bound->weight[0].data, i, columns, &batch, scratch,
                           st_cpu_row(bound->out, 0) + i, bound->out.width);
     }
     add_bias(bound, first, count, job->call->rows);
@@ -295,11 +319,29 @@ static void columns_part(void *context, uint32_t worker, size_t part)
     }
 }
 
+/* Columns of a part of a bfloat16 batch. The more columns, the less often a thread reads the activations from a distant
+ * cache, but the last parts may leave threads idle: the number with the least estimated time. */
+static size_t panel_columns(size_t threads, size_t columns)
+{
+    static const struct { size_t columns; double cost; } sizes[] = {{128, 1.0}, {64, 1.2}, {32, 1.4}}; /* measured */
+    size_t best = 0;
+    double least = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t parts = (columns + sizes[i].columns - 1) / sizes[i].columns, turns = (parts + threads - 1) / threads;
+        double cost = (double)(turns * sizes[i].columns) * sizes[i].cost;
+        if (i > 0 && cost >= least) continue;
+        least = cost;
+        best = sizes[i].columns;
+    }
+    return best;
+}
+
 /* Columns of a part. A few tokens: about PIECE_BYTES of weights, with at least one part per thread, and whole strips in a
- * batch. More tokens: a strip. */
+ * batch. More tokens: a strip, or some in bfloat16. */
 static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t columns)
 {
-    if (call->rows > ST_STRIP_TOKENS) return ST_STRIP_ROWS;
+    if (call->rows > ST_STRIP_TOKENS)
+        return call->panels ? panel_columns(st_pool_threads(call->pool), columns) : ST_STRIP_ROWS;
     size_t bytes = 0, threads = st_pool_threads(call->pool);
     for (uint32_t i = 0; i < call->group; i++) bytes += call->bound[i].weight[0].row_bytes * call->bound[i].out.width;
     size_t parts = (bytes / PIECE_BYTES + threads) / threads * threads;
@@ -324,6 +366,7 @@ static void int8_matmul(const st_cpu_call *call)
     matmul_job job = {.call = call,
                       .acts = {.memory = call->shared, .width = call->bound->weight[0].ne[0]},
                       .batch = batch,
+                      .panel = batch && call->panels ? call->shared : NULL,
                       .columns_per_part = columns_of_part(call, batch, columns)};
     lay_out(&job);
     if (batch) st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);

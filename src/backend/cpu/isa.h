@@ -89,6 +89,30 @@ typedef struct st_isa_split {
     void (*gemm)(const st_split *a, const st_split *b, float *c, size_t ldc, size_t m, size_t n, size_t chunks, bool add);
 } st_isa_split;
 
+/* A product of a batch in bfloat16: some blocks of the activations of tokens with the same blocks of some strips. The
+ * operands lie in tiles of ST_PANEL_TILE rows × ST_ACT_BLOCK elements, a tile ST_PANEL_TILE_BYTES long; one tile of
+ * weights holds half the rows of a strip. */
+typedef struct st_panel_product {
+    const unsigned char *acts;    /* [token tiles], acts_step bytes apart, [blocks] tiles */
+    const unsigned char *weights; /* [strips], weights_step bytes apart, [blocks][2] tiles */
+    size_t acts_step, weights_step, tokens, strips, blocks;
+    float *sums; /* [pairs of token tiles][strips][2 token tiles][2 halves of a strip] tiles of ST_PANEL_TILE² floats */
+    bool add;    /* to the sums so far; otherwise the sums start at zero */
+} st_panel_product;
+
+/* Batches on a matrix unit: activations are rounded to bfloat16 and strips are widened to it, scales and offsets
+ * included, so that a product sums whole rows in float32. A token's sums do not depend on the other tokens. */
+typedef struct st_isa_panels {
+    /* Rounds a row of activations: it becomes row `row` of the tiles at `out`, one for each block. */
+    void (*pack)(const float *x, size_t count, unsigned char *out, size_t row);
+    /* Widens the blocks of a strip. */
+    void (*widen)(const st_isa_type *type, const st_strip *strip, unsigned char *out);
+    void (*multiply)(const st_panel_product *product);
+    /* Arithmetic in registers only: the upper bound for `multiply`. The result has no meaning. */
+    uint64_t (*work)(uint64_t rounds);
+    uint32_t ops_per_round; /* multiplications and additions */
+} st_isa_panels;
+
 typedef struct st_isa {
     const char *name;
     const st_isa_split *(*split)(void); /* NULL, or returns NULL: the CPU has no fast bfloat16 products */
@@ -144,6 +168,8 @@ typedef struct st_isa {
 /* Return NULL if the CPU lacks the instructions. */
 const st_isa *st_isa_avx2(void);
 const st_isa *st_isa_avx512(void);
+/* Beside st_isa_avx512; NULL if the CPU or the system has no matrix unit. */
+const st_isa_panels *st_panels_amx(void);
 /* Used by st_isa_avx512 only. */
 const st_isa_split *st_isa_amx(void);
 void st_avx512_pack_queries(float *queries, size_t count, size_t width);

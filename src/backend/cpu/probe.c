@@ -1,4 +1,4 @@
-/* Measures the machine's rates: memory reads, and int8 arithmetic in registers. Each is the best of many rounds with
+/* Measures the machine's rates: memory reads, and the arithmetic of batches in registers (int8, or bfloat16 on AMX). Each is the best of many rounds with
  * all workers. The first rounds wake the workers and raise the clock; rounds disturbed by other processes do not
  * count. */
 #include <string.h>
@@ -16,7 +16,8 @@ typedef struct probe_job {
     float *buffer;
     size_t part_bytes;
     const st_isa *isa;
-    uint64_t part_work;     /* rounds of int8_work */
+    uint64_t (*work)(uint64_t rounds); /* the arithmetic of batches */
+    uint64_t part_work;     /* rounds of `work` */
     _Atomic uint64_t sink;  /* keeps the compiler from removing the work */
 } probe_job;
 
@@ -50,7 +51,7 @@ static void int8_part(void *context, uint32_t worker, size_t part)
     (void)worker;
     (void)part;
     probe_job *job = context;
-    job->sink += job->isa->int8_work(job->part_work);
+    job->sink += job->work(job->part_work);
 }
 
 static double time_round(st_pool *pool, st_pool_job part, probe_job *job, size_t parts)
@@ -70,7 +71,7 @@ static double best_round(st_pool *pool, st_pool_job part, probe_job *job, size_t
     return best;
 }
 
-strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, st_device_rates *out,
+strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, const st_isa_panels *panels, st_device_rates *out,
                            strata_error *error)
 {
     size_t parts = PARTS_PER_WORKER * (size_t)st_pool_threads(pool);
@@ -86,8 +87,9 @@ strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, 
     if (job.part_bytes > 0)
         rates.read_bytes = (double)(parts * job.part_bytes) / best_round(pool, read_part, &job, parts, READ_SECONDS);
     if (isa) {
+        job.work = panels ? panels->work : isa->int8_work;
         while (time_round(pool, int8_part, &job, parts) < INT8_ROUND_SECONDS) job.part_work *= 2;
-        double ops = (double)isa->int8_ops_per_round * (double)job.part_work * (double)parts;
+        double ops = (double)(panels ? panels->ops_per_round : isa->int8_ops_per_round) * (double)job.part_work * (double)parts;
         rates.int8_ops = ops / best_round(pool, int8_part, &job, parts, INT8_SECONDS);
     }
     st_backend_cpu()->free(device, buffer);
