@@ -78,12 +78,26 @@ static void round_to_int8(float *x, size_t count)
     }
 }
 
-/* Another backend may multiply batches in f16: weights, scales and activations keep 11 bits, each rounded by 2⁻¹² at most. */
+/* What batches may lose to fewer bits. Another backend may multiply them in f16: weights, scales and activations keep 11 bits, each
+ * rounded by 2⁻¹² at most. The CPU's matrix unit multiplies them in bfloat16: weights and activations keep 8 bits, rounded by 2⁻⁹. */
 enum { FEW_ROWS = 4 };
 
-static double batch_error_max(uint32_t rows, double exact)
+static bool is_bfloat16(const char *cpu)
 {
-    return rows > FEW_ROWS ? 1e-3 : exact;
+    return strcmp(cpu, "amx") == 0;
+}
+
+static double batch_error_max(const char *cpu, uint32_t rows, double exact)
+{
+    if (mirror_name()) return rows > FEW_ROWS ? 1e-3 : exact;
+    return is_bfloat16(cpu) && rows >= ST_FEW_ROWS ? 4e-3 : exact;
+}
+
+/* Experts: two products behind one another, the first times itself. */
+static double experts_error_max(const char *cpu, uint32_t rows, double exact)
+{
+    if (mirror_name()) return 2 * batch_error_max(cpu, rows, exact / 2);
+    return is_bfloat16(cpu) && rows >= ST_FEW_PAIRS ? 12e-3 : exact;
 }
 
 /* --- the tests ------------------------------------------------------------------------------------------------------------------------- */
@@ -125,9 +139,10 @@ static void matmul(void **state)
         st_step *step = step_rows(rows, 0);
         /* int8 costs about half a percent; a handful of outputs may lose more to cancellation */
         bool floats = !has_kernel(c->type);
-        if (floats || rows * columns >= 64) compare(c->cpu, info->name, &bound, step, floats ? 1e-5 : 1e-2, seed);
+        double error_max = floats ? 1e-5 : batch_error_max(c->cpu, mirror_name() ? 1 : rows, 1e-2);
+        if (floats || rows * columns >= 64) compare(c->cpu, info->name, &bound, step, error_max, seed);
         for (uint32_t r = 0; r < rows; r++) round_to_int8(x + r * width, width);
-        compare(c->cpu, info->name, &bound, step, mirror_name() && has_kernel(c->type) ? batch_error_max(rows, 1e-5) : 1e-5, seed);
+        compare(c->cpu, info->name, &bound, step, has_kernel(c->type) ? batch_error_max(c->cpu, rows, 1e-5) : 1e-5, seed);
         st_free(x);
         st_free(step);
         free_weight(&bound.weight[0]);
@@ -204,7 +219,7 @@ static float *experts_in_int8(const st_bound_op *bound, uint32_t rows)
     return out;
 }
 
-/* A backend multiplies with floats, with int8 activations or, batches, in f16. */
+/* A backend multiplies with floats, with int8 activations or, batches, in f16 or bfloat16. */
 static void compare_with_either(const char *cpu, const char *name, st_bound_op *bound, st_step *step, double error_max, uint64_t seed)
 {
     size_t count = (size_t)step->count * bound->out.width;
@@ -213,7 +228,7 @@ static void compare_with_either(const char *cpu, const char *name, st_bound_op *
     bound->out.data = found;
     run_op(cpu, bound, step);
     double error = fmin(distance(found, expected[0], count), distance(found, expected[1], count));
-    note(cpu, name, error, 2 * batch_error_max(step->count, error_max / 2), step->count, seed);
+    note(cpu, name, error, experts_error_max(cpu, step->count, error_max), step->count, seed);
     for (int i = 0; i < 2; i++) st_free(expected[i]);
     st_free(found);
 }
@@ -252,9 +267,10 @@ static void experts(void **state)
         /* Of many hidden values one lies so near the middle between two bytes that the last bit of its sum decides. */
         double same_max = rows * used * width < 20000 ? 1e-5 : 1e-4;
         if (c->type == ST_TYPE_Q1_0) same_max = 1e-3; /* sums of equal magnitudes are often in the middle */
-        if (has_kernel(c->type) && mirror_name()) compare_with_either(c->cpu, name, &bound, step, same_max, seed);
+        bool either = mirror_name() || is_bfloat16(c->cpu);
+        if (has_kernel(c->type) && either) compare_with_either(c->cpu, name, &bound, step, same_max, seed);
         else compare(c->cpu, name, &bound, step, has_kernel(c->type) ? 5e-2 : 1e-5, seed);
-        if (has_kernel(c->type) && !mirror_name())
+        if (has_kernel(c->type) && !either)
             compare_with(experts_in_int8(&bound, rows), c->cpu, name, &bound, step, same_max, seed);
         for (int i = 0; i < 3; i++) st_free(bound.in[i].data);
         for (int i = 0; i < 4; i++) free_weight(&bound.weight[i]);
@@ -555,7 +571,7 @@ static int close_kit(void **state)
     return 0;
 }
 
-enum { TESTS_MAX = 460 };
+enum { TESTS_MAX = 680 };
 
 /* Types that no model multiplies by. */
 static bool is_left_out(st_type type)
@@ -565,7 +581,7 @@ static bool is_left_out(st_type type)
 
 int main(int argc, char **argv)
 {
-    const char *levels[] = {"avx2", "avx512"};
+    const char *levels[] = {"avx2", "avx512", "amx"};
     size_t level_count = sizeof levels / sizeof *levels;
     if (mirror_name()) {
         levels[0] = mirror_name();

@@ -102,7 +102,7 @@ static void compare_rows(const level_case *l, const char *what, const crowd *all
 /* Whether a batch of rows is multiplied in two bfloat16 numbers for each float: narrow KV, on a CPU with fast ones. */
 static bool is_split(const level_case *c)
 {
-    return strcmp(c->cpu, "avx512") == 0 && st_isa_amx() && c->type != ST_TYPE_F32;
+    return (strcmp(c->cpu, "avx512") == 0 || strcmp(c->cpu, "amx") == 0) && st_isa_amx() && c->type != ST_TYPE_F32;
 }
 
 /* Float32 products are float-accurate. Two bfloat16 numbers keep a float to 2⁻¹⁷, and low × low is left out, another 2⁻¹⁶
@@ -512,11 +512,11 @@ static int end(void **state)
     return 0;
 }
 
-enum { TESTS_MAX = 64 };
+enum { TESTS_MAX = 96 };
 
 int main(int argc, char **argv)
 {
-    const char *levels[] = {"ref", "avx2", "avx512"};
+    const char *levels[] = {"ref", "avx2", "avx512", "amx"};
     size_t level_count = sizeof levels / sizeof *levels;
     if (mirror_name()) {
         levels[0] = mirror_name();
