@@ -200,9 +200,9 @@ static void print_short(const cli_timing *t, const char *simulated, const char *
 
 static void print_timing(const cli_talk *talk, const cli_timing *t)
 {
-    char memory[128], peak[32], traffic[48] = "", more[320] = "";
+    char memory[160], peak[32], traffic[48] = "", more[352] = "";
     const cli_engine *engine = talk->engine;
-    const char *simulated = cli_simulates(talk->arguments) ? " simulated" : "";
+    const char *simulated = cli_simulated(talk->arguments);
     double bytes = decode_rate(t) * json_number_value(json_object_get(engine->facts, "bytes_per_token"));
     if (bytes > 0.0) snprintf(traffic, sizeof traffic, " (%.2f GB/s%s)", bytes / 1e9, simulated);
     if (talk->stats == CLI_STATS_FULL)

@@ -304,6 +304,10 @@ const char *cli_line_read(cli_line *line, const char *prompt, cli_line_event *ev
 strata_placement cli_placement_of(const cli_arguments *arguments);
 /* Whether the options ask for a simulated GPU: rates are then simulated, too. */
 bool cli_simulates(const cli_arguments *arguments);
+/* " simulated", which stands behind every figure of a simulated GPU, or "". */
+const char *cli_simulated(const cli_arguments *arguments);
+/* Says why a long command takes longer than its figures. */
+void cli_note_simulation(const cli_arguments *arguments);
 /* The engine options of commands that plan or load. `context` is the default (0: the library's); `placement` must
  * outlive the result. */
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
@@ -337,8 +341,8 @@ strata_status cli_engine_facts(const cli_engine *engine, json_t **out, strata_er
 strata_status cli_profile_read(const cli_engine *engine, json_t **out, strata_error *error);
 /* Adds the difference of two profiles to `sum`, an array. */
 strata_status cli_profile_add(json_t *sum, const json_t *before, const json_t *after, strata_error *error);
-/* Prints a table, the longest time first. */
-void cli_print_profile(FILE *stream, const json_t *profile);
+/* Prints a table, the longest time first. `simulates`: says that the GPU's operations are not in it. */
+void cli_print_profile(FILE *stream, const json_t *profile, bool simulates);
 
 typedef enum cli_stats { CLI_STATS_OFF, CLI_STATS_SHORT, CLI_STATS_FULL } cli_stats;
 

@@ -6,6 +6,7 @@
 
 enum {
     PROMPT_DEFAULT = 512, DECODE_DEFAULT = 64, REPETITIONS_DEFAULT = 5, TESTS = 2,
+    REPETITIONS_SIMULATED = 1, /* the virtual clock gives the same time again */
     PARALLEL_MAX = 64, PARALLEL_LIST_MAX = 16,
     MIXED_PROMPT = 4096, MIXED_DECODERS = 3, MIXED_REPETITIONS = 3
 };
@@ -371,6 +372,7 @@ static strata_status print_json(const bench *b, strata_error *error)
     bool ops = b->arguments->values[OPTION_OPS].set;
     json_t *root = json_pack("{s:o, s:o, s:o}", ops ? "operations" : "rows", json_incref(ops ? operations : rows),
                              "machine", machine, "engine", engine);
+    whole = json_object_set_new(root, "simulated", json_boolean(cli_simulates(b->arguments))) == 0 && whole;
     if (!ops)
         whole = json_object_set_new(root, "load_seconds", json_real(b->load_seconds)) == 0 &&
                 json_object_set_new(root, "first_token_seconds", json_real(b->first_seconds)) == 0 &&
@@ -393,22 +395,26 @@ static void print_number(double number, int width, int digits, const char *unit)
 static void print_machine(const bench *b)
 {
     const json_t *facts = b->engine.facts;
+    const char *mark = cli_simulated(b->arguments);
     double int8 = machine_rate(b, "int8_ops_per_s");
-    printf("\nthe machine: reads %.1f GB/s", machine_rate(b, "read_bytes_per_s") * 1e-9);
-    if (int8 > 0.0) printf(", int8 %.0f Gop/s", int8 * 1e-9);
+    printf("\nthe machine: reads %.1f GB/s%s", machine_rate(b, "read_bytes_per_s") * 1e-9, mark);
+    if (int8 > 0.0) printf(", int8 %.0f Gop/s%s", int8 * 1e-9, mark);
     printf("; kernels \"%s\", %lld threads\n", json_string_value(json_object_get(facts, "kernels")),
            (long long)json_integer_value(json_object_get(facts, "threads")));
 }
 
 static void print_table(const bench *b)
 {
-    char spread[64], memory[128], peak[32];
-    printf("%-18s %9s  %-25s%10s %6s %9s %9s %9s %9s\n", "test", "t/s", "(min – max)", "predicted", "ratio", "GB/s",
+    char name[64], spread[64], memory[160], peak[32];
+    const char *mark = cli_simulated(b->arguments);
+    int width = *mark ? 28 : 18;
+    printf("%-*s %9s  %-25s%10s %6s %9s %9s %9s %9s\n", width, "test", "t/s", "(min – max)", "predicted", "ratio", "GB/s",
            "of reads", "Gop/s", "of int8");
     for (size_t i = 0; i < b->row_count; i++) {
         const bench_row *row = &b->rows[i];
         snprintf(spread, sizeof spread, "(%.1f – %.1f)", row->slowest, row->fastest);
-        printf("%-18s %9.1f  %-25s", row->name, row->speed, spread);
+        snprintf(name, sizeof name, "%s%s", row->name, mark);
+        printf("%-*s %9.1f  %-25s", width, name, row->speed, spread);
         print_number(row->predicted, 10, 1, "");
         print_number(row->ratio, 7, 2, "");
         print_number(row->gb_per_s, 10, 2, "");
@@ -418,13 +424,13 @@ static void print_table(const bench *b)
         putchar('\n');
     }
     print_machine(b);
-    printf("memory: %s, peak %s; loaded in %.3f s, the first token %.3f s later\n",
+    printf("memory: %s, peak %s; loaded in %.3f s, the first token %.3f s%s later\n",
            cli_engine_memory(&b->engine, memory, sizeof memory),
-           cli_short_number(b->peak_bytes, "B", peak, sizeof peak), b->load_seconds, b->first_seconds);
+           cli_short_number(b->peak_bytes, "B", peak, sizeof peak), b->load_seconds, b->first_seconds, mark);
     for (size_t i = 0; i < b->row_count; i++) {
         if (!b->rows[i].profile) continue;
         printf("\n%s, %u repetition%s:\n", b->rows[i].name, b->repetitions, b->repetitions == 1 ? "" : "s");
-        cli_print_profile(stdout, b->rows[i].profile);
+        cli_print_profile(stdout, b->rows[i].profile, cli_simulates(b->arguments));
     }
 }
 
@@ -491,7 +497,13 @@ static strata_status take_options(bench *b, uint32_t *context, strata_error *err
     b->depth = (uint32_t)cli_integer(arguments, OPTION_DEPTH, 0);
     *context = ops ? 1 : take_counts(b);
     b->engine.sessions = most;
-    b->repetitions = (uint32_t)cli_integer(arguments, OPTION_REPETITIONS, mixed ? MIXED_REPETITIONS : REPETITIONS_DEFAULT);
+    b->repetitions = (uint32_t)cli_integer(arguments, OPTION_REPETITIONS,
+                                           mixed                      ? MIXED_REPETITIONS
+                                           : cli_simulates(arguments) ? REPETITIONS_SIMULATED
+                                                                      : REPETITIONS_DEFAULT);
+    if (cli_simulates(arguments) && (mixed || ops))
+        return cli_fail(error, STRATA_USAGE, "leave --device sim out", "bench: --%s measures real time, which a "
+                        "simulated GPU does not have", mixed ? "mixed" : "ops");
     if (mixed) {
         b->counts[0] = (uint32_t)cli_integer(arguments, OPTION_PROMPT_TOKENS, MIXED_PROMPT);
         b->engine.sessions = 1 + (most ? most : MIXED_DECODERS);
@@ -511,6 +523,7 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
     strata_status status = cli_engine_open(&b->engine, b->arguments, context, false, error);
     if (status != STRATA_OK) return status;
     b->load_seconds = cli_now_seconds() - start;
+    cli_note_simulation(b->arguments);
     uint32_t got = strata_engine_context(b->engine.engine);
     if (got < context)
         return cli_fail(error, STRATA_LIMIT, "use fewer tokens (-p, -n, -d)",

@@ -42,14 +42,15 @@ void cli_print_rates(const json_t *device)
     if (spread > 0.10) printf(" on a busy machine: they varied by %.0f %%", 100.0 * spread);
 }
 
-static void print_device(const json_t *device, const cli_style *style)
+/* `mark`: a GPU is simulated. */
+static void print_device(const json_t *device, bool mark, const cli_style *style)
 {
     bool card = is_card(device);
     const char *name = json_string_value(json_object_get(device, "name"));
     printf("%s ", card ? "GPU" : "host");
     /* A GPU that was described without a name is called "card" in the JSON. */
     cli_print_bold(style, card && strcmp(name, "card") == 0 ? "unnamed" : name);
-    putchar('\n');
+    puts(mark && card ? ", simulated" : "");
     print_bytes(device, "total_bytes", card ? "memory" : "RAM");
     print_bytes(device, "free_bytes", "available");
     if (card) print_bytes(device, "overhead_bytes", "driver");
@@ -87,14 +88,15 @@ static void print_profiles(const json_t *profiles, const cli_style *style)
 static void print_devices(const cli_arguments *arguments, const json_t *devices)
 {
     cli_style style = cli_style_of(arguments, stdout);
+    bool mark = cli_simulates(arguments);
     const json_t *cards = json_object_get(devices, "cards"), *kept = json_object_get(devices, "measurement");
-    print_device(json_object_get(devices, "host"), &style);
+    print_device(json_object_get(devices, "host"), mark, &style);
     if (json_is_string(kept)) {
         printf("  %-15s ", "saved in");
         cli_print_text(json_string_value(kept), json_string_length(kept));
         putchar('\n');
     }
-    for (size_t i = 0; i < json_array_size(cards); i++) print_device(json_array_get(cards, i), &style);
+    for (size_t i = 0; i < json_array_size(cards); i++) print_device(json_array_get(cards, i), mark, &style);
     if (json_array_size(cards) == 0) printf("no GPU found\n");
     print_profiles(json_object_get(devices, "profiles"), &style);
 }

@@ -12,6 +12,7 @@ typedef struct score {
     size_t chunk_count;
     size_t scored;
     double sum, sum_squares; /* of the negative log-likelihoods */
+    double seconds;          /* on the devices' clock */
     cli_progress progress;
 } score;
 
@@ -42,6 +43,8 @@ static strata_status score_chunks(cli_engine *engine, const strata_token *ids, s
                                   strata_error *error)
 {
     strata_status status = STRATA_OK;
+    double start = strata_engine_clock(engine->engine);
+    cli_note_simulation(engine->arguments);
     cli_progress_begin(&s->progress, engine->arguments, "scoring", "tokens", count);
     cli_interrupt_hold(engine->session);
     for (size_t first = 0; status == STRATA_OK && first < count; first += chunk) {
@@ -51,6 +54,7 @@ static strata_status score_chunks(cli_engine *engine, const strata_token *ids, s
     }
     cli_interrupt_release();
     cli_progress_end(&s->progress);
+    s->seconds = strata_engine_clock(engine->engine) - start;
     if (status == STRATA_OK && s->scored == 0)
         return cli_fail(error, STRATA_INPUT, NULL, "perplexity: expected at least two tokens, found %zu", count);
     return status;
@@ -62,15 +66,16 @@ static strata_status print_score(const cli_arguments *arguments, const score *s,
     double n = (double)s->scored, mean = s->sum / n, perplexity = exp(mean);
     double variance = s->scored > 1 ? (s->sum_squares / n - mean * mean) / (n - 1.0) : 0.0;
     double deviation = variance > 0.0 ? perplexity * sqrt(variance) : 0.0;
-    double seconds = cli_now_seconds() - s->progress.start_seconds;
     if (!arguments->values[OPTION_JSON].set) {
-        printf("perplexity %.4f ± %.4f over %zu scored tokens of %zu (nll %.6f, chunks of %zu)\n", perplexity,
-               deviation, s->scored, tokens, mean, chunk);
+        const char *mark = cli_simulated(arguments);
+        printf("perplexity %.4f ± %.4f%s over %zu scored tokens of %zu (nll %.6f%s, chunks of %zu)\n", perplexity,
+               deviation, mark, s->scored, tokens, mean, mark, chunk);
         return cli_flush(error);
     }
-    json_t *object = json_pack("{s:f, s:f, s:f, s:I, s:I, s:I, s:f}", "perplexity", perplexity, "standard_error",
+    json_t *object = json_pack("{s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:b}", "perplexity", perplexity, "standard_error",
                                deviation, "nll", mean, "scored", (json_int_t)s->scored, "tokens", (json_int_t)tokens,
-                               "chunk", (json_int_t)chunk, "seconds", seconds);
+                               "chunk", (json_int_t)chunk, "seconds", s->seconds, "simulated",
+                               cli_simulates(arguments));
     /* json_pack fails without memory, and if a logit was NaN. */
     strata_status status = object ? cli_print_json(object, JSON_INDENT(2), error)
                                   : cli_fail(error, STRATA_RUNTIME, NULL, "perplexity: the result is %f",

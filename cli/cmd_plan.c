@@ -81,13 +81,14 @@ static void print_bytes_line(const char *label, uint64_t bytes)
     printf("    %-18s %20s\n", label, cli_group_digits(bytes, text, sizeof text));
 }
 
-static void print_device(const json_t *device, const cli_style *style)
+/* `mark`: the GPU is simulated. */
+static void print_device(const json_t *device, bool mark, const cli_style *style)
 {
     char text[32], title[TEXT_SIZE];
     bool card = is_card(device, "kind");
     /* A GPU that was described without a name is called "card" in the JSON. */
     const char *name = card && is_card(device, "name") ? "unnamed" : cli_text_of(device, "name");
-    snprintf(title, sizeof title, "%s: %s", card ? "GPU" : "RAM", name);
+    snprintf(title, sizeof title, "%s: %s%s", card ? "GPU" : "RAM", name, mark && card ? ", simulated" : "");
     print_title(style, title);
     print_picture(device, style);
     for (size_t i = 0; i < OWNERS - 2; i++) {
@@ -197,11 +198,11 @@ static void print_plan(const cli_arguments *arguments, const json_t *plan, const
     const json_t *devices = json_object_get(plan, "devices");
     cli_print_verdict(arguments, plan, path, &style);
     cli_print_summary(arguments, plan);
-    for (size_t i = json_array_size(devices); i-- > 0;) print_device(json_array_get(devices, i), &style);
+    bool mark = cli_simulates(arguments);
+    for (size_t i = json_array_size(devices); i-- > 0;) print_device(json_array_get(devices, i), mark, &style);
     print_map(plan, &style);
     print_kv(plan, &style);
     cli_print_alternatives(arguments, plan, &style);
-    bool mark = cli_simulates(arguments);
     print_lines(json_object_get(plan, "why"), "why", mark, &style);
     if (!arguments->values[OPTION_EXPLAIN].set) return;
     const char *advice = cli_text_of(plan, "advice");

@@ -173,7 +173,7 @@ static strata_status print_profile(const run *r, strata_error *error)
 {
     json_t *profile = NULL;
     strata_status status = cli_profile_read(&r->engine, &profile, error);
-    if (status == STRATA_OK) cli_print_profile(stderr, profile);
+    if (status == STRATA_OK) cli_print_profile(stderr, profile, cli_simulates(r->arguments));
     json_decref(profile);
     return status;
 }

@@ -62,7 +62,7 @@ static void print_ready(const server *s)
 {
     const cli_engine *engine = &current->engine;
     const char *name = json_string_value(json_object_get(engine->card, "name"));
-    char memory[128];
+    char memory[160];
     cli_note("serving %s at %s: context %u, %lld conversations at a time; %s", name ? name : "the model", server_url(s),
              strata_engine_context(engine->engine),
              (long long)json_integer_value(json_object_get(json_object_get(engine->facts, "plan"), "sequences")),

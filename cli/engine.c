@@ -1,24 +1,32 @@
 /* Loads the model as the options ask. */
 #include "cli.h"
 
+/* The context of both functions that loading calls. */
+typedef struct loading {
+    cli_progress progress; /* first: cli_progress_step gets the same pointer */
+    const char *mark;      /* of cli_simulated */
+} loading;
+
 /* Prints a line for each step of loading and each device, and removes the progress bar before. */
 static void print_memory(void *context, const char *moment, const char *device, uint64_t used, uint64_t left)
 {
     char used_text[32], left_text[32];
-    cli_progress_end(context);
-    cli_note("memory: %-20s %-12s %18s bytes used %18s free", moment, device,
-             cli_group_digits(used, used_text, sizeof used_text), cli_group_digits(left, left_text, sizeof left_text));
+    loading *l = context;
+    cli_progress_end(&l->progress);
+    cli_note("memory: %-20s %-12s %18s bytes used%s %18s free%s", moment, device,
+             cli_group_digits(used, used_text, sizeof used_text), l->mark,
+             cli_group_digits(left, left_text, sizeof left_text), l->mark);
 }
 
 static strata_status make_engine(cli_engine *engine, strata_engine_options options, strata_error *error)
 {
-    cli_progress progress;
-    cli_progress_begin(&progress, engine->arguments, "loading", "B", 0);
+    loading l = {.mark = cli_simulated(engine->arguments)};
+    cli_progress_begin(&l.progress, engine->arguments, "loading", "B", 0);
     options.progress = cli_progress_step;
-    options.progress_context = &progress;
+    options.progress_context = &l;
     if (engine->arguments->values[OPTION_TRACE_MEMORY].set) options.trace_memory = print_memory;
     strata_status status = strata_engine_new(engine->model, &options, &engine->engine, error);
-    cli_progress_end(&progress);
+    cli_progress_end(&l.progress);
     return status;
 }
 
@@ -33,10 +41,11 @@ const char *cli_engine_memory(const cli_engine *engine, char *out, size_t size)
     char weights[32], kv[32], scratch[32];
     uint64_t kept = cli_engine_bytes(engine, "kv_bytes") + cli_engine_bytes(engine, "state_bytes") +
                     cli_engine_bytes(engine, "restore_bytes") + cli_engine_bytes(engine, "kv_ram_bytes");
-    snprintf(out, size, "weights %s mapped, KV %s, scratch %s",
+    const char *mark = cli_simulated(engine->arguments);
+    snprintf(out, size, "weights %s%s, KV %s%s, scratch %s%s",
              cli_short_number(cli_engine_bytes(engine, "weight_bytes"), "B", weights, sizeof weights),
-             cli_short_number(kept, "B", kv, sizeof kv),
-             cli_short_number(cli_engine_bytes(engine, "scratch_bytes"), "B", scratch, sizeof scratch));
+             *mark ? mark : " mapped", cli_short_number(kept, "B", kv, sizeof kv), mark,
+             cli_short_number(cli_engine_bytes(engine, "scratch_bytes"), "B", scratch, sizeof scratch), mark);
     return out;
 }
 
@@ -49,7 +58,7 @@ static const char *fact_text(const json_t *facts, const char *name)
 static void print_setup(const cli_engine *engine)
 {
     const json_t *facts = engine->facts;
-    char memory[128];
+    char memory[160];
     cli_note("%s kernels \"%s\", %lld threads, context %lld, batch %lld, KV cache %s; %s",
              fact_text(facts, "backend"), fact_text(facts, "kernels"),
              (long long)json_integer_value(json_object_get(facts, "threads")),
@@ -93,6 +102,7 @@ static void print_expert_stats(const cli_engine *engine)
     if (!engine->engine || !engine->arguments->values[OPTION_EXPERT_STATS].set) return;
     if (cli_engine_facts(engine, &facts, NULL) != STRATA_OK) return;
     const char *table = json_string_value(json_object_get(facts, "expert_table"));
+    if (table && cli_simulates(engine->arguments)) fputs("routed experts, simulated:\n", stderr);
     fputs(table ? table : "strata: the model has no routed experts\n", stderr);
     json_decref(facts);
 }

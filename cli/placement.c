@@ -33,6 +33,18 @@ bool cli_simulates(const cli_arguments *arguments)
     return device && strcmp(device, "sim") == 0;
 }
 
+const char *cli_simulated(const cli_arguments *arguments)
+{
+    return cli_simulates(arguments) ? " simulated" : "";
+}
+
+void cli_note_simulation(const cli_arguments *arguments)
+{
+    if (cli_simulates(arguments))
+        cli_note("note: this CPU computes what the simulated GPU would, with slow reference kernels: the command takes "
+                 "much longer than the simulated times");
+}
+
 /* For the library 0 is the default; on the command line it means none. */
 static uint64_t bytes_or_none(const cli_value *value, uint64_t none)
 {

@@ -26,32 +26,26 @@ static const json_t *device_of(const json_t *plan, size_t index)
     return json_array_get(json_object_get(plan, "devices"), index);
 }
 
-/* Marks every figure of a simulated GPU. */
-static const char *simulated(const cli_arguments *arguments)
-{
-    return cli_simulates(arguments) ? " simulated" : "";
-}
-
 /* ---- the verdict ------------------------------------------------------------------------------------------------- */
 
-static void print_use(const json_t *device, const char *what)
+static void print_use(const json_t *device, const char *what, const char *mark)
 {
-    printf("%.1f of %.1f GiB of %s", gib_of(cli_number_of(device, "planned_bytes")),
-           gib_of(cli_number_of(device, "capacity_bytes")), what);
+    printf("%.1f of %.1f GiB of%s %s", gib_of(cli_number_of(device, "planned_bytes")),
+           gib_of(cli_number_of(device, "capacity_bytes")), mark, what);
 }
 
 void cli_print_verdict(const cli_arguments *arguments, const json_t *plan, const char *path, const cli_style *style)
 {
     const json_t *model = json_object_get(plan, "model"), *speed = json_object_get(plan, "predicted");
     const json_t *host = device_of(plan, 0), *card = device_of(plan, 1);
-    const char *name = cli_text_of(model, "name"), *mark = simulated(arguments);
+    const char *name = cli_text_of(model, "name"), *mark = cli_simulated(arguments);
     cli_print_bold(style, *name ? name : path);
     printf(": fits, with ");
     if (card) {
-        print_use(card, "GPU memory");
+        print_use(card, "GPU memory", mark);
         printf(" and ");
     }
-    print_use(host, "RAM");
+    print_use(host, "RAM", "");
     printf("; %s%.1f t/s%s, prompts %.0f t/s%s", json_is_true(json_object_get(speed, "estimate")) ? "about " : "",
            cli_real_of(speed, "decode_tps"), mark, cli_real_of(speed, "prefill_tps"), mark);
     if (json_is_true(json_object_get(card, "no_backend")))
@@ -144,7 +138,7 @@ static void print_rates(const json_t *device, const char *label)
 void cli_print_summary(const cli_arguments *arguments, const json_t *plan)
 {
     const json_t *layers = json_object_get(plan, "layers"), *card = device_of(plan, 1);
-    const char *mark = simulated(arguments);
+    const char *mark = cli_simulated(arguments);
     char size[32];
     print_label("weights");
     print_grouped(cli_number_of(plan, "weight_bytes"));
@@ -189,7 +183,8 @@ void cli_print_alternatives(const cli_arguments *arguments, const json_t *plan, 
     size_t contexts = contexts_of(cells), types = json_array_size(longest);
     char head[160], number[32];
     if (contexts == 0) return;
-    snprintf(head, sizeof head, "context by KV type: decoding / prompt in t/s%s (* this plan)", simulated(arguments));
+    snprintf(head, sizeof head, "context by KV type: decoding / prompt in t/s%s (* this plan)",
+             cli_simulated(arguments));
     putchar('\n');
     cli_print_bold(style, head);
     printf("\n  %12s", "tokens");

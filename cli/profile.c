@@ -67,7 +67,7 @@ static int compare_rows(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-void cli_print_profile(FILE *stream, const json_t *profile)
+void cli_print_profile(FILE *stream, const json_t *profile, bool simulates)
 {
     enum { ROWS_MAX = 64 }; /* there are about thirty kinds */
     const json_t *rows[ROWS_MAX] = {NULL};
@@ -79,6 +79,7 @@ void cli_print_profile(FILE *stream, const json_t *profile)
         calls += number(rows[count], "calls");
     }
     qsort(rows, count, sizeof *rows, compare_rows);
+    if (simulates) fprintf(stream, "real time of the CPU's operations; those of the simulated GPU are not measured\n");
     fprintf(stream, "%-16s %10s %12s %8s\n", "operation", "calls", "ms", "share");
     for (size_t i = 0; i < count; i++) {
         double took = number(rows[i], "seconds");

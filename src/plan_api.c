@@ -27,11 +27,13 @@ static json_t *model_facts(const st_gguf *gguf, const st_desc *desc)
     return NULL;
 }
 
+/* `simulated`: the plan is for devices with a clock of their own. */
 static strata_status write_plan(const st_gguf *gguf, const st_plan_source *source, const st_plan *plan,
-                                const st_alternatives *alternatives, char **json, strata_error *error)
+                                const st_alternatives *alternatives, bool simulated, char **json, strata_error *error)
 {
     json_t *root = st_plan_json(source, plan);
     bool whole = root && st_alternatives_json(alternatives, root) &&
+                 json_object_set_new(root, "simulated", json_boolean(simulated)) == 0 &&
                  json_object_set_new(root, "model", model_facts(gguf, source->desc)) == 0;
     if (!whole) {
         json_decref(root);
@@ -60,7 +62,10 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
         status = st_plan_build(&source, &placement.options, &arena, &plan, error);
     }
     if (status == STRATA_OK) status = st_plan_alternatives(&source, &placement.options, plan, &alternatives, error);
-    if (status == STRATA_OK) status = write_plan(gguf, &source, plan, &alternatives, json, error);
+    if (status == STRATA_OK) {
+        bool simulated = placement.backend->seconds != NULL;
+        status = write_plan(gguf, &source, plan, &alternatives, simulated, json, error);
+    }
     st_arena_free(&arena);
     st_placement_close(&placement);
     return status;

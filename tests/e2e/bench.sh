@@ -40,7 +40,7 @@ for placed in "-g 0" "-g 2" "-g -1"; do
     check "shares of the host's rates where it is alone ($placed)" json '(d["rows"][1]["read_share"] is None) == ("'"$placed"'" != "-g 0")'
 done
 run bench -m "$kit/llama.gguf" $few --device sim --vram 1GiB
-check "dashes where a GPU is used" grep -qE '^tg4 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
+check "dashes where a GPU is used" grep -qE '^tg4 simulated +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
 
 # --- 0 leaves a row out
 run bench -m "$kit/llama.gguf" -p 0 -n 3 -r 1 --json
