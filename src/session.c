@@ -116,10 +116,13 @@ static strata_status check_tokens(const strata_session *session, const strata_to
                                   strata_error *error)
 {
     uint32_t context = strata_engine_context(session->engine), vocab = session->engine->desc->vocab;
+    uint32_t most = session->engine->desc->context_max;
     if (count == 0) return st_error_set(error, STRATA_INPUT, NULL, "expected at least one token, found none");
     if (count > context)
-        return st_error_set(error, STRATA_LIMIT, "use a larger options.context or a shorter prompt",
-                            "the prompt has %zu tokens, the context holds %u", count, context);
+        return st_error_set(error, STRATA_LIMIT,
+                            count > most ? "use a shorter prompt" : "use a larger options.context or a shorter prompt",
+                            "the prompt has %zu tokens, the context holds %u; the model's maximum is %u", count,
+                            context, most);
     for (size_t i = 0; i < count; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= vocab)
             return st_error_set(error, STRATA_INPUT, NULL, "token %zu: expected an id below %u, found %d", i, vocab,

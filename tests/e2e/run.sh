@@ -165,6 +165,10 @@ check "-c beyond the model's maximum is reduced, with a note" eval '[ "$code" = 
 run run -m "$model" -p "Is it?" -c 0 -n 2 --ignore-eos -v -t 1 -b 4
 check "-c 0 is the model's maximum, and -v prints what runs" eval '[ "$code" = 0 ] && err_has "1 threads, context 512, batch 4"'
 fails "a prompt longer than the context: both numbers" 1 "has $(wc -l <"$work/ids") tokens, the context holds 4" run -m "$model" -p "Is it?" -c 4
+check "and a larger -c" err_has "hint: use a larger -c or a shorter prompt"
+seq 600 | sed 's/.*/1/' >"$work/long"
+fails "a prompt longer than the model's maximum" 1 "the model's maximum is 512" run -m "$kit/llama.gguf" --ids-file "$work/long"
+check "and no larger -c" eval 'grep -qx "strata: hint: use a shorter prompt" "$work/err"'
 
 # --- invalid values: exit code 2 with the range
 while IFS='|' read -r option value text; do
