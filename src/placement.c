@@ -52,6 +52,11 @@ static st_profile card_of(const strata_placement *placement, const st_profile_se
     return card;
 }
 
+static bool asks_for_layers(const strata_placement *placement)
+{
+    return placement->layers != ST_LAYERS_AUTO && placement->layers != 0;
+}
+
 /* A named device decides whether a GPU is used. */
 static strata_status check_device(const strata_placement *placement, const st_backend_row *row, bool card_given,
                                   strata_error *error)
@@ -65,8 +70,11 @@ static strata_status check_device(const strata_placement *placement, const st_ba
                             st_backend_names(names, sizeof names), device);
     if (!st_backend_has_gpu(row) && placement->vram_bytes > 0)
         return st_error_set(error, STRATA_USAGE, "leave one of them out",
-                            "placement.device %s: expected no GPU, found placement.vram_bytes %" PRIu64, device,
-                            placement->vram_bytes);
+                            "placement.device %s: expected no GPU, found placement.vram_bytes", device);
+    if (!st_backend_has_gpu(row) && asks_for_layers(placement))
+        return st_error_set(error, STRATA_USAGE, "leave one of them out",
+                            "placement.device %s: expected no GPU, found placement.layers %" PRId32, device,
+                            placement->layers);
     if (!row->card || card_given) return STRATA_OK;
     return st_error_set(error, STRATA_USAGE, "give its memory (placement.vram_bytes) or its name (placement.profile)",
                         "placement.device %s: expected a GPU to simulate, found none", device);
@@ -96,22 +104,26 @@ static void note_absence(const strata_error *why)
     if (!atomic_flag_test_and_set(&told)) st_log(ST_LOG_NOTE, "no GPU: %s; the model runs on the CPU", why->message);
 }
 
-/* A GPU was asked for and none can be used: the option that asks, and why there is none. */
+/* A GPU was asked for and none can be used: the option that asks, why there is none, and that a run without the option
+ * needs none. */
 static strata_status refuse_gpu(const strata_placement *placement, const strata_error *why, strata_error *error)
 {
     const char *asks = placement->device       ? "placement.device"
                        : placement->vram_bytes ? "placement.vram_bytes"
                        : placement->profile    ? "placement.profile"
                                                : "placement.layers";
-    return st_error_set(error, why->status, why->hint, "%s asks for a GPU, and none can be used: %s", asks,
-                        why->message);
+    char hint[sizeof error->hint];
+    if (placement->device) snprintf(hint, sizeof hint, "%.180s; %s cpu uses no GPU", why->hint, asks);
+    else snprintf(hint, sizeof hint, "%.180s; without %s the model runs on the CPU", why->hint, asks);
+    return st_error_set(error, why->status, why->hint[0] ? hint : hint + 2,
+                        "%s asks for a GPU, and none can be used: %s", asks, why->message);
 }
 
 /* Finds the GPU where one is named, asked for, or not ruled out. */
 static strata_status find_gpu(const strata_placement *placement, const st_profile_set *set, st_placement_use use,
                               bool time_operations, st_placement *out, strata_error *error)
 {
-    bool asked = out->device_count > 1 || (placement->layers != ST_LAYERS_AUTO && placement->layers != 0);
+    bool asked = out->device_count > 1 || asks_for_layers(placement);
     st_gpu_options options = {.cap_bytes = placement->vram_bytes, .time_operations = time_operations};
     strata_error why;
     if (placement->device ? !out->backend->plugin : placement->layers == 0 && !asked) return STRATA_OK;

@@ -64,12 +64,11 @@ strata_status st_plugin_load(const char *name, const char *folder, const st_back
     char path[2 * PATH_MAX];
     if (!find(name, folder, path, sizeof path))
         return st_error_set(error, STRATA_DEVICE,
-                            "`make cuda` builds it (needs nvcc); placement.device cpu runs without a GPU, "
-                            "placement.device sim simulates one",
+                            "`make cuda` builds it (needs nvcc); placement.device sim simulates a GPU",
                             "libstrata-%s.so not found beside the program or in ../lib/strata", name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return st_error_set(error, STRATA_DEVICE, "use placement.device cpu", "libstrata-%s.so: %s", name, dlerror());
+        return st_error_set(error, STRATA_DEVICE, NULL, "libstrata-%s.so: %s", name, dlerror());
     st_backend_plugin_fn plugin;
     *(void **)(void *)&plugin = dlsym(library, ST_BACKEND_PLUGIN_SYMBOL); /* POSIX: void * holds function pointers */
     const st_backend *backend = plugin ? plugin() : NULL;

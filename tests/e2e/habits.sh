@@ -93,10 +93,18 @@ run run -m "$model" -p x -n 1 --device sim --vram 1GiB -ngl 99
 check "and a note says so" eval '[ $code = 0 ] && err_has "strata: -g 99 is all of the model'"'"'s 4 layers"'
 fails "a plan for a GPU that is not there: exit 5" 5 "-g 99 asks for a GPU, and no GPU was found" plan "$model" -ngl 99
 check "and how to describe one" err_has "hint: describe a GPU that the machine does not have with --vram or --device-profile"
-for option in "-ngl 99" "--vram 1G" "--device cuda" "--device-profile rtx-4090"; do
+while IFS='|' read -r option text; do
     fails "$option without a GPU: exit 5" 5 "asks for a GPU, and none can be used: " run -m "$model" -p x $option
-    check "$option: and what to do" eval 'err_has "--device cpu" && ! err_has "model file"'
-done
+    check "$option: and what to do" eval 'err_has "$text" && ! err_has "model file"'
+done <<'ROWS'
+-ngl 99|without -g the model runs on the CPU
+--vram 1G|without --vram the model runs on the CPU
+--device-profile rtx-4090|without --device-profile the model runs on the CPU
+--device cuda|--device cpu uses no GPU
+ROWS
+fails "--device cpu with layers on a GPU" 2 "--device cpu: expected no GPU, found -g 99" run -m "$model" -p x --device cpu -ngl 99
+check "and what to do" err_has "hint: leave one of them out"
+fails "--device cpu with a GPU's memory" 2 "--device cpu: expected no GPU, found --vram" run -m "$model" -p x --device cpu --vram 1G
 
 # --- ways to name a model
 run run "$model" -p "Is it?" $short
