@@ -1,6 +1,7 @@
 /* Which model a command uses: the operand, -m, STRATA_MODEL, or the model that `make run` downloaded. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -15,14 +16,43 @@ static bool was_given(const cli_arguments *arguments, cli_option_id id)
     return false;
 }
 
-/* The path of the downloaded model, if the file exists. */
-static bool find_downloaded(char *path, size_t size)
+/* The path of a model in the folder of downloads, if the file exists. */
+static bool find_downloaded(const char *name, char *path, size_t size)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length = -1;
-    if (cache && cache[0] == '/') length = snprintf(path, size, "%s/strata/%s", cache, default_model);
-    else if (home && home[0] == '/') length = snprintf(path, size, "%s/.cache/strata/%s", home, default_model);
+    if (cache && cache[0] == '/') length = snprintf(path, size, "%s/strata/%s", cache, name);
+    else if (home && home[0] == '/') length = snprintf(path, size, "%s/.cache/strata/%s", home, name);
     return length > 0 && (size_t)length < size && access(path, R_OK) == 0;
+}
+
+/* Names of models on the network. */
+static bool is_remote(const char *name)
+{
+    static const char *const beginnings[] = {"hf.co/", "huggingface.co/", "ollama.com/"};
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
+        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0) return true;
+    return strstr(name, "://") != NULL;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+void cli_hint_missing(const char *name, strata_error *error)
+{
+    enum { LEAST = 5 }; /* letters of the default model's name that mean it */
+    char path[200];
+    size_t length = strlen(name);
+    bool means_default = length >= LEAST && strncasecmp(name, default_model, length) == 0;
+    if (access(name, F_OK) == 0) return;
+    if (is_remote(name) || (!ends_with(name, ".gguf") && !strchr(name, '/')))
+        snprintf(error->hint, sizeof error->hint,
+                 "a model is a GGUF file; strata does not download models: download the file, then give its path");
+    if (!strchr(name, '/') && find_downloaded(means_default ? default_model : name, path, sizeof path))
+        snprintf(error->hint, sizeof error->hint, "did you mean %s?", path);
 }
 
 strata_status cli_find_model(cli_arguments *arguments, strata_error *error)
@@ -37,7 +67,7 @@ strata_status cli_find_model(cli_arguments *arguments, strata_error *error)
     if (arguments->operand) *model = (cli_value){.set = true, .text = arguments->operand};
     /* A template may come from a file alone. */
     if (model->set || arguments->values[OPTION_TEMPLATE_FILE].set) return STRATA_OK;
-    if (!find_downloaded(downloaded, sizeof downloaded)) return STRATA_OK;
+    if (!find_downloaded(default_model, downloaded, sizeof downloaded)) return STRATA_OK;
     *model = (cli_value){.set = true, .text = downloaded};
     cli_note("note: no model was given: %s", downloaded);
     return STRATA_OK;

@@ -73,5 +73,8 @@ strata_status cli_open_model(const cli_arguments *arguments, strata_model **out,
     strata_status status = cli_need_model(arguments, error);
     if (status != STRATA_OK) return status;
     strata_model_options options = {.pre_tokenizer = arguments->values[OPTION_PRE_TOKENIZER].text};
-    return strata_model_open(arguments->values[OPTION_MODEL].text, &options, out, error);
+    const char *path = arguments->values[OPTION_MODEL].text;
+    status = strata_model_open(path, &options, out, error);
+    if (status != STRATA_OK) cli_hint_missing(path, error);
+    return status;
 }

@@ -111,6 +111,10 @@ run run "$model" -p "Is it?" $short
 check "run MODEL" cmp "$work/out" "$work/answer"
 STRATA_MODEL=$model run run -p "Is it?" $short
 check "STRATA_MODEL" cmp "$work/out" "$work/answer"
+for name in llama3.2 llama3.2:1b hf.co/owner/repository https://example.com/model.gguf; do
+    fails "a model by name: $name" 3 "hint: a model is a GGUF file; strata does not download models" run "$name" -p x
+done
+fails "a file that does not exist" 3 "hint: check the path" run "$work/no.gguf" -p x
 fails "two models" 2 "expected one model, found $model and -m $model" run "$model" -m "$model" -p x
 fails "a prompt without -p" 2 "hint: a prompt is the argument of -p" run "$model" "Is it?"
 echo "1" >"$work/ids"
@@ -129,6 +133,9 @@ done
 fails "without a model: how to get one" 2 '`make run` downloads a small model' run -p x
 file=$(sed -nE 's/^model=(.*)/\1/p' tools/fetch-model)
 mkdir -p "$XDG_CACHE_HOME/strata" && cp "$model" "$XDG_CACHE_HOME/strata/$file"
+for name in "$file" SmolLM2-135M-Instruct smollm2; do
+    fails "the downloaded model by name: $name" 3 "hint: did you mean $XDG_CACHE_HOME/strata/$file?" run "$name" -p x
+done
 run run -p "Is it?" $short
 check "without a model: the downloaded one, with a note" eval 'cmp "$work/out" "$work/answer" && err_has "note: no model was given: $XDG_CACHE_HOME/strata/$file"'
 rm -r "$XDG_CACHE_HOME/strata"
