@@ -149,8 +149,8 @@ strata_status cli_need_model(const cli_arguments *arguments, strata_error *error
 void cli_hint_missing(const char *name, strata_error *error);
 /* STRATA_USAGE unless the option was given. */
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error);
-/* The command whose name is most similar to `name`; NULL: none is similar. */
-const char *cli_command_nearest(const char *name);
+/* The hint of an unknown command: what was probably meant; NULL: unknown. `text` has room for it. */
+const char *cli_command_meant(const char *word, char *text, size_t size);
 
 /* number.c: strict parsing. All of `text` must be a decimal integer within the range. */
 bool cli_parse_integer(const char *text, size_t length, int64_t minimum, int64_t maximum, int64_t *out);

@@ -20,8 +20,11 @@ static strata_status check_usage(const cli_arguments *arguments, strata_error *e
     const cli_value *values = arguments->values;
     int sources = values[OPTION_PROMPT].set + values[OPTION_FILE].set + values[OPTION_IDS_FILE].set;
     if (sources > 1)
-        return cli_fail(error, STRATA_USAGE, NULL, "run: expected one of --prompt, --file and --ids-file, found %d",
-                        sources);
+        return cli_fail(error, STRATA_USAGE,
+                        values[OPTION_PROMPT].set && values[OPTION_FILE].set
+                            ? "-p TEXT <FILE asks about the text of a file"
+                            : NULL,
+                        "run: expected one of --prompt, --file and --ids-file, found %d", sources);
     bool plain = values[OPTION_RAW].set || values[OPTION_IDS_FILE].set;
     if (values[OPTION_SYSTEM].set && plain)
         return cli_fail(error, STRATA_USAGE, "a system message needs the chat template",

@@ -71,9 +71,8 @@ strata_status cli_cmd_help(const cli_arguments *arguments, strata_error *error)
         cli_print_command_help(command);
         return STRATA_OK;
     }
-    const char *nearest = cli_command_nearest(arguments->operand);
-    char hint[128];
-    if (nearest) snprintf(hint, sizeof hint, "did you mean %s?", nearest);
-    return cli_fail(error, STRATA_USAGE, nearest ? hint : "strata --help lists the commands",
+    char text[192];
+    const char *hint = cli_command_meant(arguments->operand, text, sizeof text);
+    return cli_fail(error, STRATA_USAGE, hint ? hint : "strata --help lists the commands",
                     "help: unknown command \"%s\"", arguments->operand);
 }

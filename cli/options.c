@@ -65,13 +65,13 @@ static size_t edit_distance(const char *from, const char *to)
 static void consider(const char *name, const char *candidate, const char **best, size_t *best_distance)
 {
     size_t distance = edit_distance(name, candidate);
-    size_t allowed = strlen(name) / 3 + 1;
+    size_t allowed = (strlen(name) + 2) / 3;
     if (distance > allowed || distance >= strlen(candidate) || distance >= *best_distance) return;
     *best = candidate;
     *best_distance = distance;
 }
 
-const char *cli_command_nearest(const char *name)
+static const char *nearest_command(const char *name)
 {
     const char *best = NULL;
     size_t best_distance = SIZE_MAX;
@@ -150,20 +150,34 @@ static bool parse_value(const cli_type *type, const char *text, cli_value *out)
     }
 }
 
+/* "4k" tokens are 4096. */
+static void hint_thousands(const cli_type *type, const char *text, char *hint, size_t size)
+{
+    size_t length = strlen(text);
+    int64_t number;
+    if (length < 2 || (text[length - 1] != 'k' && text[length - 1] != 'K')) return;
+    if (!cli_parse_integer(text, length - 1, 1, INT32_MAX, &number) || number * 1024 > type->maximum) return;
+    snprintf(hint, size, "did you mean %lld?", (long long)number * 1024);
+}
+
 static strata_status fail_value(const char *command, const char *from, const cli_option *option, const char *text,
                                 strata_error *error)
 {
     const cli_type *type = &option->type;
     char hint[128] = "";
-    if (type->kind == KIND_INTEGER)
-        return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a whole number from %lld to %lld, found \"%s\"",
+    if (type->kind == KIND_INTEGER) {
+        hint_thousands(type, text, hint, sizeof hint);
+        return cli_fail(error, STRATA_USAGE, hint, "%s: %s: expected a whole number from %lld to %lld, found \"%s\"",
                         command, from, (long long)type->minimum, (long long)type->maximum, text);
+    }
     if (type->kind == KIND_REAL)
         return cli_fail(error, STRATA_USAGE, NULL, "%s: %s: expected a number from %g to %g, found \"%s\"", command,
                         from, type->low, type->high, text);
     if (type->kind == KIND_DATE) snprintf(hint, sizeof hint, "a date from 1970-01-02 to 9999-12-31");
     bool digits = *text && text[0] != '0' && strlen(text) <= 6 && strspn(text, "0123456789") == strlen(text);
-    if (type->kind == KIND_SIZE && digits) snprintf(hint, sizeof hint, "did you mean %sGiB?", text);
+    /* nvidia-smi prints MiB */
+    if (type->kind == KIND_SIZE && digits)
+        snprintf(hint, sizeof hint, "did you mean %s%s?", text, strlen(text) > 3 ? "MiB" : "GiB");
     else if (type->kind == KIND_SIZE)
         snprintf(hint, sizeof hint, "examples: 12G or 12GiB, 500MiB, 64GB (10^9 each), or a number of bytes");
     if (type->kind == KIND_WORD) snprintf(hint, sizeof hint, "one of: %s", type->words);
@@ -332,13 +346,20 @@ static const struct { const char *word, *hint; } foreign_commands[] = {
     {"list", "models are files: strata info FILE shows one"},
     {"ls", "models are files: strata info FILE shows one"},
     {"pull", "strata does not download models: download a .gguf file, then strata run FILE"},
+    {"rm", "models are files: remove the file"},
+    {"cp", "models are files: copy the file"},
+    {"ps", "strata has no service in the background: a model is loaded while strata run or strata serve runs"},
+    {"stop", "strata has no service in the background: Ctrl-C ends strata run and strata serve"},
+    {"quantize", "strata does not write models: download a .gguf file with the quantisation"},
+    {"convert", "strata does not write models: download a .gguf file"},
+    {"embedding", "strata has no embeddings"},
+    {"embed", "strata has no embeddings"},
 };
 
-/* What was probably meant; NULL: unknown. `text` has room for it. */
-static const char *meant_command(const char *word, char *text, size_t size)
+const char *cli_command_meant(const char *word, char *text, size_t size)
 {
     size_t length = strlen(word);
-    const char *nearest = cli_command_nearest(word);
+    const char *nearest = nearest_command(word);
     for (size_t i = 0; i < sizeof foreign_commands / sizeof *foreign_commands; i++)
         if (strcmp(word, foreign_commands[i].word) == 0) return foreign_commands[i].hint;
     bool model = length > 5 && strcmp(word + length - 5, ".gguf") == 0;
@@ -357,7 +378,7 @@ static strata_status parse_command(const char *word, cli_command_id *out, strata
                         "options come after the command: strata run -m FILE; strata --help lists the commands",
                         "expected a command, found option %s", word);
     char text[192];
-    const char *hint = meant_command(word, text, sizeof text);
+    const char *hint = cli_command_meant(word, text, sizeof text);
     return cli_fail(error, STRATA_USAGE, hint ? hint : "strata --help lists the commands", "unknown command \"%s\"",
                     word);
 }

@@ -77,9 +77,15 @@ PYTHON
 # --- commands of other programs
 fails "a model without a command" 2 "hint: did you mean strata run some/model.gguf?" some/model.gguf
 fails "an option without a command" 2 "hint: options come after the command: strata run -m FILE" -m x
-for row in "chat|strata run FILE" "show|strata info FILE" "pull|strata does not download models" "list|strata info FILE"; do
+for row in "chat|strata run FILE" "show|strata info FILE" "pull|strata does not download models" "list|strata info FILE" \
+    "ps|no service in the background" "stop|Ctrl-C ends" "rm|remove the file" "quantize|does not write models" "embed|no embeddings"; do
     fails "strata ${row%%|*}" 2 "${row#*|}" "${row%%|*}" x
+    fails "strata help ${row%%|*}" 2 "${row#*|}" help "${row%%|*}"
 done
+fails "an option of another program is no typing error" 2 "hint: see strata help run" run -m "$model" -p x --format json
+fails "-c 4k" 2 "hint: did you mean 4096?" run -m "$model" -p x -c 4k
+fails "-p with -f" 2 "hint: -p TEXT <FILE asks about the text of a file" run -m "$model" -p x -f "$0"
+fails "a text without -f" 2 "hint: give the text: -f FILE" perplexity "$0"
 
 # --- layers and GPUs
 run plan "$model" --vram 1GiB --json -ngl 99
@@ -163,6 +169,7 @@ done <<'ROWS'
 ROWS
 for size in 12 1 1048575; do fails "--vram $size has no unit" 2 "--vram: expected SIZE, found \"$size\"" plan "$model" --vram $size; done
 fails "and the likely one is named" 2 "hint: did you mean 12GiB?" plan "$model" --vram 12
+fails "a number as nvidia-smi prints it" 2 "hint: did you mean 12288MiB?" plan "$model" --vram 12288
 run plan "$model" --json --vram 1G --margin 0
 check "0 needs no unit" json 'd["devices"][1]["margin_bytes"] == 0'
 
