@@ -311,6 +311,8 @@ bool cli_simulates(const cli_arguments *arguments);
 const char *cli_simulated(const cli_arguments *arguments);
 /* Says why a long command takes longer than its figures. */
 void cli_note_simulation(const cli_arguments *arguments);
+/* Says that the context is shorter than -c asks. */
+void cli_note_context(const cli_arguments *arguments, uint32_t context);
 /* The engine options of commands that plan or load. `context` is the default (0: the library's); `placement` must
  * outlive the result. */
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,

@@ -226,11 +226,10 @@ strata_status cli_cmd_plan(const cli_arguments *arguments, strata_error *error)
     strata_status status = cli_open_model(arguments, &model, error);
     if (status == STRATA_OK) status = strata_plan(model, &options, &text, error);
     if (status == STRATA_OK) cli_name_options(text);
+    if (status == STRATA_OK) status = cli_parse_json("the plan", text, strlen(text), &plan, error);
+    if (status == STRATA_OK) cli_note_context(arguments, (uint32_t)cli_number_of(plan, "context"));
     if (status == STRATA_OK && arguments->values[OPTION_JSON].set) puts(text);
-    else if (status == STRATA_OK) {
-        status = cli_parse_json("the plan", text, strlen(text), &plan, error);
-        if (status == STRATA_OK) print_plan(arguments, plan, path);
-    }
+    else if (status == STRATA_OK) print_plan(arguments, plan, path);
     strata_free(text);
     json_decref(plan);
     strata_model_close(model);

@@ -1,4 +1,6 @@
 /* Loads the model as the options ask. */
+#include <unistd.h>
+
 #include "cli.h"
 
 /* The context of both functions that loading calls. */
@@ -67,6 +69,15 @@ static void print_setup(const cli_engine *engine)
              cli_engine_memory(engine, memory, sizeof memory));
 }
 
+/* Workers that share a core wait for each other. */
+static void note_threads(const cli_arguments *arguments)
+{
+    int64_t threads = cli_integer(arguments, OPTION_THREADS, 0);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores > 0 && threads > cores)
+        cli_note("note: -t %lld is slow: this machine runs %ld threads at a time", (long long)threads, cores);
+}
+
 strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments, uint32_t context, bool nextn,
                               strata_error *error)
 {
@@ -84,9 +95,8 @@ strata_status cli_engine_open(cli_engine *engine, const cli_arguments *arguments
         cli_engine_close(engine);
         return status;
     }
-    uint32_t got = strata_engine_context(engine->engine);
-    if (cli_integer(arguments, OPTION_CONTEXT, 0) > (int64_t)got)
-        cli_note("the context is %u tokens, the model's maximum, instead of %u", got, options.context);
+    cli_note_context(arguments, strata_engine_context(engine->engine));
+    note_threads(arguments);
     json_int_t layers = json_integer_value(json_object_get(engine->card, "layers"));
     if (cli_integer(arguments, OPTION_GPU_LAYERS, 0) > layers)
         cli_note("-g %s is all of the model's %lld layers", arguments->values[OPTION_GPU_LAYERS].text,

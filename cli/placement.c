@@ -45,6 +45,13 @@ void cli_note_simulation(const cli_arguments *arguments)
                  "much longer than the simulated times");
 }
 
+void cli_note_context(const cli_arguments *arguments, uint32_t context)
+{
+    int64_t asked = cli_integer(arguments, OPTION_CONTEXT, 0);
+    if (asked > (int64_t)context)
+        cli_note("the context is %u tokens, the model's maximum, instead of %lld", context, (long long)asked);
+}
+
 /* For the library 0 is the default; on the command line it means none. */
 static uint64_t bytes_or_none(const cli_value *value, uint64_t none)
 {
@@ -59,6 +66,7 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
 {
     const cli_value *values = arguments->values;
     uint32_t wanted = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, context);
+    int64_t threads = cli_integer(arguments, OPTION_THREADS, 0);
     /* The library limits the context to the model's maximum. */
     if (values[OPTION_CONTEXT].set && wanted == 0) wanted = UINT32_MAX;
     return (strata_engine_options){
@@ -72,7 +80,7 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .kv_save = values[OPTION_KV_SAVE].text,
         .kv_save_bytes = (uint64_t)cli_integer(arguments, OPTION_KV_SAVE_LIMIT, 0),
         .placement = placement,
-        .threads = (uint32_t)cli_integer(arguments, OPTION_THREADS, 0),
+        .threads = threads > 0 ? (uint32_t)threads : 0,
         .cpu = values[OPTION_CPU].text,
         .kv_type = values[OPTION_KV_TYPE].text,
         .nextn = values[OPTION_NEXTN].set,

@@ -106,6 +106,13 @@ static void print_experts(const json_t *experts)
     else printf("%.1f %% hit rate (%s)\n", hits, cli_text_of(experts, "hit_source"));
 }
 
+/* What most of a token's time goes to. The names of memories alone would sound like a lack of memory. */
+static const char *bottleneck_of(const char *limit)
+{
+    if (strcmp(limit, "the card's memory") == 0) return "reading the GPU's memory";
+    return strcmp(limit, "RAM") == 0 ? "reading RAM" : limit;
+}
+
 static void print_speed(const json_t *speed, const char *mark)
 {
     char depth[32], prompt[32];
@@ -114,9 +121,8 @@ static void print_speed(const json_t *speed, const char *mark)
            json_is_true(json_object_get(speed, "estimate")) ? "estimate: " : "", cli_real_of(speed, "decode_tps"), mark,
            cli_group_digits(cli_number_of(speed, "depth"), depth, sizeof depth), cli_real_of(speed, "prefill_tps"),
            mark, cli_group_digits(cli_number_of(speed, "prefill_tokens"), prompt, sizeof prompt));
-    print_label("limit");
-    const char *limit = cli_text_of(speed, "limit");
-    printf("%s\n", strcmp(limit, "the card's memory") == 0 ? "the GPU's memory" : limit);
+    print_label("bottleneck");
+    puts(bottleneck_of(cli_text_of(speed, "limit")));
 }
 
 static void print_load(const json_t *load, const char *mark)

@@ -112,6 +112,20 @@ fails "--device cpu with layers on a GPU" 2 "--device cpu: expected no GPU, foun
 check "and what to do" err_has "hint: leave one of them out"
 fails "--device cpu with a GPU's memory" 2 "--device cpu: expected no GPU, found --vram" run -m "$model" -p x --device cpu --vram 1G
 
+# --- threads and context
+for count in 0 -1; do
+    run run -m "$model" -p "Is it?" $short -t $count
+    check "-t $count is the default" cmp "$work/out" "$work/answer"
+done
+run run -m "$model" -p "Is it?" $short -t $(($(nproc --all) + 1))
+check "more threads than the machine runs: a note" eval 'cmp "$work/out" "$work/answer" && err_has "note: -t $(($(nproc --all) + 1)) is slow"'
+for json in "" --json; do
+    run plan "$model" -c 131072 $json
+    check "plan $json says that -c is longer than the model's maximum" eval '[ $code = 0 ] && err_has "tokens, the model'"'"'s maximum, instead of 131072"'
+done
+run plan "$model" --vram 1GiB
+check "the bottleneck is no lack of memory" grep -qE '^  bottleneck +(reading|hand-overs|the link|arithmetic)' "$work/out"
+
 # --- ways to name a model
 run run "$model" -p "Is it?" $short
 check "run MODEL" cmp "$work/out" "$work/answer"

@@ -181,8 +181,8 @@ done <<'ROWS'
 --predict|99999999999999999999|a whole number from -1 to 2147483647
 --ctx-size|-1|a whole number from 0 to 2147483647
 --ctx-size| 5|a whole number from 0 to 2147483647
---threads|0|a whole number from 1 to 1024
---threads|1025|a whole number from 1 to 1024
+--threads|-2|a whole number from -1 to 1024
+--threads|1025|a whole number from -1 to 1024
 --batch-size|0|a whole number from 1 to 65536
 --batch-size|65537|a whole number from 1 to 65536
 --temp|nan|a number from 0 to 100
