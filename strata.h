@@ -272,9 +272,9 @@ void strata_session_free(strata_session *session);
 /* While true, calls of the session stop early and keep finished batches: a generation with STRATA_FINISH_CANCEL, others
  * with STRATA_INTERRUPTED. May be called from any thread and from a signal handler. */
 void strata_session_interrupt(strata_session *session, bool interrupt);
-/* Stops the call of the session that another thread is in, as an interrupt does; later calls run. Without a call under
- * way it does nothing. */
-void strata_session_cancel(strata_session *session);
+/* Stops the call of the session that another thread is in after the step under way, so that its tokens stay stored; later
+ * calls run. Returns whether a call was under way; without one it does nothing. */
+bool strata_session_cancel(strata_session *session);
 
 /* A new session with the same tokens, which shares all pages and continues the same random stream. */
 strata_status strata_session_fork(strata_session *session, strata_session **out, strata_error *error);
@@ -284,7 +284,10 @@ typedef struct strata_prompt_options {
                             the system prompt or of the last message; models that need restore points keep one there */
     size_t mark_count;
     strata_progress progress; /* counts tokens; may be NULL */
-    void *context;            /* of progress */
+    /* Called once when the prompt has a place, before its first step; until then it waits for other sessions. Runs on the
+     * engine's thread, as on_token does. May be NULL. */
+    void (*on_admitted)(void *context);
+    void *context;            /* of both */
 } strata_prompt_options;
 
 /* Sets the session's tokens to these (at least one) and runs the ones that neither this session nor the prefix

@@ -83,11 +83,13 @@ void strata_session_interrupt(strata_session *session, bool interrupt)
     atomic_store_explicit(&session->stop, interrupt, memory_order_relaxed);
 }
 
-void strata_session_cancel(strata_session *session)
+bool strata_session_cancel(strata_session *session)
 {
     pthread_mutex_lock(&session->lock);
-    if (session->in_call) atomic_store_explicit(&session->stop, true, memory_order_relaxed);
+    bool in_call = session->in_call;
+    if (in_call) atomic_store_explicit(&session->stop, true, memory_order_relaxed);
     pthread_mutex_unlock(&session->lock);
+    return in_call;
 }
 
 /* A cancelled call is over: the next one stops only if the session is interrupted. */
@@ -170,6 +172,8 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
     request.count = (uint32_t)count;
     request.prompt = true;
     request.notify = options && options->progress;
+    request.on_admitted = options ? options->on_admitted : NULL;
+    request.context = options ? options->context : NULL;
     take_marks(options, &request);
     st_session_begin(session);
     st_sched_submit(session->engine->sched, &request);

@@ -9,7 +9,7 @@
 
 /* A session that has prompted usually generates next: it keeps its place for these seconds. */
 static const double LEASE_SECONDS = 0.02;
-enum { STOP_POLL_MS = 50 }; /* a signal handler can set a flag, but cannot wake anybody */
+enum { STOP_POLL_MS = 50 }; /* a signal handler can set a request's flag, but cannot wake the scheduler */
 
 typedef struct lease {
     st_conversation *conversation;
@@ -242,6 +242,7 @@ static void admit(st_sched *s, st_request *r, double now)
     r->leader = NULL;
     st_conversation_run(r->conversation, true);
     if (now - r->arrived > s->counts.longest_wait) s->counts.longest_wait = now - r->arrived;
+    if (r->on_admitted && !r->seen) r->on_admitted(r->context);
     if (r->alone) {
         tell(s, r, false);
         return;
@@ -627,14 +628,14 @@ static void deadline_after(struct timespec *at, uint32_t milliseconds)
     at->tv_nsec = (long)(nanoseconds % 1000000000);
 }
 
-/* Sleeps until there is work; false: the scheduler ends. */
-static bool wait_for_work(st_sched *s, bool busy, bool leases)
+/* Sleeps until there is work, at most `most_ms` (0: for ever); false: the scheduler ends. */
+static bool wait_for_work(st_sched *s, bool busy, uint32_t most_ms)
 {
     pthread_mutex_lock(&s->lock);
     struct timespec at;
-    deadline_after(&at, (uint32_t)(LEASE_SECONDS * 1000) + 1);
+    deadline_after(&at, most_ms);
     while (!busy && !s->poked && !s->closing && !s->inbox) {
-        if (!leases) pthread_cond_wait(&s->work, &s->lock);
+        if (most_ms == 0) pthread_cond_wait(&s->work, &s->lock);
         else if (pthread_cond_timedwait(&s->work, &s->lock, &at) != 0) break;
     }
     s->poked = false;
@@ -643,14 +644,22 @@ static bool wait_for_work(st_sched *s, bool busy, bool leases)
     return go_on;
 }
 
+/* When requests exist and none can run, a lease may end or a flag may be set. */
+static uint32_t nap_ms(const st_sched *s)
+{
+    if (!s->first) return 0;
+    return s->lease_count > 0 ? (uint32_t)(LEASE_SECONDS * 1000) + 1 : STOP_POLL_MS;
+}
+
 static void *serve(void *context)
 {
     st_sched *s = context;
-    bool busy = false, leases = false;
-    while (wait_for_work(s, busy, leases)) {
+    bool busy = false;
+    uint32_t most_ms = 0;
+    while (wait_for_work(s, busy, most_ms)) {
         s->source.lock(s->source.context);
         busy = turn(s);
-        leases = s->lease_count > 0 && s->first;
+        most_ms = nap_ms(s);
         s->source.unlock(s->source.context);
     }
     return NULL;
@@ -708,11 +717,7 @@ static void poke(st_sched *s)
 
 void st_sched_submit(st_sched *sched, st_request *request)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&request->news, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&request->news, NULL);
     pthread_mutex_lock(&sched->lock);
     request->after = NULL;
     *sched->inbox_end = request;
@@ -726,13 +731,7 @@ bool st_sched_wait(st_sched *sched, st_request *request)
     pthread_mutex_lock(&sched->lock);
     if (request->heard != request->taken) poke(sched);
     request->heard = request->taken;
-    while (!request->changed) {
-        struct timespec at;
-        deadline_after(&at, STOP_POLL_MS);
-        bool stopped = request->stop && atomic_load_explicit(request->stop, memory_order_relaxed);
-        if (stopped) poke(sched);
-        pthread_cond_timedwait(&request->news, &sched->lock, &at);
-    }
+    while (!request->changed) pthread_cond_wait(&request->news, &sched->lock);
     request->changed = false;
     request->taken = request->told;
     request->done = request->stored;

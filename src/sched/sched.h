@@ -55,7 +55,9 @@ typedef struct st_request {
     const atomic_bool *interrupt; /* the request ends within a step */
     /* Called by the scheduler's thread with [vocab] logits; must not wait. NULL: the request ends with its tokens. */
     st_next (*next)(void *context, const float *logits, strata_token *token);
-    void *context;
+    /* Called by the scheduler's thread when it admits the request for the first time; must not wait. May be NULL. */
+    void (*on_admitted)(void *context);
+    void *context; /* of both */
 
     /* Results. */
     strata_status status;

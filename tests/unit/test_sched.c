@@ -20,6 +20,7 @@ typedef struct actor {
     const strata_token *prompt;
     size_t count, tokens; /* of the prompt; to generate, 0: none */
     _Atomic uint64_t done; /* tokens of the prompt so far */
+    _Atomic uint32_t admitted; /* how often the prompt got a place */
     atomic_bool over;
     size_t reused;
     strata_answer answer;
@@ -36,10 +37,15 @@ static bool note_progress(void *context, uint64_t done, uint64_t total)
     return true;
 }
 
+static void note_admitted(void *context)
+{
+    atomic_fetch_add(&((actor *)context)->admitted, 1);
+}
+
 static void *act(void *context)
 {
     actor *a = context;
-    strata_prompt_options options = {.progress = note_progress, .context = a};
+    strata_prompt_options options = {.progress = note_progress, .on_admitted = note_admitted, .context = a};
     strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = a->tokens, .ignore_end = true};
     a->status = a->count ? strata_session_prompt(a->session, a->prompt, a->count, &options, &a->reused, &a->error) : STRATA_OK;
     if (a->status == STRATA_OK && a->tokens) a->status = strata_session_generate(a->session, &g, &a->answer, &a->error);
@@ -185,7 +191,7 @@ static void a_cancelled_prompt_keeps_its_pages(void **state)
         session_rig r;
         session_rig_open_longer(&r, models[m], 1024,
                                 (strata_engine_options){.threads = 1, .context = 1024, .batch = 16, .kv_type = "f32"});
-        strata_session_cancel(r.session); /* no call is under way: nothing happens */
+        assert_false(strata_session_cancel(r.session)); /* no call is under way: nothing happens */
         actor a = {.session = r.session, .prompt = ids, .count = LONG}, other = {.session = session_open(&r), .prompt = ids + 5,
                                                                                 .count = 40, .tokens = 60};
         start(&a);
@@ -217,9 +223,11 @@ static void a_waiting_prompt_can_be_cancelled(void **state)
     while (counts(&r).running == 0 && !atomic_load(&a.over)) nap();
     start(&b);
     while (counts(&r).waiting == 0 && !atomic_load(&b.over)) nap();
-    strata_session_cancel(b.session);
+    assert_true(strata_session_cancel(b.session));
     await(&b);
     assert_int_equal(b.status, STRATA_INTERRUPTED);
+    assert_int_equal(atomic_load(&b.admitted), 0);
+    assert_int_equal(atomic_load(&a.admitted), 1);
     assert_false(atomic_load(&a.over));
     strata_session_cancel(a.session);
     expect_ok(&a);
@@ -246,6 +254,7 @@ static uint64_t outgrow(const char *name)
     for (int i = 0; i < MANY_FULL; i++) expect_ok(&a[i]);
     uint64_t parked = counts(&r).parked;
     for (int i = 0; i < MANY_FULL; i++) {
+        assert_int_equal(atomic_load(&a[i].admitted), 1); /* not again after it gave its place up */
         expect_answer(name, FULL, &a[i]);
         strata_session_free(a[i].session);
     }
