@@ -120,9 +120,11 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
             status = st_trace_read(placement->expert_profile, &engine->warm, error);
         loading.experts.warm = engine->warm;
     }
-    if (status == STRATA_OK && engine->plan->watched) status = open_watch(engine, options, error);
+    bool counted = engine->plan->watched || engine->plan->experts.mode == ST_MOE_CACHE;
+    if (status == STRATA_OK && counted) status = open_watch(engine, options, error);
     if (status != STRATA_OK) return status;
-    if (engine->watch.stats) loading.watch = &engine->watch;
+    loading.stats = engine->watch.stats;
+    if (engine->plan->watched && engine->watch.stats) loading.watch = &engine->watch;
     status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
     if (status == STRATA_MEMORY && plan_again(engine))
         status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);

@@ -101,6 +101,23 @@ static bool add_expert_stats(const strata_engine *engine, json_t *root)
     return whole;
 }
 
+/* The counts of prompts and answers together. */
+static json_t *expert_counts(const strata_engine *engine)
+{
+    static const struct {
+        const char *name;
+        st_stat stat;
+    } rows[] = {{"hits", ST_STAT_HITS},       {"misses", ST_STAT_MISSES},           {"fetches", ST_STAT_FETCHES},
+                {"uploads", ST_STAT_UPLOADS}, {"fetch_bytes", ST_STAT_FETCH_BYTES}, {"upload_bytes", ST_STAT_UPLOAD_BYTES}};
+    json_t *counts = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t sum = st_stats_total(engine->watch.stats, false, rows[i].stat) +
+                       st_stats_total(engine->watch.stats, true, rows[i].stat);
+        if (json_object_set_new(counts, rows[i].name, json_integer((json_int_t)sum)) != 0) break;
+    }
+    return counts;
+}
+
 /* Pages, slots and restore points in use. */
 static json_t *kv_use(const strata_engine *engine)
 {
@@ -133,7 +150,8 @@ static bool add_counters(const strata_engine *engine, json_t *root)
     bool whole = json_object_set_new(root, "profile", profile_rows(engine)) == 0 &&
                  json_object_set_new(root, "kv_use", kv_use(engine)) == 0 &&
                  json_object_set_new(root, "scheduler", scheduler(engine)) == 0 &&
-                 (!engine->watch.stats || add_expert_stats(engine, root));
+                 (!engine->watch.stats || json_object_set_new(root, "experts", expert_counts(engine)) == 0) &&
+                 (!engine->watch.stats || !engine->plan->watched || add_expert_stats(engine, root));
     st_engine_unlock(engine);
     return whole;
 }

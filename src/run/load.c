@@ -307,8 +307,7 @@ static strata_status open_stream(st_load *load, strata_error *error)
     const st_load_device *card = &load->devices[ST_CARD];
     st_stream_source source = {.plan_source = load->source, .plan = load->plan, .backend = card->backend,
                                .device = card->device, .block = st_ledger_block(load->ledger, ST_CARD),
-                               .host_weights = load->weights[ST_HOST],
-                               .stats = load->options.watch ? load->options.watch->stats : NULL};
+                               .host_weights = load->weights[ST_HOST], .stats = load->options.stats};
     return st_stream_new(&source, &load->options.experts, &load->stream, error);
 }
 
