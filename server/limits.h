@@ -7,7 +7,8 @@ enum {
     LIMIT_HEADER_BYTES = 32 << 10,     /* request line and headers */
     LIMIT_JSON_DEPTH = 64,
     LIMIT_CONNECTIONS = 4096,          /* and what the file descriptors allow */
-    LIMIT_QUEUE = 256,                 /* requests that wait for a session or for their prompt */
+    LIMIT_QUEUE = 256,                 /* requests that are prepared or wait until the engine admits them */
+    LIMIT_QUEUE_ASIDE = 64,            /* others that are prepared while the queue is full: metrics, counts of tokens */
     LIMIT_STOPS = 32,
     LIMIT_STOP_BYTES = 1024,
     LIMIT_CHOICES = 16,                /* n, and prompts × n */

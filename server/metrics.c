@@ -81,20 +81,48 @@ static void write_bytes(server_buf *out, const json_t *facts)
     }
 }
 
-/* Counts of routed experts, if the engine keeps them. */
+/* A row: the field of the engine's description, the metric's name and its help. */
+typedef struct fact_row {
+    const char *field, *name, *help;
+} fact_row;
+
+static void write_counters(server_buf *out, const json_t *facts, const fact_row *rows, size_t count)
+{
+    for (size_t i = 0; facts && i < count; i++) {
+        write_head(out, rows[i].name, rows[i].help, "counter");
+        write_number(out, rows[i].name, "", json_number_value(json_object_get(facts, rows[i].field)));
+    }
+}
+
+/* A model without routed experts, and one whose experts all stay where they are, have no such counts. */
 static void write_experts(server_buf *out, const json_t *facts)
 {
-    const json_t *stats = json_object_get(facts, "expert_stats");
-    const char *name;
-    json_t *value;
-    if (!stats) return;
-    write_head(out, "experts_total", "routed experts: hits, misses, uploads and their bytes", "counter");
-    json_object_foreach((json_t *)(uintptr_t)stats, name, value) {
-        char labels[96];
-        if (!json_is_number(value)) continue;
-        snprintf(labels, sizeof labels, "{count=\"%.60s\"}", name);
-        write_number(out, "experts_total", labels, json_number_value(value));
+    static const fact_row rows[] = {
+        {"hits", "expert_hits_total", "chosen experts that were in a slot of the GPU"},
+        {"misses", "expert_misses_total", "chosen experts that were not"},
+        {"fetches", "expert_fetches_total", "misses that were fetched"},
+        {"uploads", "expert_uploads_total", "experts copied into slots"},
+        {"fetch_bytes", "expert_fetch_bytes_total", "bytes of fetches"},
+        {"upload_bytes", "expert_upload_bytes_total", "bytes of uploads"}};
+    write_counters(out, json_object_get(facts, "experts"), rows, sizeof rows / sizeof *rows);
+}
+
+/* Batch sizes: rows of the steps so far, of prompts and answers together and of answers alone. */
+static void write_steps(server_buf *out, const json_t *facts)
+{
+    static const fact_row sizes[] = {{"rows", "batch_rows", "rows of a step"},
+                                     {"answer_rows", "batch_answers", "rows of answers in a step"}};
+    static const fact_row rows[] = {
+        {"parked", "preemptions_total", "conversations that gave their place up for others"},
+        {"followed", "prefix_waits_total", "prompts that waited for another one to compute the same prefix"}};
+    const json_t *scheduler = json_object_get(facts, "scheduler");
+    double steps = json_number_value(json_object_get(scheduler, "steps"));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        write_head(out, sizes[i].name, sizes[i].help, "summary");
+        server_buf_printf(out, "strata_%s_sum %.17g\nstrata_%s_count %.17g\n", sizes[i].name,
+                          json_number_value(json_object_get(scheduler, sizes[i].field)), sizes[i].name, steps);
     }
+    write_counters(out, scheduler, rows, sizeof rows / sizeof *rows);
 }
 
 void server_metrics_write(server_metrics *m, const json_t *facts, server_buf *out)
@@ -104,11 +132,12 @@ void server_metrics_write(server_metrics *m, const json_t *facts, server_buf *ou
     write_number(out, name, "", (double)atomic_load_explicit(&m->member, memory_order_relaxed));
     SERVER_COUNTERS(X)
 #undef X
-    write_gauge(out, "requests_running", "requests with a session", (double)atomic_load(&m->running));
-    write_gauge(out, "requests_queued", "requests that wait", (double)atomic_load(&m->queued));
+    write_gauge(out, "requests_running", "answers that the engine computes", (double)atomic_load(&m->running));
+    write_gauge(out, "requests_queued", "requests that wait for the engine", (double)atomic_load(&m->queued));
     write_histogram(out, "time_to_first_token_seconds", "from a complete request to its first token", &m->first_token);
     write_histogram(out, "token_gap_seconds", "between two tokens of an answer", &m->gap);
     if (!facts) return;
+    write_steps(out, facts);
     write_pages(out, facts);
     write_bytes(out, facts);
     write_experts(out, facts);

@@ -15,6 +15,7 @@
     X(cancelled, "requests_cancelled_total", "requests whose client went away")                      \
     X(prompt_tokens, "prompt_tokens_total", "tokens of prompts")                                     \
     X(reused_tokens, "prompt_tokens_reused_total", "tokens of prompts found in the KV cache")        \
+    X(prefix_hits, "prefix_hits_total", "prompts whose beginning was found in the KV cache")         \
     X(answer_tokens, "answer_tokens_total", "generated tokens")                                      \
     X(prefix_misses, "prefix_misses_total", "prompts that left an earlier conversation before its end")
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { KEYLESS = 1, AT_ONCE = 2, ANY_TYPE = 4 };
+enum { KEYLESS = 1, AT_ONCE = 2, ANY_TYPE = 4, NO_ENGINE = 8 };
 
 typedef struct route {
     const char *method, *path;
@@ -192,7 +192,7 @@ static void on_request(void *context, http_request *request)
     http_ref(request);
     if (r->flags & AT_ONCE) {
         run_call(s, request);
-    } else if (!server_work_prepare(&s->work, run_call, request)) {
+    } else if (!server_work_prepare(&s->work, run_call, request, r->flags & NO_ENGINE)) {
         server_count(&s->metrics.rejected, 1);
         refuse(s, request, r->api, FAULT_BUSY, "the server is busy: its queue is full; try again later");
         http_unref(request);

@@ -92,12 +92,19 @@ void server_task_unref(server_task *task)
     free(task);
 }
 
+/* A cancelled call ends with the step under way, whose pages and recurrent state stay good for the client's next attempt;
+ * an interrupt would give them up. It is for a session between two calls: the next one ends before its first step. */
+void server_session_stop(strata_session *session)
+{
+    if (!strata_session_cancel(session)) strata_session_interrupt(session, true);
+}
+
 void server_task_cancel(server_task *task)
 {
     atomic_store(&task->cancelled, true);
     pthread_mutex_lock(&task->session_lock);
     for (size_t i = 0; i < task->choice_count; i++)
-        if (task->choices[i].session) strata_session_interrupt(task->choices[i].session, true);
+        if (task->choices[i].session) server_session_stop(task->choices[i].session);
     server_work_drop(&task->server->work, task);
     pthread_mutex_unlock(&task->session_lock);
 }
@@ -195,7 +202,6 @@ void server_task_admit(server_task *task)
     server_buf out = {0}, keep_alive = {0};
     pthread_mutex_lock(&task->lock);
     task->admitted = true;
-    task->admitted_seconds = server_now();
     if (task->parameters.stream) {
         task->api->write_keep_alive(task, &keep_alive);
         http_stream_begin(task->http, task->api->stream_type, keep_alive.data);
@@ -320,6 +326,7 @@ bool server_choice_token(server_choice *c, const strata_sampled *sampled)
     if (sampled->end) return true;
     observe(c);
     c->tokens++;
+    server_count(&task->server->metrics.answer_tokens, 1);
     if (task->parameters.logprobs && !keep_logprob(c, sampled)) return false;
     if (strata_decoder_push(c->decoder, sampled->token, &text, &length, NULL) != STRATA_OK) return false;
     pthread_mutex_lock(&task->lock);
@@ -364,5 +371,4 @@ void server_choice_end(server_choice *c, server_finish finish)
         else if (last) end_whole(task);
     }
     pthread_mutex_unlock(&task->lock);
-    server_count(&task->server->metrics.answer_tokens, c->tokens);
 }

@@ -52,6 +52,7 @@ struct server_choice {
     size_t index;
     server_prompt *prompt;
     bool leads; /* runs the prompt, for the other choices of the prompt, too */
+    bool runs;  /* the engine has admitted it */
     server_choice *next, *previous; /* in the queue */
     bool queued;
     strata_session *session; /* guarded by the task's session_lock */
@@ -106,7 +107,8 @@ struct server_task {
     size_t prompt_count;
     server_choice *choices; /* [choice_count]; those of one prompt are neighbours */
     size_t choice_count;
-    double arrived_seconds, admitted_seconds, prompted_seconds;
+    double arrived_seconds, admitted_seconds, prompted_seconds; /* came; the engine began its prompt, and ended it */
+    bool waits; /* counts in the queue; guarded by the work's lock */
     atomic_bool cancelled;
 
     pthread_mutex_t session_lock; /* guards the list of choices and their sessions; taken before the work's lock */
@@ -133,6 +135,8 @@ size_t server_task_answer_tokens(const server_task *task);
 
 /* The client has gone: no further step is run for this task. Any thread. */
 void server_task_cancel(server_task *task);
+/* Stops the session's call, or its next call if none is under way. */
+void server_session_stop(strata_session *session);
 
 /* Sends a stream's first bytes, if the answer is streamed. */
 void server_task_admit(server_task *task);

@@ -7,9 +7,30 @@
 
 #include "core.h"
 
-enum { PREPARING_THREADS = 2 };
+enum { PREPARING_THREADS = 2, WORKER_STACK_BYTES = 256 << 10 };
+
+static void *worker(void *context);
 
 /* ---- the queue: the lock is held ------------------------------------------------------------------------------- */
+
+static int start_thread(server_work *w, void *(*run)(void *context), size_t stack_bytes)
+{
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    if (stack_bytes > 0) pthread_attr_setstacksize(&attributes, stack_bytes);
+    int cause = pthread_create(&w->threads[w->thread_count], &attributes, run, w);
+    pthread_attr_destroy(&attributes);
+    if (cause == 0) w->thread_count++;
+    return cause;
+}
+
+/* If no further worker can be started, the choice waits for one of those that exist. */
+static void wake_worker(server_work *w)
+{
+    bool enough = w->choice_count <= w->idle_workers;
+    if (!enough && w->thread_count < w->thread_max) (void)start_thread(w, worker, WORKER_STACK_BYTES);
+    pthread_cond_signal(&w->choice_ready);
+}
 
 static void append(server_work *w, server_choice *c)
 {
@@ -19,7 +40,8 @@ static void append(server_work *w, server_choice *c)
     if (w->last) w->last->next = c;
     else w->first = c;
     w->last = c;
-    pthread_cond_signal(&w->choice_ready);
+    w->choice_count++;
+    wake_worker(w);
 }
 
 static void prepend(server_work *w, server_choice *c)
@@ -30,7 +52,8 @@ static void prepend(server_work *w, server_choice *c)
     if (w->first) w->first->previous = c;
     else w->last = c;
     w->first = c;
-    pthread_cond_signal(&w->choice_ready);
+    w->choice_count++;
+    wake_worker(w);
 }
 
 static void unlink_choice(server_work *w, server_choice *c)
@@ -40,20 +63,26 @@ static void unlink_choice(server_work *w, server_choice *c)
     if (c->next) c->next->previous = c->previous;
     else w->last = c->previous;
     c->queued = false;
-    if (c->index == 0 && c->leads) {
-        w->waiting--;
-        atomic_fetch_sub(&w->server->metrics.queued, 1);
-    }
+    w->choice_count--;
 }
 
-bool server_work_prepare(server_work *w, server_job_function *run, void *argument)
+/* The engine has admitted the task, or it ends. */
+static void stop_waiting(server_work *w, server_task *task)
+{
+    if (!task->waits) return;
+    task->waits = false;
+    w->waiting--;
+    atomic_fetch_sub(&w->server->metrics.queued, 1);
+}
+
+bool server_work_prepare(server_work *w, server_job_function *run, void *argument, bool aside)
 {
     server_job *job = calloc(1, sizeof *job);
     if (!job) return false;
     job->run = run;
     job->argument = argument;
     pthread_mutex_lock(&w->lock);
-    bool room = w->waiting < LIMIT_QUEUE && !w->stopping;
+    bool room = w->waiting < LIMIT_QUEUE + (aside ? LIMIT_QUEUE_ASIDE : 0) && !w->stopping;
     if (room) {
         w->waiting++;
         *w->jobs_end = job;
@@ -69,7 +98,8 @@ void server_work_queue(server_work *w, server_task *task)
 {
     for (size_t i = 0; i < task->choice_count; i++) server_task_ref(task); /* one for each choice */
     pthread_mutex_lock(&w->lock);
-    atomic_fetch_add(&w->server->metrics.queued, 1); /* it has been counted as waiting since it came */
+    task->waits = true; /* it has been counted in `waiting` since it came */
+    atomic_fetch_add(&w->server->metrics.queued, 1);
     for (size_t i = 0; i < task->choice_count; i++)
         if (task->choices[i].leads) append(w, &task->choices[i]);
     pthread_mutex_unlock(&w->lock);
@@ -105,6 +135,7 @@ void server_work_task_begun(server_work *w, server_task *task)
 void server_work_task_ended(server_work *w, server_task *task)
 {
     pthread_mutex_lock(&w->lock);
+    stop_waiting(w, task);
     if (task->previous) task->previous->next = task->next;
     else w->tasks = task->next;
     if (task->next) task->next->previous = task->previous;
@@ -140,12 +171,12 @@ void server_work_cancel_all(server_work *w)
 
 /* ---- running a choice ------------------------------------------------------------------------------------------ */
 
-/* Opens or closes a choice's session, which a cancel interrupts from another thread. */
+/* Opens or closes a choice's session, which a cancel stops from another thread. */
 static void set_session(server_choice *c, strata_session *session)
 {
     pthread_mutex_lock(&c->task->session_lock);
     c->session = session;
-    if (session && atomic_load(&c->task->cancelled)) strata_session_interrupt(session, true);
+    if (session && atomic_load(&c->task->cancelled)) server_session_stop(session);
     pthread_mutex_unlock(&c->task->session_lock);
 }
 
@@ -191,13 +222,33 @@ static void fork_others(server_work *w, server_choice *leader)
     }
 }
 
+/* The engine runs the choice from now on. Called on the engine's thread. */
+static void admit_choice(server_choice *c)
+{
+    server_task *task = c->task;
+    server_work *w = &task->server->work;
+    if (c->runs) return;
+    c->runs = true;
+    atomic_fetch_add(&task->server->metrics.running, 1);
+    pthread_mutex_lock(&w->lock);
+    if (task->waits) task->admitted_seconds = server_now();
+    stop_waiting(w, task);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void on_admitted(void *context)
+{
+    admit_choice(context);
+}
+
 static bool run_prompt(server_work *w, server_choice *c)
 {
     server_task *task = c->task;
     server_prompt *prompt = c->prompt;
     strata_session *session = NULL;
     strata_error error;
-    strata_prompt_options options = {.marks = prompt->marks, .mark_count = prompt->mark_count};
+    strata_prompt_options options = {.marks = prompt->marks, .mark_count = prompt->mark_count,
+                                     .on_admitted = on_admitted, .context = c};
     strata_status status = strata_session_new(w->server->engine.engine, &session, &error);
     if (status == STRATA_OK) {
         set_session(c, session);
@@ -206,6 +257,7 @@ static bool run_prompt(server_work *w, server_choice *c)
     if (status == STRATA_OK) {
         server_count(&w->server->metrics.prompt_tokens, prompt->count);
         server_count(&w->server->metrics.reused_tokens, prompt->reused);
+        if (prompt->reused > 0) server_count(&w->server->metrics.prefix_hits, 1);
         server_task_prompted(task);
         return true;
     }
@@ -229,6 +281,7 @@ static strata_generation generation_of(server_choice *c)
 
 static bool on_token(void *context, const strata_sampled *sampled)
 {
+    admit_choice(context); /* a fork's first token comes as soon as it is admitted */
     return server_choice_token(context, sampled);
 }
 
@@ -259,13 +312,12 @@ static server_finish run_generation(server_choice *c)
 static void run_choice(server_work *w, server_choice *c)
 {
     server_task *task = c->task;
-    atomic_fetch_add(&w->server->metrics.running, 1);
     bool runs = !atomic_load(&task->cancelled) && (!c->leads || run_prompt(w, c));
     if (c->leads && runs) fork_others(w, c);
     if (c->leads && !runs)
         for (size_t i = choices_per_prompt(task) - 1; i > 0; i--) end_choice(c + i, FINISH_CANCEL);
     server_finish finish = runs ? run_generation(c) : FINISH_CANCEL;
-    atomic_fetch_sub(&w->server->metrics.running, 1);
+    if (c->runs) atomic_fetch_sub(&w->server->metrics.running, 1);
     end_choice(c, finish);
 }
 
@@ -274,7 +326,9 @@ static void *worker(void *context)
     server_work *w = context;
     pthread_mutex_lock(&w->lock);
     for (;;) {
+        w->idle_workers++;
         while (!w->first && !w->stopping) pthread_cond_wait(&w->choice_ready, &w->lock);
+        w->idle_workers--;
         server_choice *c = w->first;
         if (!c) break;
         unlink_choice(w, c);
@@ -336,16 +390,16 @@ strata_status server_work_start(server_work *w, server *s, size_t sessions, stra
     pthread_cond_init(&w->choice_ready, NULL);
     pthread_cond_init(&w->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    size_t count = PREPARING_THREADS + sessions;
-    w->threads = calloc(count, sizeof *w->threads);
+    w->thread_max = PREPARING_THREADS + sessions + LIMIT_QUEUE;
+    w->threads = calloc(w->thread_max, sizeof *w->threads);
     if (!w->threads) return server_error(error, STRATA_MEMORY, NULL, "no memory for the server's threads");
-    for (; w->thread_count < count; w->thread_count++) {
-        int cause = pthread_create(&w->threads[w->thread_count], NULL,
-                                   w->thread_count < PREPARING_THREADS ? preparer : worker, w);
-        if (cause != 0)
-            return server_error(error, STRATA_RUNTIME, NULL, "the server: cannot start a thread: %s", strerror(cause));
-    }
-    return STRATA_OK;
+    int cause = 0;
+    pthread_mutex_lock(&w->lock);
+    while (cause == 0 && w->thread_count < PREPARING_THREADS) cause = start_thread(w, preparer, 0);
+    for (size_t i = 0; cause == 0 && i < sessions; i++) cause = start_thread(w, worker, WORKER_STACK_BYTES);
+    pthread_mutex_unlock(&w->lock);
+    if (cause == 0) return STRATA_OK;
+    return server_error(error, STRATA_RUNTIME, NULL, "the server: cannot start a thread: %s", strerror(cause));
 }
 
 void server_work_stop(server_work *w)

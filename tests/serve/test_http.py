@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The transport and who may ask: hosts, origins, keys, limits, hostile clients, cancelling, shutting down."""
-import base64, concurrent.futures, json, os, random, resource, socket, ssl, struct, subprocess, sys, threading
+import concurrent.futures, json, os, random, resource, selectors, socket, ssl, struct, subprocess, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import scripted
 from serving import *
@@ -249,6 +249,25 @@ with Server(model("loop"), "--parallel", 2, "-c", 50000) as s:
         wait_until(lambda: running(s) == 0, 5)
 
     @test
+    def a_short_prompt_passes_a_long_one_while_both_wait():
+        with busy(s) as first, busy(s) as second:
+            both = selectors.DefaultSelector()
+            for name, text in ("long", "x" * 30000), ("short", "y"):
+                c = stream(s, ask(text, stream=True, max_tokens=2))
+                wait_until(lambda: s.metrics()["strata_requests_queued"] == len(both.get_map()) + 1, 5)
+                assert b"200 OK" in c.recv(200)
+                both.register(c, selectors.EVENT_READ, name)
+            assert s.metrics()["strata_requests_running"] == 2
+            second.close()  # one place is free
+            answered = None
+            while not answered:
+                for key, _ in both.select(30):
+                    if b'"content":"w' in key.fileobj.recv(65536): answered = key.data
+            assert answered == "short", answered
+            for key in [*both.get_map().values()]: key.fileobj.close()
+        wait_until(lambda: running(s) == 0, 5)
+
+    @test
     def a_full_queue_is_503():
         with busy(s), busy(s):
             waiting = [stream(s) for _ in range(256)]
@@ -259,7 +278,16 @@ with Server(model("loop"), "--parallel", 2, "-c", 50000) as s:
                 assert r.status == 503 and r.headers["Retry-After"] == "2", (r.status, r.text)
                 refused.append(r.json)
             assert refused[1]["error"]["type"] == "overloaded_error", refused
-            assert s.get("/health").status == 200
+            for path in "/health", "/metrics", "/props", "/v1/models": assert s.get(path).status == 200, path
+            assert s.metrics()["strata_requests_queued"] == 256 and s.metrics()["strata_requests_running"] == 2
+            c, times = s.connect(), []
+            for i in range(300 if slow else 2560):
+                begun = time.monotonic()
+                r = s.post(PATH, ask("hi"), connection=c)
+                times.append(time.monotonic() - begun)
+                assert r.status == 503 and "Retry-After" in r.headers
+            times.sort()
+            assert times[len(times) * 9 // 10] < (0.5 if slow else 0.05), times[-20:]
             for c in waiting: c.close()
         wait_until(lambda: running(s) == 0, 20)
 
