@@ -14,6 +14,7 @@ bool server_refuse(server_fail *fail, server_fault fault, const char *field, con
     va_list args;
     va_start(args, format);
     fail->fault = fault;
+    fail->log[0] = '\0';
     if (vsnprintf(fail->message, sizeof fail->message, format, args) < 0) fail->message[0] = '\0';
     va_end(args);
     snprintf(fail->field, sizeof fail->field, "%s", field ? field : "");
@@ -29,6 +30,10 @@ bool server_refuse_error(server_fail *fail, const strata_error *error)
     server_fault fault = FAULT_INTERNAL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].status == error->status) fault = rows[i].fault;
-    return server_refuse(fail, fault, NULL, "%s",
-                         error->message[0] ? error->message : strata_status_text(error->status));
+    const char *kind = strata_status_text(error->status);
+    if (fault != FAULT_INTERNAL)
+        return server_refuse(fail, fault, NULL, "%s", error->message[0] ? error->message : kind);
+    server_refuse(fail, fault, NULL, "%s: the server's log says more", kind);
+    snprintf(fail->log, sizeof fail->log, "%s", error->message);
+    return false;
 }

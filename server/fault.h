@@ -37,12 +37,14 @@ typedef struct server_fail {
     server_fault fault;
     char message[768];
     char field[96]; /* of the request; empty: none */
+    char log[768];  /* what the log says instead of the message; empty: nothing */
 } server_fail;
 
 /* Sets the failure; returns false. `field` may be NULL. */
 bool server_refuse(server_fail *fail, server_fault fault, const char *field, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* The failure of a strata_ call; returns false. */
+/* The failure of a strata_ call; returns false. A failure of the machine may name its files and addresses: clients get
+ * its kind alone, and the log all of it. */
 bool server_refuse_error(server_fail *fail, const strata_error *error);
 
 #endif

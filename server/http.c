@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -33,6 +34,20 @@ static double deadline_in(const http_server *server, double seconds)
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
 
+/* A target with a scheme names the host itself. */
+static void split_target(const char **path, char *host, size_t size)
+{
+    const char *start = strncasecmp(*path, "http://", 7) == 0    ? *path + 7
+                        : strncasecmp(*path, "https://", 8) == 0 ? *path + 8
+                                                                 : NULL;
+    host[0] = '\0';
+    if (!start) return;
+    size_t length = strcspn(start, "/");
+    *path = start[length] ? start + length : "/";
+    if (length == 0) start = "?", length = 1; /* no host is nobody's */
+    snprintf(host, size, "%.*s", (int)(length < size ? length : size - 1), start);
+}
+
 static char *copy_of(const char *text)
 {
     return text ? server_copy(text, strlen(text)) : NULL;
@@ -41,7 +56,9 @@ static char *copy_of(const char *text)
 static http_request *request_new(http_server *server, struct MHD_Connection *mhd, const char *method, const char *path)
 {
     http_request *r = calloc(1, sizeof *r);
+    char host[256];
     if (!r) return NULL;
+    split_target(&path, host, sizeof host);
     pthread_mutex_init(&r->lock, NULL);
     r->server = server;
     r->references = 1;
@@ -52,6 +69,7 @@ static http_request *request_new(http_server *server, struct MHD_Connection *mhd
     bool whole = r->method && r->path;
     for (size_t i = 0; http_kept_headers[i]; i++) {
         const char *value = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, http_kept_headers[i]);
+        if (host[0] && strcmp(http_kept_headers[i], "Host") == 0) value = host;
         r->kept[i] = copy_of(value);
         whole = whole && (!value || r->kept[i]);
     }
@@ -347,6 +365,18 @@ static bool body_is_long(const http_request *r)
     return http_header_of(r, "Transfer-Encoding") || (length && (strlen(length) > 9 || atol(length) > SHORT_BYTES));
 }
 
+/* Answers a malformed request and closes the connection: where the next request begins is uncertain. */
+static bool refuse_malformed(http_request *r)
+{
+    http_fault fault = http_strict(r->mhd);
+    if (!fault.message) return false;
+    http_reply reply = {.status = (int)fault.status, .content_type = "application/json"};
+    server_buf_printf(&reply.body, "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\"}}", fault.message);
+    http_add_header(r, "Connection", "close");
+    http_answer(r, reply);
+    return true;
+}
+
 static enum MHD_Result begin(http_server *server, struct MHD_Connection *mhd, const char *method, const char *path,
                              void **request)
 {
@@ -361,6 +391,7 @@ static enum MHD_Result begin(http_server *server, struct MHD_Connection *mhd, co
         if (gone) r->peer_gone = true;
         pthread_mutex_unlock(&r->lock);
     }
+    if (refuse_malformed(r)) return go_on(r);
     server->events.on_headers(server->events.context, r);
     return phase_of(r) == HTTP_ANSWERED && body_is_long(r) ? go_on(r) : MHD_YES;
 }
@@ -484,6 +515,7 @@ strata_status http_start(const http_options *options, http_server **out, strata_
     if (!server) return server_error(error, STRATA_MEMORY, NULL, "no memory for the server");
     server->events = options->events;
     server->timeout_seconds = options->timeout_seconds;
+    server->watcher.plain = !options->tls_cert;
     strata_status status = http_watcher_start(&server->watcher, error);
     if (status == STRATA_OK && listen(options->socket, SOMAXCONN) != 0)
         status = server_error(error, STRATA_NETWORK, NULL, "the server: cannot listen: %s", strerror(errno));
@@ -502,7 +534,7 @@ strata_status http_start(const http_options *options, http_server **out, strata_
         MHD_OPTION_LISTEN_SOCKET, options->socket, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_CONNECTION_LIMIT, connection_limit(),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HEADER_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)options->timeout_seconds, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+        (unsigned)options->timeout_seconds + 1, MHD_OPTION_UNESCAPE_CALLBACK, /* the watcher comes first */ unescape, NULL,
         MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_ARRAY, options->tls_cert ? tls : none, MHD_OPTION_END);
     if (!server->daemon) {

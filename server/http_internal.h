@@ -12,6 +12,7 @@ typedef struct http_connection {
     uint64_t id;
     int socket;
     double deadline;       /* the client must have sent headers or body by then; 0: none */
+    bool answered;         /* an earlier request was complete: the client may just have nothing to ask */
     bool peer_closed;      /* the client has closed its side */
     http_request *request; /* the current one; NULL: none */
 } http_connection;
@@ -23,6 +24,7 @@ typedef struct http_watcher {
     pthread_t thread;
     bool started;
     bool stopping;
+    bool plain;      /* not TLS: a reply can be written to a socket */
     int epoll, wake; /* wake: an eventfd */
     double wake_at;  /* when the thread wakes by itself; 0: never */
     http_connection *first;
@@ -70,6 +72,13 @@ void http_watcher_deadline(http_watcher *watcher, http_connection *connection, d
 bool http_watcher_request(http_watcher *watcher, http_connection *connection, http_request *request);
 /* The thread wakes at this time or earlier. */
 void http_watcher_before(http_watcher *watcher, double seconds);
+
+/* strict.c: why a request is refused whatever it asks for. */
+typedef struct http_fault {
+    unsigned status;
+    const char *message; /* NULL: it is not refused */
+} http_fault;
+http_fault http_strict(struct MHD_Connection *mhd);
 
 /* Lets MHD look at the request again. The request's lock is held. */
 void http_resume(http_request *request);

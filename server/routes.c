@@ -48,7 +48,9 @@ void server_reply_fail(server *s, http_request *request, const server_api *api, 
     api->write_error(fail, &reply.body);
     if (fail->fault == FAULT_BUSY) reply.headers[reply.header_count++] = (http_header){"Retry-After", retry};
     server_count(&s->metrics.refused, 1);
-    if (s->options.verbose)
+    if (fail->log[0])
+        server_log(s, "%s: %s", http_path(request), fail->log);
+    else if (s->options.verbose)
         server_log(s, "%s %s: %d: %s", http_method(request), http_path(request), reply.status, fail->message);
     http_answer(request, reply);
 }

@@ -236,6 +236,7 @@ void server_task_fail(server_task *task, const server_fail *fail)
     task->fail = *fail;
     if (first && task->admitted && task->parameters.stream) {
         server_buf out = {0};
+        if (fail->log[0]) server_log(task->server, "%s: %s", http_path(task->http), fail->log);
         task->api->write_failure(task, fail, &out);
         send_out(task, &out);
         server_buf_free(&out);

@@ -80,6 +80,7 @@ bool http_watcher_request(http_watcher *w, http_connection *c, http_request *req
 {
     pthread_mutex_lock(&w->lock);
     c->request = request;
+    if (!request) c->answered = true;
     bool gone = c->peer_closed;
     pthread_mutex_unlock(&w->lock);
     return gone;
@@ -122,15 +123,28 @@ static void sooner(double *next, double seconds)
     if (seconds > 0 && (*next == 0 || seconds < *next)) *next = seconds;
 }
 
+/* The client was too slow. Nothing has been written to the socket for its request, so no reply is under way. */
+static void end_slow(http_watcher *w, http_connection *c)
+{
+    static const char reply[] = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    c->deadline = 0;
+    bool silent = !w->plain || c->peer_closed || c->answered;
+    if (c->request) {
+        pthread_mutex_lock(&c->request->lock);
+        silent = !w->plain || c->peer_closed || c->request->phase != HTTP_READING;
+        pthread_mutex_unlock(&c->request->lock);
+    }
+    if (!silent)
+        (void)!send(c->socket, reply, sizeof reply - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)shutdown(c->socket, SHUT_RDWR); /* the transport notices and closes it */
+}
+
 /* Acts on what is due and returns when the next thing is; 0: nothing is. The lock is held. */
 static double act(http_watcher *w, double now)
 {
     double next = 0;
     for (http_connection *c = w->first; c; c = c->next) {
-        if (c->deadline > 0 && now >= c->deadline) {
-            c->deadline = 0;
-            (void)shutdown(c->socket, SHUT_RDWR); /* the transport notices and closes it */
-        }
+        if (c->deadline > 0 && now >= c->deadline) end_slow(w, c);
         sooner(&next, c->deadline);
         if (c->request) sooner(&next, keep_alive(c->request, now));
     }
