@@ -267,10 +267,12 @@ tsan: deps-test
 	@$(MAKE) --no-print-directory $(TSAN_TESTS) $(BUILD)/tsan/strata
 	@SANITIZER=tsan tests/run $(TSAN_TESTS) tests/serve/sanitized.sh
 
-## soak: mixed load on a server for SOAK_SECONDS (600), with constant memory
+## soak: SOAK_REQUESTS (100,000) random requests, then mixed load on a server for SOAK_SECONDS (600), with constant memory
 SOAK_SECONDS ?= 600
+SOAK_REQUESTS ?= 100000
 soak: deps-test all
-	@TEST_TIMEOUT=$$(($(SOAK_SECONDS) + 120)) STRATA_SOAK_SECONDS=$(SOAK_SECONDS) tests/run tests/serve/soak.py
+	@STRATA_SOAK_SECONDS=$(SOAK_SECONDS) STRATA_SOAK_REQUESTS=$(SOAK_REQUESTS) TEST_COMMENTS=1 \
+	    TEST_TIMEOUT=$$(($(SOAK_SECONDS) + $(SOAK_REQUESTS) / 100 + 120)) tests/run tests/serve/soak.py
 
 ## check: the tests, then the thread sanitizer, clang-tidy, cppcheck and valgrind
 check: deps-dev

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Mixed load on one server for STRATA_SOAK_SECONDS (600): chats that grow, streams, cancels, errors, several choices, all APIs.
-Memory and file descriptors must not grow after the first fifth of the time."""
+Memory and file descriptors must not grow after the first fifth of the time. Before that, STRATA_SOAK_REQUESTS (100,000) random
+requests."""
 import os, random, socket, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
-import scripted
+import random_requests, scripted
 from serving import *
 
 seconds = float(os.environ.get("STRATA_SOAK_SECONDS", 600))
 GROWTH_BYTES = 4 << 20
 scripted.write(model("soak"), [f"word{i} " for i in range(60)], context=16384)
-end, counts, failures = time.monotonic() + seconds, {}, []
+end, counts, failures = 0.0, {}, []
 
 
 def chat(s, rng):
@@ -55,18 +56,39 @@ def load(s, seed):
             failures.append(repr(e))
 
 
+def slope(samples):
+    """The least-squares line through [(seconds, bytes)], as bytes per hour."""
+    t, b = [sum(column) / len(samples) for column in zip(*samples)]
+    spread = sum((x - t) ** 2 for x, _ in samples)
+    return sum((x - t) * (y - b) for x, y in samples) / spread * 3600 if spread else 0.0
+
+
+@test
+def random_requests_get_an_answer():
+    with Server(model("soak")) as s:
+        found = random_requests.send(s, int(os.environ.get("STRATA_SOAK_REQUESTS", 100000)), random.randrange(1 << 32))
+        print(f"# statuses {found}")
+
+
 @test
 def memory_and_files_stay_constant():
+    global end
+    end = time.monotonic() + seconds
     with Server(model("soak"), "--parallel", 4) as s:
         threads = [threading.Thread(target=load, args=(s, i)) for i in range(8)]
         for t in threads: t.start()
         time.sleep(seconds / 5)
-        before, files = s.resident_bytes(), s.files()
+        before, files, samples = s.resident_bytes(), s.files(), []
+        while time.monotonic() < end and not failures:
+            samples.append((time.monotonic(), s.resident_bytes()))
+            time.sleep(min(1, seconds / 100))
         for t in threads: t.join()
         wait_until(lambda: s.metrics()["strata_requests_running"] == 0, 10)
         time.sleep(1)
         after = s.resident_bytes()
         print(f"# {sum(counts.values())} requests {counts}; memory {before >> 10} KiB, then {after >> 10} KiB; files {files}, then {s.files()}")
+        print(f"# memory grows by {slope(samples) / (1 << 20):.3f} MiB an hour; the last half by "
+              f"{slope(samples[len(samples) // 2:]) / (1 << 20):.3f}")
         assert not failures, failures
         assert after < before + GROWTH_BYTES and s.files() <= files + 2
         m = s.metrics()
