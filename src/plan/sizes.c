@@ -114,6 +114,7 @@ static bool size_memory(const st_planner *p, st_draft *draft, uint8_t device, co
                                   .workers = p->options.workers[device],
                                   .nextn = p->options.nextn,
                                   .expert_cache = draft->mode == ST_MOE_CACHE,
+                                  .watched = p->options.watch && p->moe_count > 0,
                                   .scratch = p->scratch[device]};
     size_t end = kv->total_bytes;
     if (!st_working_set_of(p->source->desc, p->source->program, &working, &s->working)) return false;

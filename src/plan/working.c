@@ -39,7 +39,7 @@ bool st_working_set_of(const st_desc *desc, const st_program *program, const st_
                        st_working_set *out)
 {
     st_working_set set = {0};
-    bool runs = false;
+    bool runs = options->watched && options->device == ST_HOST;
     for (uint32_t i = 0; i < program->op_count; i++) {
         if (!op_counts(program, options, i)) continue;
         runs = true;

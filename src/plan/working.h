@@ -9,10 +9,11 @@
 typedef struct st_working_options {
     const uint8_t *op_device; /* of every operation; NULL: all on `device` */
     uint8_t device;
-    st_step_limits step;      /* the most rows, output rows, conversations and table entries of a step */
+    st_step_limits step;      /* the largest step */
     uint32_t workers;         /* each has worker_bytes of scratch */
     bool nextn;               /* operations of the NextN block count */
     bool expert_cache;        /* the host also computes routed experts of the GPU that have no slot */
+    bool watched;             /* the host reads the routing, so it has the values even if it runs nothing */
     const st_scratch *scratch; /* [operations]: stated by the device's backend for this batch */
 } st_working_options;
 

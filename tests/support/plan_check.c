@@ -145,7 +145,8 @@ static void check_memory(const plan_rig *rig, uint8_t d)
     st_working_set working;
     st_working_options options = {.op_device = plan->op_device, .device = d, .step = plan->step,
                                   .workers = rig->options.workers[d], .nextn = plan->nextn,
-                                  .expert_cache = plan->experts.mode == ST_MOE_CACHE};
+                                  .expert_cache = plan->experts.mode == ST_MOE_CACHE,
+                                  .watched = plan->watched && plan->experts.mode != ST_MOE_AUTO};
     uint32_t ops = rig->source.program->op_count;
     st_scratch *scratch = st_alloc_array(ops, sizeof *scratch);
     assert_non_null(scratch);

@@ -77,8 +77,8 @@ static void the_trace_is_the_same_on_every_placement(void **state)
 {
     (void)state;
     static const st_moe_mode modes[] = {ST_MOE_AUTO, ST_MOE_RESIDENT, ST_MOE_CPU, ST_MOE_CACHE};
-    static const char *const names[] = {"qwen3moe", "llama4"};
-    for (int n = 0; n < 2; n++) {
+    static const char *const names[] = {"qwen3moe", "llama4", "gemma4-moe"}; /* of the last, the GPU can run all */
+    for (int n = 0; n < 3; n++) {
         st_trace *first = NULL;
         for (int m = 0; m < 4; m++) {
             static rig r;

@@ -76,6 +76,12 @@ static void only_the_devices_operations_count(void **state)
     assert_int_equal(experts.shared_bytes, 0); /* the simulated GPU states no shared scratch */
     assert_int_equal(experts.worker_bytes, up(largest(&rig, ST_CARD, 256, EVERY_OP).worker_bytes));
     assert_int_equal(experts.scratch, all.scratch); /* both devices hold all values */
+    memset(op_device, ST_CARD, sizeof op_device);
+    assert_int_equal(set_of(&rig, &host).bytes, 0);
+    host.watched = true; /* the host reads values that the GPU has written */
+    assert_int_equal(set_of(&rig, &host).scratch, all.scratch);
+    assert_true(set_of(&rig, &host).shared_bytes == 0 && set_of(&rig, &host).worker_bytes == 0);
+    memset(op_device, ST_HOST, sizeof op_device);
     host.expert_cache = true; /* the host computes misses */
     assert_int_equal(set_of(&rig, &host).bytes, all.bytes);
     plan_rig_close(&rig);
