@@ -15,7 +15,7 @@ typedef struct atomic_bool atomic_bool;
 #include "model/program.h"
 #include "strata.h"
 
-enum { ST_BACKEND_VERSION = 4 };
+enum { ST_BACKEND_VERSION = 5 };
 
 typedef struct st_device st_device;
 typedef struct st_queue st_queue;
@@ -63,8 +63,8 @@ typedef enum st_queue_kind { ST_QUEUE_COMPUTE, ST_QUEUE_UP, ST_QUEUE_DOWN } st_q
 
 /* --- the step block: the inputs of a launch, in device memory, so that a captured graph replays unchanged -----------
  * A step runs rows of one or more conversations. The rows of a conversation are adjacent, in the order of their
- * positions. The block is packed: the header with the output rows, then as many conversations, rows and page
- * table entries as the step has, so that one copy moves it to a device. */
+ * positions. The block is packed: the header with the output rows, then as many conversations, rows, recorded choices
+ * and page table entries as the step has, so that one copy moves it to a device. */
 
 typedef struct st_step_row {
     int32_t id;
@@ -91,34 +91,44 @@ typedef struct st_step {
     uint32_t conversation_count;
     uint32_t table_count;        /* entries of all page tables */
     uint32_t out_max;            /* room for output rows */
-    uint32_t rows_at, tables_at; /* in `values`; the conversations come first, behind the output rows */
+    uint32_t choice_words;       /* of a row: experts that replace its routers' choices (ST_OP_ROUTE). 0: none */
+    uint32_t rows_at, choices_at, tables_at; /* in `values`; the conversations come first, behind the output rows */
     uint32_t bytes;              /* of the block, to the end of the tables */
-    uint32_t values[];           /* out_rows[out_max], conversations, rows, tables */
+    uint32_t values[];           /* out_rows[out_max], conversations, rows, choices[rows, choice_words], tables */
 } st_step;
 
 /* The largest step: its block has st_step_bytes. */
 typedef struct st_step_limits {
     uint32_t rows, out_rows, conversations, tables;
+    uint32_t choice_words; /* of a row */
 } st_step_limits;
 
 static inline size_t st_step_bytes(const st_step_limits *most)
 {
     return sizeof(st_step) + most->out_rows * sizeof(uint32_t) + most->conversations * sizeof(st_step_conversation) +
-           most->rows * sizeof(st_step_row) + most->tables * sizeof(uint32_t);
+           most->rows * (sizeof(st_step_row) + most->choice_words * sizeof(uint32_t)) + most->tables * sizeof(uint32_t);
 }
 
 /* Sets the counts and the start of each array. The caller fills the arrays. */
-static inline void st_step_lay_out(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows,
-                                   uint32_t tables)
+static inline void st_step_lay_out_choices(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows,
+                                           uint32_t tables, uint32_t choice_words)
 {
     step->count = rows;
     step->out_count = 0;
     step->conversation_count = conversations;
     step->table_count = tables;
     step->out_max = out_max;
+    step->choice_words = choice_words;
     step->rows_at = out_max + conversations * (uint32_t)(sizeof(st_step_conversation) / sizeof(uint32_t));
-    step->tables_at = step->rows_at + rows * (uint32_t)(sizeof(st_step_row) / sizeof(uint32_t));
+    step->choices_at = step->rows_at + rows * (uint32_t)(sizeof(st_step_row) / sizeof(uint32_t));
+    step->tables_at = step->choices_at + rows * choice_words;
     step->bytes = (uint32_t)(sizeof *step + (step->tables_at + tables) * sizeof(uint32_t));
+}
+
+static inline void st_step_lay_out(st_step *step, uint32_t out_max, uint32_t conversations, uint32_t rows,
+                                   uint32_t tables)
+{
+    st_step_lay_out_choices(step, out_max, conversations, rows, tables, 0);
 }
 
 static inline uint32_t *st_step_out_rows(st_step *step)
@@ -134,6 +144,12 @@ static inline st_step_conversation *st_step_conversations(st_step *step)
 static inline st_step_row *st_step_rows(st_step *step)
 {
     return (st_step_row *)(void *)(step->values + step->rows_at);
+}
+
+/* The recorded choices of a row: for each router that has them (st_op.p.route.choices_at), ids and weights. */
+static inline uint32_t *st_step_choices(st_step *step, size_t row)
+{
+    return step->values + step->choices_at + row * step->choice_words;
 }
 
 static inline uint32_t *st_step_tables(st_step *step)

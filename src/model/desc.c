@@ -155,3 +155,26 @@ strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc 
     if (keys.status == STRATA_OK) *out = desc;
     return keys.status;
 }
+
+strata_status st_desc_use_experts(const st_desc *desc, uint32_t used, st_arena *arena, const st_desc **out,
+                                  strata_error *error)
+{
+    uint32_t count = desc->layer_count + desc->nextn_count, most = 0;
+    st_desc *copy = st_arena_alloc(arena, 1, sizeof *copy);
+    st_layer_desc *layers = st_arena_alloc(arena, count, sizeof *layers);
+    if (!copy || !layers) return st_error_memory(error, count * sizeof *layers, "the model's description");
+    for (uint32_t i = 0; i < count; i++) {
+        layers[i] = desc->layers[i];
+        st_ffn_desc *ffn = &layers[i].ffn;
+        if (most < ffn->experts_used) most = ffn->experts_used;
+        if (ffn->experts_used > used) ffn->experts_used = used;
+    }
+    if (used > most)
+        return st_error_set(error, STRATA_USAGE, NULL,
+                            "expected at most %u experts for each token and layer, as the model uses, found %u", most,
+                            used);
+    *copy = *desc;
+    copy->layers = layers;
+    *out = copy;
+    return STRATA_OK;
+}

@@ -15,6 +15,8 @@ typedef struct st_builder {
     int32_t layer;     /* of the operations now emitted; −1: none */
     st_block block;    /* of the operations now emitted */
     uint32_t part_first; /* the part's first operation: angles are shared within a part */
+    bool recorded;     /* the routers now emitted take their choices from the step block */
+    uint32_t choice_words; /* of the choices so far */
     bool overflow;     /* the program passed its size bound: an internal error, reported and not run */
 } st_builder;
 

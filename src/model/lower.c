@@ -155,17 +155,19 @@ static void lower_nextn(st_builder *b, st_part *part)
 }
 
 /* Lowers a description with its weights to operations, in `arena`. */
-static strata_status build(const st_desc *desc, const st_binding *binding, st_arena *arena, const st_program **out,
-                           strata_error *error)
+static strata_status build(const st_desc *desc, const st_binding *binding, bool recorded, st_arena *arena,
+                           const st_program **out, strata_error *error)
 {
     uint32_t max = (desc->layer_count + desc->nextn_count + 2) * OPS_PER_LAYER_MAX;
-    st_builder b = {.desc = desc, .binding = binding, .op_max = max, .value_max = max, .layer = -1};
+    st_builder b = {.desc = desc, .binding = binding, .op_max = max, .value_max = max, .layer = -1,
+                    .recorded = recorded};
     st_program *program = st_arena_alloc(arena, 1, sizeof *program);
     b.ops = st_arena_alloc(arena, max, sizeof *b.ops);
     b.values = st_arena_alloc(arena, max, sizeof *b.values);
     if (!program || !b.ops || !b.values)
         return st_error_memory(error, max * (sizeof *b.ops + sizeof *b.values), "the model's program");
     lower_main(&b, &program->main);
+    b.recorded = false;
     if (desc->nextn_count) lower_nextn(&b, &program->nextn);
     if (b.overflow)
         return st_error_set(error, STRATA_RUNTIME, NULL, "the model's program is longer than %u operations", max);
@@ -174,14 +176,24 @@ static strata_status build(const st_desc *desc, const st_binding *binding, st_ar
     program->op_count = b.op_count;
     program->values = b.values;
     program->value_count = b.value_count;
+    program->choice_words = b.choice_words;
     *out = program;
     return STRATA_OK;
+}
+
+strata_status st_program_of_file_with(const st_gguf *gguf, const st_program_options *options, st_arena *arena,
+                                      const st_desc **desc, const st_binding **binding, const st_program **program,
+                                      strata_error *error)
+{
+    strata_status status = st_desc_build(gguf, arena, desc, error);
+    if (status == STRATA_OK && options->experts_used)
+        status = st_desc_use_experts(*desc, options->experts_used, arena, desc, error);
+    if (status == STRATA_OK) status = st_binding_build(*desc, gguf, arena, binding, error);
+    return status == STRATA_OK ? build(*desc, *binding, options->recorded, arena, program, error) : status;
 }
 
 strata_status st_program_of_file(const st_gguf *gguf, st_arena *arena, const st_desc **desc, const st_binding **binding,
                                  const st_program **program, strata_error *error)
 {
-    strata_status status = st_desc_build(gguf, arena, desc, error);
-    if (status == STRATA_OK) status = st_binding_build(*desc, gguf, arena, binding, error);
-    return status == STRATA_OK ? build(*desc, *binding, arena, program, error) : status;
+    return st_program_of_file_with(gguf, &(st_program_options){0}, arena, desc, binding, program, error);
 }

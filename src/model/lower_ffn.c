@@ -58,6 +58,9 @@ static int32_t routed_experts(st_builder *b, const st_ffn_desc *f, int32_t route
     route->p.route.groups = f->groups;
     route->p.route.groups_used = f->groups_used;
     route->p.route.group_top = f->group_top;
+    route->p.route.recorded = b->recorded;
+    route->p.route.choices_at = b->choice_words;
+    if (b->recorded) b->choice_words += 2 * f->experts_used;
 
     int32_t shared = f->shared_width ? shared_expert(b, h) : ST_NO_VALUE;
     int32_t out = st_emit_value(b, "experts", b->desc->embedding, ST_ROWS_ALL);

@@ -72,6 +72,8 @@ typedef struct st_op {
             float scale;                  /* of the weights; 0: 1 */
             st_router router;
             bool renormalise;
+            bool recorded;                /* the step block has choices that replace the router's … */
+            uint32_t choices_at;          /* … from this word of a row's on: ids[used], weights[used] */
         } route;
         struct {
             uint32_t experts, used, width;
@@ -104,6 +106,7 @@ typedef struct st_program {
     const st_value *values;
     uint32_t value_count;
     size_t row_bytes[2];   /* scratch per row, by st_rows */
+    uint32_t choice_words; /* of a row's recorded choices in the step block; 0: routers choose */
     st_part main;
     st_part nextn;         /* body.count = 0: the model has none */
 } st_program;
@@ -128,6 +131,16 @@ static inline bool st_op_is_nextn(const st_program *program, uint32_t op)
 /* From an opened file to its program in one step: description, binding, program, all in `arena`. */
 strata_status st_program_of_file(const st_gguf *gguf, st_arena *arena, const st_desc **desc, const st_binding **binding,
                                  const st_program **program, strata_error *error);
+
+/* What the caller changes in the model. */
+typedef struct st_program_options {
+    uint32_t experts_used; /* of a token and layer; 0: as the file says. More than that is STRATA_USAGE */
+    bool recorded;         /* the routers of the main part take their choices from the step block */
+} st_program_options;
+
+strata_status st_program_of_file_with(const st_gguf *gguf, const st_program_options *options, st_arena *arena,
+                                      const st_desc **desc, const st_binding **binding, const st_program **program,
+                                      strata_error *error);
 
 const char *st_op_name(st_op_kind kind);
 

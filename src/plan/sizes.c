@@ -99,7 +99,8 @@ static bool size_kv(const st_planner *p, st_draft *draft, uint32_t devices, st_k
     draft->step = (st_step_limits){.rows = draft->batch,
                                    .out_rows = draft->out_rows,
                                    .conversations = p->options.conversations,
-                                   .tables = st_kv_tables_max(&kv[ST_HOST])};
+                                   .tables = st_kv_tables_max(&kv[ST_HOST]),
+                                   .choice_words = p->source->program->choice_words};
     draft->restore_bytes = restore_bytes_of(p, draft, kv);
     return true;
 }

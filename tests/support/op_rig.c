@@ -18,11 +18,12 @@ int op_rig_open(void **state)
     (void)state;
     const st_backend *cpu = st_backend_cpu();
     st_device_options options = {.cpu = "ref", .threads = THREADS};
-    static const st_step_limits most = {.rows = ROWS, .out_rows = ROWS, .conversations = 1, .tables = OP_PAGES};
+    static const st_step_limits most = {.rows = ROWS, .out_rows = ROWS, .conversations = 1, .tables = OP_PAGES,
+                                        .choice_words = OP_CHOICES};
     op_step = st_alloc_zero(1, st_step_bytes(&most));
     scratch = st_alloc_aligned(SHARED_BYTES + THREADS * WORKER_BYTES, 64);
     if (!op_step || !scratch) return 1;
-    st_step_lay_out(op_step, ROWS, 1, ROWS, OP_PAGES);
+    st_step_lay_out_choices(op_step, ROWS, 1, ROWS, OP_PAGES, OP_CHOICES);
     st_step_conversations(op_step)->rows = ROWS;
     op_step_at(0);
     return cpu->open(&options, &device, NULL) != STRATA_OK ||

@@ -6,10 +6,10 @@
 #include "backend/backend.h"
 #include "support/kit.h"
 
-enum { ROWS = 5, OP_PAGES = 64 };
+enum { ROWS = 5, OP_PAGES = 64, OP_CHOICES = 24 };
 
-/* cmocka group set-up: opens the device and a step: ROWS rows of one conversation, from position 0 on, with OP_PAGES
- * entries for its page table. */
+/* cmocka group set-up: opens the device and a step: ROWS rows of one conversation, from position 0 on, with OP_CHOICES
+ * words of recorded choices each, and OP_PAGES entries for its page table. */
 int op_rig_open(void **state);
 int op_rig_close(void **state);
 

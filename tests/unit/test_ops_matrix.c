@@ -349,6 +349,44 @@ static void route(void **state)
     }
 }
 
+/* Rows with recorded choices have those; in row 2 the first is negative, and the router chooses. */
+static void recorded_routes(void **state)
+{
+    (void)state;
+    enum { OFFERED = 33, TAKEN = 6, AT = 7, ROUTED = 2 };
+    float scores[ROWS * OFFERED], own_scores[ROWS * OFFERED], weights[ROWS * TAKEN], own_weights[ROWS * TAKEN];
+    int32_t ids[ROWS * TAKEN], own_ids[ROWS * TAKEN];
+    randomise(scores, ROWS * OFFERED);
+    memcpy(own_scores, scores, sizeof scores);
+    st_op op = {.kind = ST_OP_ROUTE};
+    op.p.route.experts = OFFERED;
+    op.p.route.used = TAKEN;
+    op.p.route.renormalise = true;
+    st_bound_op bound = {.op = &op, .in = {{own_scores, OFFERED}}, .out = {own_ids, TAKEN}, .out2 = {own_weights, TAKEN}};
+    op_run(&bound, ST_ROWS_ALL);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        uint32_t *choice = st_step_choices(op_step, r);
+        memset(choice, 0xFF, OP_CHOICES * sizeof *choice);
+        for (uint32_t k = 0; k < TAKEN && r != ROUTED; k++) {
+            float weight = 0.25f * (float)(r + k);
+            choice[AT + k] = (5 * r + 3 * k) % OFFERED;
+            memcpy(&choice[AT + TAKEN + k], &weight, sizeof weight);
+        }
+    }
+    op.p.route.recorded = true;
+    op.p.route.choices_at = AT;
+    bound.in[0].data = scores;
+    bound.out.data = ids;
+    bound.out2.data = weights;
+    op_run(&bound, ST_ROWS_ALL);
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t k = 0; k < TAKEN; k++) {
+            size_t i = (size_t)r * TAKEN + k;
+            assert_int_equal(ids[i], r == ROUTED ? own_ids[i] : (int32_t)((5 * r + 3 * k) % OFFERED));
+            assert_true(weights[i] == (r == ROUTED ? own_weights[i] : 0.25f * (float)(r + k)));
+        }
+}
+
 static int close_all(void **state)
 {
     st_gguf_close(quant_kit);
@@ -359,7 +397,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed),   cmocka_unit_test(matmul), cmocka_unit_test(matmul_of_odd_sizes),
-        cmocka_unit_test(experts), cmocka_unit_test(route),
+        cmocka_unit_test(experts), cmocka_unit_test(route),  cmocka_unit_test(recorded_routes),
     };
     return kit_run("ops matrix", tests, sizeof tests / sizeof *tests, op_rig_open, close_all, argc, argv);
 }

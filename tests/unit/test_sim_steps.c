@@ -15,12 +15,15 @@ enum {
     PAGES = 8,
     SLOTS = 3,
     TABLES = 5,
+    USED = 2,
+    CHOICES_AT = 1,
+    CHOICES = CHOICES_AT + 2 * USED,
     ROW_BYTES = WIDTH * 4,
     PAGE_BYTES = ROW_BYTES << PAGE_SHIFT,
     STEP_ROOM = 512,
 };
 
-enum { STORE, ATTENTION, CONV, OPS };
+enum { STORE, ATTENTION, CONV, ROUTE, OPS };
 
 static const st_value values[] = {{.name = "x", .width = WIDTH}, {.name = "y", .width = WIDTH}};
 
@@ -33,6 +36,8 @@ static const st_op ops[OPS] = {
                    .p.attention = {.heads = 1, .kv_heads = 1, .key_length = WIDTH, .value_length = WIDTH, .scale = 1}},
     [CONV] = {.kind = ST_OP_CONV, .in = {0, NONE, NONE, NONE, NONE}, .out = 1, .out2 = NONE, .weight = {-1, -1, -1, -1, -1, -1, -1},
               .p.conv = {.width = TAPS}},
+    [ROUTE] = {.kind = ST_OP_ROUTE, .in = {0, NONE, NONE, NONE, NONE}, .out = 1, .out2 = 1, .weight = {-1, -1, -1, -1, -1, -1, -1},
+               .p.route = {.experts = WIDTH, .used = USED, .recorded = true, .choices_at = CHOICES_AT}},
 };
 static const st_program program = {.ops = ops, .op_count = OPS, .values = values, .value_count = 2};
 
@@ -54,7 +59,8 @@ static void write_step(st_step *step)
 {
     static const st_step_row rows[ROWS] = {{.position = 3}, {.position = 4}, {.position = 2, .conversation = 1}};
     static const uint32_t tables[TABLES] = {2, 5, 6, 2, 7};
-    st_step_lay_out(step, ROWS, 2, ROWS, TABLES);
+    st_step_lay_out_choices(step, ROWS, 2, ROWS, TABLES, CHOICES);
+    for (uint32_t i = 0; i < ROWS * CHOICES; i++) st_step_choices(step, 0)[i] = i % CHOICES < CHOICES_AT + USED ? i % WIDTH : 0;
     memset(st_step_out_rows(step), 0, ROWS * sizeof(uint32_t));
     memcpy(st_step_conversations(step), conversations, sizeof conversations);
     memcpy(st_step_rows(step), rows, sizeof rows);
@@ -89,6 +95,8 @@ static void bind(rig *r)
     r->bound[CONV].weight[0] = (st_bound_weight){.data = r->weight, .info = st_type_find(ST_TYPE_F32),
                                                  .type = ST_TYPE_F32, .ne = {TAPS, WIDTH, 1},
                                                  .row_bytes = TAPS * sizeof(float)};
+    st_bound_value ids = {.data = r->y, .width = USED}, weights = {.data = r->y + ROWS * USED, .width = USED};
+    r->bound[ROUTE] = (st_bound_op){.op = &ops[ROUTE], .in = {x}, .out = ids, .out2 = weights};
 }
 
 static void open_rig(rig *r, bool priced)
@@ -190,6 +198,10 @@ MISTAKE(another_end, s->bytes += 4)
 MISTAKE(too_many_tables, s->table_count = 1000; s->bytes += 4 * (1000 - TABLES))
 MISTAKE(too_many_conversations, s->conversation_count = UINT32_MAX)
 MISTAKE(too_many_output_rows, s->out_count = ROWS + 1)
+MISTAKE(too_many_choices, s->choice_words = 1000)
+MISTAKE(choice_of_no_expert, st_step_choices(s, 1)[CHOICES_AT + 1] = WIDTH)
+MISTAKE(choice_of_the_router, st_step_choices(s, 1)[CHOICES_AT] = UINT32_MAX; st_step_choices(s, 1)[CHOICES_AT + 1] = WIDTH)
+MISTAKE(no_choices, st_step_lay_out(s, ROWS, 2, ROWS, TABLES))
 
 static void wrong_steps_are_errors(void **state)
 {
@@ -216,6 +228,11 @@ static void wrong_steps_are_errors(void **state)
         {CONV, too_many_tables, "1000 table entries"},
         {CONV, too_many_conversations, "4294967295 conversations"},
         {CONV, too_many_output_rows, "4 of 3 output rows"},
+        {CONV, too_many_choices, "the step says 3 rows of 2 conversations"},
+        {ROUTE, choice_of_no_expert, "row 1: expected recorded experts from 0 to"},
+        {ROUTE, no_choices, "expected recorded choices of 4 words from word 1 of a row on, found 0 words in all"},
+        {ROUTE, choice_of_the_router, NULL},
+        {ROUTE, nothing, NULL},
         {STORE, nothing, NULL},
         {ATTENTION, nothing, NULL},
         {CONV, nothing, NULL},

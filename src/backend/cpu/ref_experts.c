@@ -80,9 +80,20 @@ static void route_row(const st_cpu_call *call, uint32_t worker, size_t row)
         weights[i] = weights[i] / (call->op->p.route.renormalise ? sum : 1) * (scale > 0 ? scale : 1);
 }
 
+/* A recorded choice replaces the router's. */
+static void take_recorded(const st_cpu_call *call, size_t row)
+{
+    const uint32_t *choice = st_step_choices(call->step, row) + call->op->p.route.choices_at;
+    size_t used = call->op->p.route.used;
+    if ((int32_t)choice[0] < 0) return;
+    memcpy((int32_t *)call->bound->out.data + row * call->bound->out.width, choice, used * sizeof *choice);
+    memcpy(st_cpu_row(call->bound->out2, row), choice + used, used * sizeof *choice);
+}
+
 void st_ref_route(const st_cpu_call *call)
 {
     st_ref_each_row(call, route_row);
+    for (size_t row = 0; call->op->p.route.recorded && row < call->rows; row++) take_recorded(call, row);
 }
 
 /* out[columns] = `columns` rows of one expert's matrix, starting at `first`, · in, with the expert's row of biases */

@@ -35,6 +35,10 @@ struct st_cuda_rows {
     {
         return ((const st_step_conversation *)(step->values + step->out_max))[index];
     }
+    __device__ const uint32_t *choices(uint32_t row) const
+    {
+        return step->values + step->choices_at + (size_t)row * step->choice_words;
+    }
     __device__ const uint32_t *tables() const
     {
         return step->values + step->tables_at;

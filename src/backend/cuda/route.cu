@@ -1,5 +1,5 @@
 /* A warp per row. Changes the scores, which nothing reads afterwards. */
-#include "backend/cuda/common.cuh"
+#include "backend/cuda/recorded.cuh"
 
 namespace {
 
@@ -10,6 +10,7 @@ struct route_args {
     float *weights;
     uint32_t experts, used;
     bool sigmoids, renormalise;
+    st_cuda_recorded recorded;
 };
 
 __device__ void softmax(float *scores, uint32_t count, uint32_t lane)
@@ -65,6 +66,7 @@ __global__ void route(route_args a)
     }
     if (a.renormalise)
         for (uint32_t k = lane; k < a.used; k += ST_CUDA_WARP) weights[k] /= sum;
+    st_cuda_take_recorded(a.recorded, a.rows, row, ids, weights, lane);
 }
 
 } // namespace
@@ -74,6 +76,6 @@ extern "C" int st_cuda_route(const st_cuda_call *call)
     const st_bound_op *b = call->bound;
     route_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), (int32_t *)b->out.data, st_cuda_floats(b->out2),
                        b->op->p.route.experts, b->op->p.route.used, b->op->p.route.router == ST_ROUTER_SIGMOID,
-                       b->op->p.route.renormalise};
+                       b->op->p.route.renormalise, st_cuda_recorded_of(b->op)};
     return st_cuda_start<route>(call->stream, call->rows, ST_CUDA_WARP, 0, args);
 }

@@ -34,10 +34,11 @@ bool st_sim_step_is_sane(const st_step *step, size_t room)
 {
     const uint64_t word = sizeof *step->values;
     uint64_t rows_at = step->out_max + step->conversation_count * (sizeof(st_step_conversation) / word);
-    uint64_t tables_at = rows_at + step->count * (sizeof(st_step_row) / word);
+    uint64_t choices_at = rows_at + step->count * (sizeof(st_step_row) / word);
+    uint64_t tables_at = choices_at + (uint64_t)step->count * step->choice_words;
     uint64_t bytes = sizeof *step + (tables_at + step->table_count) * word;
-    return step->out_count <= step->out_max && step->rows_at == rows_at && step->tables_at == tables_at &&
-           step->bytes == bytes && bytes <= room;
+    return step->out_count <= step->out_max && step->rows_at == rows_at && step->choices_at == choices_at &&
+           step->tables_at == tables_at && step->bytes == bytes && bytes <= room;
 }
 
 static strata_status check_counts(const check *c)
@@ -204,10 +205,29 @@ static strata_status check_slots(const check *c)
     return STRATA_OK;
 }
 
+/* Recorded choices are experts of the layer; a negative first one leaves the choice to the router. */
+static strata_status check_choices(const check *c)
+{
+    st_step *step = c->source->step;
+    uint32_t at = c->bound->op->p.route.choices_at, used = c->bound->op->p.route.used;
+    if (!c->bound->op->p.route.recorded) return STRATA_OK;
+    if (step->choice_words < 2 * used || at > step->choice_words - 2 * used)
+        return refuse(c, NULL, "expected recorded choices of %u words from word %u of a row on, found %u words in all",
+                      2 * used, at, step->choice_words);
+    for (uint32_t row = 0; row < c->rows; row++) {
+        const uint32_t *choice = st_step_choices(step, row) + at;
+        for (uint32_t k = 0; k < used && (int32_t)choice[0] >= 0; k++)
+            if (choice[k] >= c->bound->op->p.route.experts)
+                return refuse(c, wait_for_step, "row %u: expected recorded experts from 0 to %u, found %u", row,
+                              c->bound->op->p.route.experts - 1, choice[k]);
+    }
+    return STRATA_OK;
+}
+
 static strata_status (*const index_checks[ST_OP_COUNT])(const check *c) = {
     [ST_OP_EMBED] = check_ids,      [ST_OP_GATHER] = check_out_rows, [ST_OP_KV_STORE] = check_store,
     [ST_OP_ATTENTION] = check_pages, [ST_OP_CONV] = check_slots,      [ST_OP_DELTANET] = check_slots,
-    [ST_OP_SSM] = check_slots,
+    [ST_OP_SSM] = check_slots,      [ST_OP_ROUTE] = check_choices,
 };
 
 strata_status st_sim_check_step(const st_segment_source *source, const st_bound_op *bound, uint32_t rows,
