@@ -315,7 +315,8 @@ static strata_status open_run(st_load *load, strata_error *error)
 {
     const st_plan *plan = load->plan;
     st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
-                         .plan = plan, .stream = load->stream, .watch = load->options.watch};
+                         .plan = plan, .stream = load->stream, .watch = load->options.watch,
+                         .recorded = load->options.recorded};
     for (uint32_t d = 0; d < plan->device_count; d++)
         run.devices[d] = (st_run_device){
             .backend = load->devices[d].backend,

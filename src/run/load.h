@@ -23,6 +23,7 @@ typedef struct st_load_options {
     st_stream_options experts; /* of a plan with an expert cache */
     st_stats *stats;          /* counts what an expert cache does; may be NULL */
     st_watch *watch;          /* receives the routing of a watched plan; may be NULL */
+    const st_recorded *recorded; /* of a program whose routers take recorded choices; else NULL */
     bool untouched;           /* mapped weights are not read: for runs that compute nothing */
 } st_load_options;
 

@@ -114,12 +114,20 @@ static strata_status prepare(st_run *run, strata_error *error)
     return status;
 }
 
+static strata_status check_source(const st_run_source *source, strata_error *error)
+{
+    if ((source->program->choice_words > 0) == (source->recorded != NULL)) return STRATA_OK;
+    return st_error_set(error, STRATA_RUNTIME, NULL, "a recorded routing needs a program that takes its choices, and "
+                                                     "such a program needs a recorded routing");
+}
+
 strata_status st_run_new(const st_run_source *source, st_run **out, strata_error *error)
 {
     st_run *run = st_alloc_zero(1, sizeof *run);
     if (!run) return st_error_memory(error, sizeof *run, "the executor");
     run->source = *source;
-    strata_status status = open_queues(run, error);
+    strata_status status = check_source(source, error);
+    if (status == STRATA_OK) status = open_queues(run, error);
     if (status == STRATA_OK && source->watch) {
         run->origins = st_arena_alloc(&run->arena, source->plan->batch, sizeof *run->origins);
         if (!run->origins) status = st_error_memory(error, source->plan->batch * sizeof *run->origins, "the executor");
@@ -382,6 +390,14 @@ static strata_status may_write_step(st_run *run, strata_error *error)
     return status == STRATA_OK ? settle(run, error) : status;
 }
 
+/* The step's positions were checked. */
+static void write_choices(const st_run *run, uint32_t conversation, uint32_t position, uint32_t *out)
+{
+    const uint32_t *row;
+    if (st_recorded_row(run->source.recorded, conversation, position, &row, NULL) == STRATA_OK)
+        memcpy(out, row, run->source.program->choice_words * sizeof *out);
+}
+
 /* Writes the rows of conversation `index` of the step: the piece's tokens from `skipped` on. `*row` is the next row. */
 static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped, uint32_t index, uint32_t *row,
                        st_step *step)
@@ -396,6 +412,7 @@ static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped,
         st_step_rows(step)[*row] = (st_step_row){.id = tokens[position], .position = position, .conversation = index};
         if (run->origins)
             run->origins[*row] = (st_watch_row){.turn = number, .position = position, .prompt = piece->prompt};
+        if (step->choice_words) write_choices(run, number, position, st_step_choices(step, *row));
     }
 }
 
@@ -406,12 +423,13 @@ static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32
     st_step *step = run->parts[part].master;
     uint32_t rows = 0, conversations = 0, tables = 0, row = 0, index = 0;
     bool nextn = part == ST_PART_NEXTN;
+    uint32_t choices = nextn ? 0 : run->source.program->choice_words;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t of_piece = pieces[i].count - (nextn && st_conversation_position(pieces[i].conversation) == 0);
         rows += of_piece;
         conversations += of_piece > 0;
     }
-    st_step_lay_out(step, run->source.plan->step.out_rows, conversations, rows, 0);
+    st_step_lay_out_choices(step, run->source.plan->step.out_rows, conversations, rows, 0, choices);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t position = st_conversation_position(pieces[i].conversation), skipped = nextn && position == 0;
         if (pieces[i].count == skipped) continue;
@@ -419,7 +437,7 @@ static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32
                                         &st_step_conversations(step)[index], st_step_tables(step) + tables);
         write_rows(run, &pieces[i], skipped, index++, &row, step);
     }
-    st_step_lay_out(step, run->source.plan->step.out_rows, conversations, rows, tables);
+    st_step_lay_out_choices(step, run->source.plan->step.out_rows, conversations, rows, tables, choices);
 }
 
 /* Copies a piece's input of the NextN block: the hidden row of the conversation's state, then all hidden rows of this
@@ -481,6 +499,19 @@ static strata_status run_parts(st_run *run, const st_run_piece *pieces, uint32_t
     return status == STRATA_OK && run->source.stream ? end_batch(run, error) : status;
 }
 
+/* The recorded routing has the last token of every piece. */
+static strata_status check_recorded(const st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
+{
+    const uint32_t *row;
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; run->source.recorded && i < count && status == STRATA_OK; i++) {
+        const st_conversation *c = pieces[i].conversation;
+        status = st_recorded_row(run->source.recorded, st_conversation_number(c),
+                                 st_conversation_position(c) + pieces[i].count - 1, &row, error);
+    }
+    return status;
+}
+
 static strata_status check_pieces(const st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
 {
     const st_step_limits *most = &run->source.plan->step;
@@ -490,7 +521,7 @@ static strata_status check_pieces(const st_run *run, const st_run_piece *pieces,
         rows += pieces[i].count;
         empty = empty || pieces[i].count == 0;
     }
-    if (!empty && rows <= most->rows && count <= most->conversations) return STRATA_OK;
+    if (!empty && rows <= most->rows && count <= most->conversations) return check_recorded(run, pieces, count, error);
     return st_error_set(error, STRATA_LIMIT, NULL,
                         "a step of %llu rows of %u conversations: expected 1 to %u rows of at most %u conversations",
                         (unsigned long long)rows, count, most->rows, most->conversations);

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "kv/conversation.h"
 #include "model/program.h"
+#include "moe/recorded.h"
 #include "moe/stream.h"
 #include "moe/watch.h"
 #include "plan/plan.h"
@@ -28,6 +29,7 @@ typedef struct st_run_source {
     const st_plan *plan; /* stages and offsets */
     st_stream *stream;   /* of a plan with an expert cache; else NULL */
     st_watch *watch;     /* receives the routing of a watched plan; may be NULL */
+    const st_recorded *recorded; /* of a program whose routers take recorded choices; else NULL */
     st_run_device devices[ST_DEVICES_MAX];
 } st_run_source;
 

@@ -102,6 +102,11 @@ static void build_program(golden *g)
         fail_msg("%s", error.message);
 }
 
+strata_status golden_lower(golden *g, const st_program_options *options, strata_error *error)
+{
+    return st_program_of_file_with(g->model, options, &g->arena, &g->desc, &g->binding, &g->program, error);
+}
+
 bool golden_open(golden *g, const char *name)
 {
     *g = (golden){0};
@@ -219,7 +224,7 @@ strata_status golden_run_try(golden_run *r, const golden *g, const golden_option
     }
     *r = (golden_run){.g = g, .batch = options->batch};
     describe_devices(r, options);
-    st_load_options load = {.experts = options->experts, .watch = options->watch};
+    st_load_options load = {.experts = options->experts, .watch = options->watch, .recorded = options->recorded};
     strata_status status = plan_run(r, options, error);
     if (status == STRATA_OK) status = open_devices(r, options, error);
     if (status == STRATA_OK) status = st_load_new(&r->source, r->plan, r->devices, &load, &r->load, error);

@@ -50,6 +50,9 @@ void golden_close(golden *g);
 /* Opens a model in memory, which must outlive it, with the tokens of `like`: for a modified copy of that model. */
 void golden_open_bytes(golden *g, const golden *like, const void *bytes, size_t length);
 
+/* Lowers the opened model again, with options; st_program_of_file_with. */
+strata_status golden_lower(golden *g, const st_program_options *options, strata_error *error);
+
 /* Opens a model without expectations; the tokens must outlive it. */
 void golden_open_file(golden *g, const char *path, const strata_token *tokens, uint32_t count);
 
@@ -67,6 +70,7 @@ typedef struct golden_options {
     const st_profile *profiles;    /* host and GPU; NULL: the defaults */
     st_stream_options experts;     /* of an expert cache */
     st_watch *watch;               /* observes the routing */
+    const st_recorded *recorded;   /* of a model lowered for it (golden_lower) */
     st_sim_call fails;             /* this kind of simulated call … */
     uint64_t fails_at;             /* … fails at its n-th call after the devices open; 0: none fails */
 } golden_options;
