@@ -50,12 +50,10 @@ static strata_status open_cache(const st_trace *trace, const st_replay_options *
     return status;
 }
 
-static strata_status replay_cache(const st_trace *trace, const st_replay_options *options, st_replay_result *result,
-                                  strata_error *error)
+static void replay_once(const st_trace *trace, const st_replay_options *options, st_cache *cache,
+                        st_replay_result *result)
 {
-    st_cache *cache = NULL;
-    strata_status status = open_cache(trace, options, &cache, error);
-    for (size_t i = 0; status == STRATA_OK && i < trace->event_count; i++) {
+    for (size_t i = 0; i < trace->event_count; i++) {
         const st_trace_event *event = &trace->events[i];
         st_cache_demand demand = {.layer = event->layer, .count = event->count,
                                   .experts = trace->experts + event->first, .weights = trace->weights + event->first};
@@ -64,6 +62,18 @@ static strata_status replay_cache(const st_trace *trace, const st_replay_options
         for (uint32_t u = 0; u < answer.upload_count; u++) st_cache_filled(cache, event->layer, answer.uploads[u].slot);
         count_event(trace, &options->rates, event, answer.hits, answer.upload_count, result);
     }
+}
+
+static strata_status replay_cache(const st_trace *trace, const st_replay_options *options, st_replay_result *result,
+                                  strata_error *error)
+{
+    st_cache *cache = NULL;
+    strata_status status = open_cache(trace, options, &cache, error);
+    for (uint32_t i = 0; status == STRATA_OK && i < options->before; i++) {
+        st_replay_result earlier = {0};
+        replay_once(trace, options, cache, &earlier);
+    }
+    if (status == STRATA_OK) replay_once(trace, options, cache, result);
     st_cache_free(cache);
     return status;
 }

@@ -18,6 +18,7 @@ typedef struct st_replay_options {
     uint32_t admission;  /* this and the next two as in st_cache_options; the optimum ignores them */
     double budget;
     double upload_cost;
+    uint32_t before;     /* times that the trace was replayed before it counts; the optimum ignores it */
     st_replay_rates rates;
 } st_replay_options;
 

@@ -10,10 +10,6 @@
 
 enum { MATRICES = ST_EXPERT_MATRICES, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
-/* In hits. An upload reads host memory as a computed miss does, but about half of the time the host's memory is
- * idle. */
-#define UPLOAD_COST 0.6
-
 /* The probability that a prefetched expert is used: one that the last token used, and one that the next layer's router
  * chooses from this layer's input. */
 #define LIKELY_AGAIN 0.4f
@@ -226,7 +222,7 @@ static strata_status open_cache(st_stream *stream, strata_error *error)
     }
     st_cache_options options = {.layers = stream->layer_count, .experts = experts, .slots = slots, .used = used,
                                 .policy = stream->options.policy, .budget = stream->options.no_uploads ? 0 : -1,
-                                .upload_cost = UPLOAD_COST};
+                                .upload_cost = ST_UPLOAD_COST};
     return st_cache_new(&options, &stream->cache, error);
 }
 

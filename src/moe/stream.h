@@ -12,6 +12,10 @@
 
 typedef struct st_stream st_stream;
 
+/* The cost of an upload, in hits: it reads host memory as a computed miss does, but about half of the time the host's
+ * memory is idle. */
+#define ST_UPLOAD_COST 0.6
+
 typedef enum st_stream_arms {
     ST_ARMS_BOTH,  /* fetch some, compute the others on the CPU: the fastest split (split.h) */
     ST_ARMS_CPU,   /* the CPU computes every miss */

@@ -44,6 +44,23 @@ double st_hit_rate_assumed(uint32_t experts, double share)
     return hit_table[i - 1].rate + along * (hit_table[i].rate - hit_table[i - 1].rate);
 }
 
+st_hit_point st_hit_at(const st_hit_curve *curve, double share)
+{
+    const st_hit_point *points = curve->points;
+    uint32_t i = 1;
+    while (i + 1 < curve->count && points[i].share < share) i++;
+    const st_hit_point *from = &points[i - 1], *to = &points[i];
+    double along = to->share > from->share ? (share - from->share) / (to->share - from->share) : 1;
+    along = along < 0 ? 0 : along > 1 ? 1 : along;
+    return (st_hit_point){.share = share, .rate = from->rate + along * (to->rate - from->rate),
+                          .uploads = from->uploads + along * (to->uploads - from->uploads)};
+}
+
+double st_hit_rate_of(const st_hit_curve *curve, uint32_t experts, double share)
+{
+    return curve ? st_hit_at(curve, share).rate : st_hit_rate_assumed(experts, share);
+}
+
 /* --- pricing: stages → events ------------------------------------------------------------------------------------- */
 
 /* Writes the events of one step. */
@@ -120,7 +137,8 @@ static bool card_takes_part(const st_stages *stages)
 static size_t body_step_bytes(const pricing *w)
 {
     const st_plan *plan = w->p->plan;
-    st_step_limits sent = {.rows = w->rows[ST_ROWS_ALL], .out_rows = plan->step.out_rows, .conversations = 1};
+    st_step_limits sent = {.rows = w->rows[ST_ROWS_ALL], .out_rows = plan->step.out_rows, .conversations = 1,
+                           .choice_words = plan->step.choice_words};
     uint64_t positions = (uint64_t)w->depth + sent.rows;
     uint64_t entries = plan->conversations ? plan->step.tables / plan->conversations : 0; /* of a full context */
     if (positions < plan->context) entries = (entries * positions + plan->context - 1) / plan->context;
@@ -265,7 +283,7 @@ static st_timeline begin(const predictor *p, double hit_rate)
 {
     return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = p->plan->experts.slots,
                          .hit_rate = rate_of_uncertain(p, hit_rate), .disk_share = disk_share_of(p),
-                         .uploads = p->plan->experts.uploads};
+                         .uploads = p->plan->experts.uploads, .hits = p->plan->experts.hits};
 }
 
 static double end_of(const st_timeline *line)

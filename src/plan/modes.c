@@ -12,7 +12,7 @@
 typedef struct shares {
     uint64_t slots, experts;
     uint32_t layers, cached_layers, widest;
-    double hits; /* over cached layers */
+    double hits, uploads; /* over cached layers */
 } shares;
 
 static shares shares_of(const st_planner *p)
@@ -27,7 +27,9 @@ static shares shares_of(const st_planner *p)
         if (s.widest < layer->experts) s.widest = layer->experts;
         if (p->slots[i] == 0) continue;
         s.cached_layers++;
-        s.hits += st_hit_rate_assumed(layer->experts, (double)p->slots[i] / layer->experts);
+        double share = (double)p->slots[i] / layer->experts;
+        s.hits += st_hit_rate_of(p->options.hits, layer->experts, share);
+        if (p->options.hits) s.uploads += st_hit_at(p->options.hits, share).uploads;
     }
     return s;
 }
@@ -35,7 +37,8 @@ static shares shares_of(const st_planner *p)
 static st_plan_experts view_experts(const st_planner *p, const st_draft *draft)
 {
     st_plan_experts e = {
-        .mode = draft->mode, .slots = p->slots, .slot_bytes = p->slot_bytes, .hit_source = "all or none"};
+        .mode = draft->mode, .slots = p->slots, .slot_bytes = p->slot_bytes, .hit_source = "all or none",
+        .hits = p->options.hits};
     if (p->moe_count == 0) return e;
     shares s = shares_of(p);
     e.budget_bytes = st_draft_expert_budget(draft);
@@ -44,7 +47,8 @@ static st_plan_experts view_experts(const st_planner *p, const st_draft *draft)
     e.hit_rate = draft->mode == ST_MOE_RESIDENT ? e.resident_share : 0;
     if (draft->mode != ST_MOE_CACHE) return e;
     e.hit_rate = s.cached_layers ? s.hits / s.cached_layers : 0;
-    e.hit_source = s.widest >= ST_HIT_TABLE_EXPERTS ? "table" : "slots / experts";
+    e.hit_source = e.hits ? "recorded" : s.widest >= ST_HIT_TABLE_EXPERTS ? "table" : "slots / experts";
+    e.uploads = s.cached_layers ? s.uploads / s.cached_layers : 0;
     return e;
 }
 

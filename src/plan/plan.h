@@ -47,6 +47,18 @@ enum {
 };
 #define ST_BYTES_AUTO UINT64_MAX
 
+/* Hit rates of an expert cache on a recorded routing, by the share of a layer's experts that the GPU has: from 0 to 1,
+ * ascending, with linear interpolation. */
+typedef struct st_hit_point {
+    double share, rate;
+    double uploads; /* per layer and token */
+} st_hit_point;
+
+typedef struct st_hit_curve {
+    const st_hit_point *points;
+    uint32_t count; /* at least 2 */
+} st_hit_curve;
+
 typedef struct st_plan_options {
     int32_t layers;          /* on the GPU, from the first: a number, ST_LAYERS_AUTO or ST_LAYERS_ALL */
     uint32_t context;        /* 0: chosen */
@@ -67,6 +79,7 @@ typedef struct st_plan_options {
     uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: the device's default */
     bool disk;               /* weights may stay on disk and be read on use */
     bool watch;              /* the host reads the routing of every layer */
+    const st_hit_curve *hits; /* outlives the plan; NULL: hit rates are assumed */
     bool no_windows;         /* window layers keep every position: for tests */
 } st_plan_options;
 
@@ -115,9 +128,10 @@ typedef struct st_plan_experts {
     const uint64_t *slot_bytes; /* [layers, NextN]: of one slot */
     double slots_per_layer;    /* mean over the layers with experts */
     double resident_share;
-    double hit_rate;           /* assumed */
+    double hit_rate;           /* assumed, or of the recorded routing */
     double uploads;            /* recorded, per layer and token: they slow the CPU's reads down. 0: not counted */
-    const char *hit_source;    /* "table" or "slots / experts"; "all or none" without a cache */
+    const char *hit_source;    /* "recorded", "table" or "slots / experts"; "all or none" without a cache */
+    const st_hit_curve *hits;  /* st_plan_options.hits */
 } st_plan_experts;
 
 enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
@@ -194,5 +208,11 @@ strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *pl
  * */
 enum { ST_HIT_TABLE_EXPERTS = 64 };
 double st_hit_rate_assumed(uint32_t experts, double share);
+
+/* The point of a curve at `share`. */
+st_hit_point st_hit_at(const st_hit_curve *curve, double share);
+
+/* By the curve, or assumed without one. */
+double st_hit_rate_of(const st_hit_curve *curve, uint32_t experts, double share);
 
 #endif

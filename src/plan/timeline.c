@@ -109,7 +109,7 @@ static double share_on_card(const st_timeline *t, const st_cached_experts *x)
 {
     double resident = resident_share(t, x);
     if (resident <= 0 || resident >= 1 || x->rows > 1) return resident;
-    return t->hit_rate >= 0 ? t->hit_rate : st_hit_rate_assumed(x->experts, resident);
+    return t->hit_rate >= 0 ? t->hit_rate : st_hit_rate_of(t->hits, x->experts, resident);
 }
 
 static part host_part(const st_timeline *t, const st_cached_experts *x)

@@ -4,6 +4,7 @@
 #define ST_PLAN_TIMELINE_H
 
 #include "backend/profile.h"
+#include "plan/plan.h"
 
 /* What time is spent on. */
 typedef enum st_spent {
@@ -45,7 +46,8 @@ typedef struct st_timeline {
     const st_profile *devices;
     double *marks;         /* when copies ended */
     const uint32_t *slots; /* [layers] */
-    double hit_rate;       /* of layers that have some of their experts on the GPU; negative: the table's */
+    double hit_rate;       /* of layers that have some of their experts on the GPU; negative: by `hits` */
+    const st_hit_curve *hits; /* NULL: assumed */
     double disk_share;     /* of the weights that the host reads */
     bool streams;          /* a batch's experts without a slot are streamed to the GPU; else the host computes them */
     double host, card;     /* when each has finished its work so far */

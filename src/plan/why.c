@@ -135,6 +135,9 @@ static void tell_experts(st_planner *p, const st_draft *draft, const st_plan *pl
         st_size_text(e->budget_bytes, size), e->slots_per_layer, 100 * e->resident_share);
     if (draft->mode == ST_MOE_CACHE && strcmp(e->hit_source, "table") == 0)
         WHY("hit rate: %.1f %%, typical for %.1f of %u slots", 100 * e->hit_rate, e->slots_per_layer, most_experts(p));
+    else if (draft->mode == ST_MOE_CACHE && e->hits)
+        WHY("hit rate: %.1f %% with %.1f of %u slots, %.2f uploads per layer and token, by the recorded routing",
+            100 * e->hit_rate, e->slots_per_layer, most_experts(p), e->uploads);
     else if (draft->mode == ST_MOE_CACHE) WHY("hit rate: %.1f %% (%s)", 100 * e->hit_rate, e->hit_source);
     if (p->options.expert_slots > 0) tell_slots(p);
     if (p->options.cpu_moe_layers)

@@ -1,6 +1,7 @@
 /* src/plan: routed experts and the context. Exact slots, the choice of the mode, and the choice of the context. */
 #include "support/plan_rig.h"
 
+#include <math.h>
 #include <string.h>
 
 /* plan_small_moe: an expert is three matrices of 64 × 32 floats. */
@@ -261,6 +262,32 @@ static void hit_rates(void **state)
     plan_rig_close(&rig);
 }
 
+/* A recorded routing gives the hit rates, and the uploads that slow the CPU down. */
+static void recorded_hit_rates(void **state)
+{
+    (void)state;
+    static const st_hit_point points[] = {{0, 0, 0}, {0.25, 0.5, 2}, {0.5, 0.9, 1}, {1, 1, 0}};
+    static const st_hit_point few[] = {{0, 0, 0}, {1, 0.2, 0}};
+    static const st_hit_curve curve = {points, 4}, lower = {few, 2};
+    assert_true(st_hit_at(&curve, 0).rate == 0 && st_hit_at(&curve, 1).rate == 1);
+    assert_true(fabs(st_hit_at(&curve, 0.375).rate - 0.7) < 1e-12 && fabs(st_hit_at(&curve, 0.375).uploads - 1.5) < 1e-12);
+    assert_true(st_hit_at(&curve, 2).rate == 1 && st_hit_at(&curve, -1).rate == 0);
+    assert_true(st_hit_rate_of(NULL, 8, 0.25) == 0.25);
+    plan_rig rig;
+    plan_rig_open(&rig, &plan_small_moe); /* 8 experts */
+    rig.options.context = 1024;
+    rig.options.expert_slots = 3;
+    rig.options.hits = &curve;
+    plan_rig_get(&rig);
+    assert_true(fabs(rig.plan->experts.hit_rate - 0.7) < 1e-12 && fabs(rig.plan->experts.uploads - 1.5) < 1e-12);
+    assert_string_equal(rig.plan->experts.hit_source, "recorded");
+    double tps = rig.plan->speed.decode_tps;
+    rig.options.hits = &lower;
+    plan_rig_get(&rig);
+    assert_true(rig.plan->speed.decode_tps < tps);
+    plan_rig_close(&rig);
+}
+
 /* A context that leaves no room for slots moves whole layers to RAM, last first; -g forbids it. */
 static void a_long_context_moves_layers_to_ram(void **state)
 {
@@ -476,7 +503,7 @@ int main(void)
         cmocka_unit_test(experts_without_kernels_stay_on_the_cpu), cmocka_unit_test(slots_are_exact_to_the_byte), cmocka_unit_test(slots_of_different_sizes),
         cmocka_unit_test(slots_follow_the_option), cmocka_unit_test(cpu_moe_layers_have_no_slots),
         cmocka_unit_test(the_mode_is_chosen_by_predicted_speed), cmocka_unit_test(the_mode_follows_the_option),
-        cmocka_unit_test(hit_rates), cmocka_unit_test(a_long_context_moves_layers_to_ram),
+        cmocka_unit_test(hit_rates), cmocka_unit_test(recorded_hit_rates), cmocka_unit_test(a_long_context_moves_layers_to_ram),
         cmocka_unit_test(the_default_context_is_the_models_maximum),
         cmocka_unit_test(a_dense_model_gets_the_largest_context_that_fits),
         cmocka_unit_test(a_large_model_is_placed_for_8192_positions), cmocka_unit_test(context_is_traded_for_slots),

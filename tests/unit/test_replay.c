@@ -11,6 +11,7 @@
 
 #include "base/fault.h"
 #include "moe/cache.h"
+#include "moe/curve.h"
 #include "moe/replay.h"
 
 static const char excerpt[] = "tests/data/traces/excerpt.route.csv";
@@ -67,6 +68,32 @@ static void counts_match_those_by_hand(void **state)
     assert_int_equal(st_replay(trace, &wrong, &r, NULL), STRATA_USAGE);
     wrong = (st_replay_options){.slots = 1, .rates = rates, .policy = "none"};
     assert_int_equal(st_replay(trace, &wrong, &r, NULL), STRATA_USAGE);
+    st_trace_free(trace);
+}
+
+/* Replayed again, the trace finds the experts of the time before; larger caches hit more. */
+static void a_curve_of_hit_rates(void **state)
+{
+    (void)state;
+    st_trace *trace = NULL;
+    strata_error error;
+    assert_int_equal(st_trace_parse("t", small, strlen(small), &trace, NULL), STRATA_OK);
+    st_replay_options options = {.policy = "lru", .slots = 2, .budget = -1.0, .before = 1, .rates = rates};
+    st_replay_result r;
+    assert_int_equal(st_replay(trace, &options, &r, NULL), STRATA_OK);
+    assert_true(r.events == 4 && r.hits == 7 && r.misses == 1); /* layer 1 keeps its two */
+    st_trace_free(trace);
+    trace = read_trace(excerpt);
+    st_curve curve;
+    if (st_curve_new(trace, NULL, &curve, &error) != STRATA_OK) fail_msg("%s", error.message);
+    assert_int_equal(curve.hits.count, ST_CURVE_POINTS);
+    assert_ptr_equal(curve.hits.points, curve.points);
+    for (int i = 1; i < ST_CURVE_POINTS; i++) {
+        const st_hit_point *p = &curve.points[i];
+        assert_true(p->share > p[-1].share && p->rate >= p[-1].rate - 0.02 && p->rate <= 1 && p->uploads >= 0);
+    }
+    assert_true(curve.points[ST_CURVE_POINTS - 1].share == 1 && curve.points[ST_CURVE_POINTS - 1].rate == 1);
+    assert_int_equal(st_curve_new(trace, "none", &curve, &error), STRATA_USAGE);
     st_trace_free(trace);
 }
 
@@ -292,7 +319,7 @@ static void failed_allocations_are_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_match_those_by_hand), cmocka_unit_test(counts_match_another_implementation),
+        cmocka_unit_test(counts_match_those_by_hand), cmocka_unit_test(a_curve_of_hit_rates), cmocka_unit_test(counts_match_another_implementation),
         cmocka_unit_test(no_policy_beats_the_optimum), cmocka_unit_test(hit_rates_on_the_qwen_trace),
         cmocka_unit_test(the_default_is_robust), cmocka_unit_test(rows_as_json),
         cmocka_unit_test(invalid_options_are_refused), cmocka_unit_test(failed_allocations_are_errors),
