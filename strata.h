@@ -215,6 +215,9 @@ typedef struct strata_engine_options {
     bool profile;        /* time every kind of operation, for strata_engine_describe */
     bool expert_stats;   /* count hits, misses and uploads of routed experts, for strata_engine_describe */
     const char *record_routing; /* file for the routing, complete when the engine is freed; NULL: none */
+    const char *replay_routing; /* recorded routing that replaces the routers' choices, to measure a real one: session n
+                                   follows turn n of the file, position by position. Its number of experts for each
+                                   token, at most the model's, applies. NULL: none */
     strata_progress progress; /* bytes of weights loaded; may be NULL */
     /* Called at each step of loading with the bytes used and free on a device (may be NULL). */
     void (*trace_memory)(void *context, const char *moment, const char *device, uint64_t used, uint64_t free);
@@ -242,6 +245,9 @@ typedef struct strata_replay_options {
 } strata_replay_options;
 strata_status strata_replay(const char *trace_path, const strata_replay_options *options, char **json,
                             strata_error *error);
+
+/* A recorded routing as a JSON object (strata_free): the shape of its model, and the tokens of its first turn. */
+strata_status strata_routing_describe(const char *path, char **json, strata_error *error);
 
 /* Loads a model by its plan. `model` must outlive the engine; `options` may be NULL. */
 strata_status strata_engine_new(const strata_model *model, const strata_engine_options *options, strata_engine **out,

@@ -15,6 +15,7 @@ enum {
 typedef struct bench_row {
     char name[48];
     uint32_t tokens;
+    uint32_t depth;                 /* tokens in the context before */
     uint32_t parallel;              /* conversations; 0: one, and not asked for */
     double speed, slowest, fastest; /* tokens per second */
     double read_bytes, ops;         /* per token */
@@ -28,6 +29,7 @@ typedef struct bench {
     cli_engine engine;
     uint32_t depth, repetitions;
     uint32_t counts[TESTS]; /* tokens of each test; 0: skipped */
+    uint32_t recorded[TESTS]; /* tokens of the prompt of --routing, and decoded ones; 0: no --routing */
     uint32_t parallel[PARALLEL_LIST_MAX]; /* conversations that decode together */
     size_t parallel_count;  /* 0: one conversation */
     together together;      /* of --parallel and --mixed */
@@ -102,10 +104,10 @@ static double state_bytes(const bench *b)
 }
 
 /* Bytes that decoding a token reads on average: weights, recurrent state (read and written), and its KV cache. */
-static double decode_bytes(const bench *b, uint32_t count)
+static double decode_bytes(const bench *b, uint32_t base, uint32_t count)
 {
     double bytes = fact(b, "bytes_per_token") + 2.0 * state_bytes(b);
-    double seen = b->depth + (count + 1) / 2.0;
+    double seen = base + (count + 1) / 2.0;
     size_t i;
     json_t *row;
     json_array_foreach(json_object_get(b->engine.facts, "kv_reads"), i, row) {
@@ -123,9 +125,10 @@ static double decode_ops(const bench *b, uint32_t count)
 }
 
 /* A prompt reads the weights once for many tokens: bytes per token mean nothing. */
-static double prompt_bytes(const bench *b, uint32_t count)
+static double prompt_bytes(const bench *b, uint32_t base, uint32_t count)
 {
     (void)b;
+    (void)base;
     (void)count;
     return -1.0;
 }
@@ -160,21 +163,30 @@ typedef struct bench_test {
     uint32_t warm;  /* most tokens of the warm-up */
     uint32_t least; /* fewest tokens to start from */
     bool together;  /* --parallel applies */
+    bool behind;    /* starts behind the prompt of --routing */
     strata_status (*run)(bench *b, size_t base, uint32_t count, strata_error *error);
-    double (*bytes)(const bench *b, uint32_t count);
+    double (*bytes)(const bench *b, uint32_t base, uint32_t count);
     double (*ops)(const bench *b, uint32_t count);
     double (*predict)(const bench *b, uint32_t base, uint32_t count);
 } bench_test;
 
 static const bench_test tests[TESTS] = {
-    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, false, run_prompt, prompt_bytes, prompt_ops, predict_prompt},
-    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, true, run_decode, decode_bytes, decode_ops, predict_decode},
+    {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, false, false, run_prompt, prompt_bytes, prompt_ops,
+     predict_prompt},
+    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, true, true, run_decode, decode_bytes, decode_ops, predict_decode},
 };
 
 /* The tokens that a test starts from. */
 static uint32_t base_of(const bench *b, const bench_test *test)
 {
-    return b->depth > test->least ? b->depth : test->least;
+    uint32_t base = test->behind && b->recorded[0] ? b->recorded[0] : b->depth;
+    return base > test->least ? base : test->least;
+}
+
+/* The depth that a row's name shows. */
+static uint32_t depth_of(const bench *b, const bench_test *test)
+{
+    return b->recorded[0] ? base_of(b, test) : b->depth;
 }
 
 static int compare_numbers(const void *a, const void *b)
@@ -245,7 +257,7 @@ static strata_status run_test(bench *b, const bench_test *test, bench_row *row, 
     cli_progress_end(&progress);
     if (status == STRATA_OK) sum_up(row, speeds, b->repetitions);
     free(speeds);
-    row->read_bytes = test->bytes(b, row->tokens);
+    row->read_bytes = test->bytes(b, base_of(b, test), row->tokens);
     row->ops = test->ops(b, row->tokens);
     row->predicted = test->predict(b, base_of(b, test), row->tokens);
     return status;
@@ -258,8 +270,9 @@ static strata_status run_row(bench *b, const bench_test *test, uint32_t tokens, 
     char many[16] = "", depth[24] = "";
     row->tokens = tokens;
     row->parallel = parallel;
+    row->depth = depth_of(b, test);
     if (parallel) snprintf(many, sizeof many, "@%u", parallel);
-    if (b->depth) snprintf(depth, sizeof depth, " @ d%u", b->depth);
+    if (row->depth) snprintf(depth, sizeof depth, " @ d%u", row->depth);
     snprintf(row->name, sizeof row->name, "%s%u%s%s", test->name, tokens, many, depth);
     strata_status status = run_test(b, test, row, error);
     if (parallel > 1) row->predicted = row->read_bytes = -1.0;
@@ -331,7 +344,7 @@ static json_t *row_json(const bench *b, const bench_row *row)
 {
     json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o}", "test", row->name,
                                "tokens",
-                               (int)row->tokens, "depth", (int)b->depth, "repetitions", (int)b->repetitions, "tps",
+                               (int)row->tokens, "depth", (int)row->depth, "repetitions", (int)b->repetitions, "tps",
                                row->speed, "tps_min", row->slowest, "tps_max", row->fastest, "gb_per_s",
                                number_or_null(row->gb_per_s), "gop_per_s", number_or_null(row->gop_per_s), "read_share",
                                number_or_null(row->read_share), "int8_share", number_or_null(row->int8_share),
@@ -475,12 +488,40 @@ static strata_status take_parallel(bench *b, uint32_t *most, strata_error *error
     return STRATA_OK;
 }
 
+/* Tokens of the recorded routing: the prompt, and decoded ones. */
+static strata_status take_routing(bench *b, strata_error *error)
+{
+    static const char *const fields[TESTS] = {"prompt_tokens", "decode_tokens"};
+    const cli_value *values = b->arguments->values;
+    const char *path = values[OPTION_ROUTING].text;
+    json_t *facts = NULL;
+    char *text = NULL;
+    if (!path) return STRATA_OK;
+    if (values[OPTION_DEPTH].set || values[OPTION_PARALLEL_LIST].set || values[OPTION_MIXED].set || values[OPTION_OPS].set)
+        return cli_fail(error, STRATA_USAGE, NULL,
+                        "bench: --routing runs one conversation from its first token on: expected no --depth, "
+                        "--parallel, --mixed or --ops");
+    strata_status status = strata_routing_describe(path, &text, error);
+    if (status == STRATA_OK) status = cli_parse_json("the recorded routing", text, strlen(text), &facts, error);
+    for (size_t i = 0; i < TESTS && status == STRATA_OK; i++) {
+        b->recorded[i] = (uint32_t)json_integer_value(json_object_get(facts, fields[i]));
+        int64_t asked = cli_integer(b->arguments, tests[i].option, b->recorded[i]);
+        if (b->recorded[i] == 0 || asked > (int64_t)b->recorded[i])
+            status = cli_fail(error, STRATA_INPUT, NULL, "bench: %s: expected at least %lld tokens of its %s, found %u",
+                              path, (long long)(asked ? asked : 1), i ? "decoding" : "prompt", b->recorded[i]);
+    }
+    strata_free(text);
+    json_decref(facts);
+    return status;
+}
+
 /* The context that the tests need. */
 static uint32_t take_counts(bench *b)
 {
     uint32_t context = 1;
     for (size_t i = 0; i < TESTS; i++) {
-        b->counts[i] = (uint32_t)cli_integer(b->arguments, tests[i].option, tests[i].count);
+        uint32_t usual = b->recorded[i] ? b->recorded[i] : tests[i].count;
+        b->counts[i] = (uint32_t)cli_integer(b->arguments, tests[i].option, usual);
         uint32_t needed = base_of(b, &tests[i]) + b->counts[i];
         if (b->counts[i] > 0 && needed > context) context = needed;
     }
@@ -493,6 +534,7 @@ static strata_status take_options(bench *b, uint32_t *context, strata_error *err
     bool ops = arguments->values[OPTION_OPS].set, mixed = arguments->values[OPTION_MIXED].set;
     uint32_t most = 0;
     strata_status status = take_parallel(b, &most, error);
+    if (status == STRATA_OK) status = take_routing(b, error);
     if (status != STRATA_OK) return status;
     b->depth = (uint32_t)cli_integer(arguments, OPTION_DEPTH, 0);
     *context = ops ? 1 : take_counts(b);

@@ -87,5 +87,6 @@ strata_engine_options cli_engine_options(const cli_arguments *arguments, const s
         .profile = values[OPTION_PROFILE].set,
         .expert_stats = values[OPTION_EXPERT_STATS].set,
         .record_routing = values[OPTION_RECORD_ROUTING].text,
+        .replay_routing = values[OPTION_ROUTING].text,
     };
 }

@@ -21,6 +21,7 @@ static strata_status make_plan(strata_engine *engine, const strata_engine_option
     engine->source = (st_plan_source){.desc = engine->desc, .binding = engine->binding, .program = engine->program,
                                       .devices = engine->placement.devices,
                                       .device_count = engine->placement.device_count};
+    engine->placement.options.hits = st_recording_hits(&engine->recording);
     return st_plan_build(&engine->source, &engine->placement.options, &engine->arena, &engine->plan, error);
 }
 
@@ -125,6 +126,7 @@ static strata_status load_weights(strata_engine *engine, const strata_engine_opt
     if (status != STRATA_OK) return status;
     loading.stats = engine->watch.stats;
     if (engine->plan->watched && engine->watch.stats) loading.watch = &engine->watch;
+    loading.recorded = engine->recording.rows;
     status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
     if (status == STRATA_MEMORY && plan_again(engine))
         status = st_load_new(&engine->source, engine->plan, engine->backends.devices, &loading, &engine->load, error);
@@ -154,8 +156,8 @@ static strata_status open_store(strata_engine *engine, const strata_engine_optio
 static strata_status load(strata_engine *engine, const strata_engine_options *options, strata_error *error)
 {
     st_device_options device = {.cpu = options->cpu, .threads = options->threads, .profile = options->profile};
-    strata_status status = st_program_of_file(st_model_gguf(engine->model), &engine->arena, &engine->desc,
-                                              &engine->binding, &engine->program, error);
+    strata_status status = st_recording_open(&engine->recording, options, st_model_gguf(engine->model), &engine->arena,
+                                             &engine->desc, &engine->binding, &engine->program, error);
     if (status == STRATA_OK && options->nextn && engine->desc->nextn_count == 0)
         return st_error_set(error, STRATA_USAGE, NULL, "%s: the model has no NextN block",
                             st_gguf_path(st_model_gguf(engine->model)));
@@ -239,6 +241,7 @@ void strata_engine_free(strata_engine *engine)
         st_log(ST_LOG_WARN, "%s", unwritten.message);
     st_stats_free(engine->watch.stats);
     st_trace_free(engine->warm);
+    st_recording_close(&engine->recording);
     st_backends_close(&engine->backends);
     st_placement_close(&engine->placement);
     pthread_cond_destroy(&engine->unlocked);

@@ -7,6 +7,7 @@
 #include "model.h"
 #include "kv/store.h"
 #include "placement.h"
+#include "recording.h"
 #include "sched/sched.h"
 #include "strata.h"
 
@@ -22,6 +23,7 @@ struct strata_engine {
     st_backends backends;   /* the devices, opened */
     st_watch watch;         /* counts and records the routing, if the options ask for it */
     st_trace *warm;         /* a recorded routing that fills the expert slots */
+    st_recording recording; /* a recorded routing that replaces the routers' choices */
     st_load *load;
     st_run *run;            /* the executor; the load owns it */
     st_store *store;        /* saved state of conversations; NULL: none */

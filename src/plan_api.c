@@ -4,6 +4,7 @@
 #include "model.h"
 #include "placement.h"
 #include "plan/explain.h"
+#include "recording.h"
 
 /* A text of the file's directory; null where the file has none. NULL: out of memory. */
 static json_t *text_key(const st_gguf *gguf, const char *key)
@@ -49,6 +50,7 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
     const st_gguf *gguf = st_model_gguf(model);
     st_arena arena = {0};
     st_placement placement = {0};
+    st_recording recording = {0};
     st_plan_source source = {.devices = placement.devices};
     const st_plan *plan = NULL;
     st_alternatives alternatives;
@@ -56,9 +58,11 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
     uint32_t threads = options->threads ? options->threads : st_cores_here();
     strata_status status = st_placement_of(options, ST_PLACEMENT_PLAN, threads, &placement, error);
     if (status == STRATA_OK)
-        status = st_program_of_file(gguf, &arena, &source.desc, &source.binding, &source.program, error);
+        status = st_recording_open(&recording, options, gguf, &arena, &source.desc, &source.binding, &source.program,
+                                   error);
     if (status == STRATA_OK) {
         source.device_count = placement.device_count;
+        placement.options.hits = st_recording_hits(&recording);
         status = st_plan_build(&source, &placement.options, &arena, &plan, error);
     }
     if (status == STRATA_OK) status = st_plan_alternatives(&source, &placement.options, plan, &alternatives, error);
@@ -67,6 +71,7 @@ strata_status strata_plan(const strata_model *model, const strata_engine_options
         status = write_plan(gguf, &source, plan, &alternatives, simulated, json, error);
     }
     st_arena_free(&arena);
+    st_recording_close(&recording);
     st_placement_close(&placement);
     return status;
 }

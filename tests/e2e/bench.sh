@@ -73,6 +73,35 @@ check "but not without restore points" json "$steps == [1] and d['engine']['rest
 run bench -m "$kit/llama.gguf" $few -d 504 --json
 check "to the end of the model's context" json 'd["engine"]["context"] == 512'
 
+# --- a recorded routing
+run run -m "$kit/qwen3moe.gguf" -p "hello hello hello" --raw -n 20 --temp 0 --record-routing "$work/own.csv"
+for placed in "" "--device sim --vram 1GiB --moe resident" "--device sim --vram 1GiB --moe cache --expert-slots 4"; do
+    # shellcheck disable=SC2086
+    run bench -m "$kit/qwen3moe.gguf" --routing "$work/own.csv" -r 2 --json $placed
+    check "--routing: its prompt, then its tokens behind the prompt ($placed)" json '[(r["test"], r["depth"]) for r in d["rows"]] ==
+        [("pp14", 0), ("tg19 @ d14", 14)]'
+done
+check "the plan takes its hit rate" json 'd["engine"]["plan"]["experts"]["hit_source"] == "recorded"'
+run bench -m "$kit/qwen3moe.gguf" --routing "$work/own.csv" -r 1 -p 0 -n 3 --record-routing "$work/again.csv" --json
+check "--routing with fewer tokens" json '[r["test"] for r in d["rows"]] == ["tg3 @ d14"]'
+run plan -m "$kit/qwen3moe.gguf" --routing "$work/own.csv" --vram 1GiB --moe cache --expert-slots 3 --json
+check "plan --routing" json 'd["experts"]["hit_source"] == "recorded" and 0 < d["experts"]["hit_rate"] < 1'
+head -200 "$work/own.csv" >"$work/short.csv"
+sed 's/n_expert=16/n_expert=32/' "$work/own.csv" >"$work/wide.csv"
+sed 's/n_layer=4/n_layer=5/' "$work/own.csv" >"$work/deep.csv"
+sed 's/n_expert_used=4/n_expert_used=5/' "$work/own.csv" >"$work/many.csv"
+sed '9s/.*/0,0,zero,0,0,6,0.5,0,1/' "$work/own.csv" >"$work/damaged.csv"
+routed="bench -m $kit/qwen3moe.gguf -r 1 --routing"
+fails "--routing: more tokens than recorded" 1 "expected at least 40 tokens of its decoding, found 19" $routed "$work/own.csv" -n 40
+fails "--routing: a short file" 1 "expected at least 1 tokens of its decoding, found 0" $routed "$work/short.csv"
+fails "--routing: experts of another model" 1 "wide.csv: expected 16 experts of a layer, found 32" $routed "$work/wide.csv"
+fails "--routing: layers of another model" 1 "deep.csv: expected 4 layers, found 5" $routed "$work/deep.csv"
+fails "--routing: more experts for each token" 1 "many.csv: expected at most 4 experts" $routed "$work/many.csv"
+fails "--routing: a damaged file" 1 "damaged.csv: line 9: expected a step" $routed "$work/damaged.csv"
+fails "--routing: no such file" 3 "none.csv" $routed "$work/none.csv"
+fails "--routing with --depth" 2 "expected no --depth" $routed "$work/own.csv" -d 4
+fails "--routing for a model without experts" 1 "expected at most 0 experts" bench -m "$kit/llama.gguf" --routing "$work/own.csv"
+
 # --- for people
 run bench -m "$kit/llama.gguf" $few -d 40
 check "a table" grep -qE '^pp8 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +- +- +[0-9.]+ ' "$work/out"
