@@ -2,6 +2,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -159,13 +160,19 @@ void st_sampler_accept(st_sampler *sampler, strata_token token)
 
 /* --- logits ------------------------------------------------------------------------------------------------------- */
 
+static const char damaged[] = "the model file may be damaged, or a kernel is wrong: compare with the CPU kernels \"ref\"";
+
+static strata_status refuse_all(strata_error *error)
+{
+    return st_error_set(error, STRATA_RUNTIME, NULL, "every logit is -infinity: no token is left to choose");
+}
+
 static strata_status refuse_logits(const float *logits, size_t vocab, strata_error *error)
 {
     size_t i = 0;
     while (i + 1 < vocab && logits[i] <= FLT_MAX) i++;
-    return st_error_set(error, STRATA_RUNTIME,
-                        "the model file may be damaged, or a kernel is wrong: compare with the CPU kernels \"ref\"",
-                        "the logit of token %zu is %s: expected a number", i, isnan(logits[i]) ? "NaN" : "+infinity");
+    return st_error_set(error, STRATA_RUNTIME, damaged, "the logit of token %zu is %s: expected a number", i,
+                        isnan(logits[i]) ? "NaN" : "+infinity");
 }
 
 static bool changes_logits(const st_sampler *sampler)
@@ -268,8 +275,7 @@ strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_t
         logits = sampler->logits;
         range = st_rank_range(logits, sampler->vocab);
     }
-    if (!(range.highest >= -FLT_MAX))
-        return st_error_set(error, STRATA_RUNTIME, NULL, "every logit is -infinity: no token is left to choose");
+    if (!(range.highest >= -FLT_MAX)) return refuse_all(error);
     candidates c = {logits, NULL, sampler->vocab, range.highest, range.lowest};
     if (s->temperature <= 0) {
         size_t best = 0;
@@ -278,6 +284,116 @@ strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_t
         return STRATA_OK;
     }
     keep_top_k(sampler, &c);
+    *token = draw(sampler, &c);
+    return STRATA_OK;
+}
+
+/* --- from the best tokens ----------------------------------------------------------------------------------------- */
+
+static bool has_penalties(const strata_sampling *s)
+{
+    return s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0;
+}
+
+static st_adjustment *find_adjustment(st_adjustments *list, uint32_t count, strata_token token)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (list->items[i].id == token) return &list->items[i];
+    return NULL;
+}
+
+/* The token's adjustment, made if the list has none among its first `known`; NULL: the list is full. */
+static st_adjustment *adjustment_of(st_adjustments *list, uint32_t known, strata_token token)
+{
+    st_adjustment *found = find_adjustment(list, known, token);
+    if (found || list->count == ST_ADJUSTMENTS_MAX) return found;
+    list->items[list->count] = (st_adjustment){.id = token};
+    return &list->items[list->count++];
+}
+
+static bool adjust_biases(const st_sampler *sampler, st_adjustments *out)
+{
+    for (size_t i = 0; i < sampler->sampling.bias_count; i++) {
+        uint32_t before = out->count;
+        st_adjustment *a = adjustment_of(out, before, sampler->biases[i].token);
+        if (!a || out->count == before) return false; /* sums of floats depend on their order */
+        a->bias = sampler->biases[i].bias;
+    }
+    for (size_t i = 0; i < sampler->banned_count; i++) {
+        if ((size_t)sampler->banned[i] >= sampler->vocab) continue;
+        st_adjustment *a = adjustment_of(out, out->count, sampler->banned[i]);
+        if (!a) return false;
+        a->bias = -INFINITY;
+    }
+    return true;
+}
+
+/* Each token of the ring once: a mark in its count tells that it was seen. */
+static bool adjust_penalties(st_sampler *sampler, st_adjustments *out)
+{
+    const strata_sampling *s = &sampler->sampling;
+    const uint32_t seen = 1u << 31, biased = out->count;
+    bool all = true;
+    for (size_t i = 0; i < sampler->recent_count && all; i++) {
+        strata_token token = sampler->recent[i];
+        uint32_t count = sampler->counts[token];
+        if (count & seen) continue;
+        sampler->counts[token] |= seen;
+        st_adjustment *a = adjustment_of(out, biased, token);
+        all = a != NULL;
+        if (!a) continue;
+        a->repeat = s->repeat_penalty;
+        a->subtract = (float)count * s->frequency_penalty + s->presence_penalty;
+    }
+    for (size_t i = 0; i < sampler->recent_count; i++) sampler->counts[sampler->recent[i]] &= ~seen;
+    return all;
+}
+
+bool st_sampler_adjust(st_sampler *sampler, st_adjustments *out)
+{
+    const strata_sampling *s = &sampler->sampling;
+    bool few = s->temperature <= 0 || (s->top_k > 0 && s->top_k <= ST_CANDIDATES_MAX) ||
+               sampler->vocab <= ST_CANDIDATES_MAX;
+    out->count = 0;
+    return few && adjust_biases(sampler, out) && (!has_penalties(s) || adjust_penalties(sampler, out));
+}
+
+typedef struct token_logit {
+    strata_token id;
+    float logit;
+} token_logit;
+
+static int compare_ids(const void *a, const void *b)
+{
+    const token_logit *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* The best `count` in the order of their ids, as top-k leaves them. */
+static candidates take_best(st_sampler *sampler, const st_candidates *best, size_t count)
+{
+    token_logit order[ST_CANDIDATES_MAX];
+    for (size_t i = 0; i < count; i++) order[i] = (token_logit){best->ids[i], best->logits[i]};
+    qsort(order, count, sizeof *order, compare_ids);
+    for (size_t i = 0; i < count; i++) {
+        sampler->ids[i] = order[i].id;
+        sampler->logits[i] = order[i].logit;
+    }
+    return (candidates){sampler->logits, sampler->ids, count, best->logits[0], best->logits[count - 1]};
+}
+
+strata_status st_sampler_pick_among(st_sampler *sampler, const st_candidates *best, strata_token *token,
+                                    strata_error *error)
+{
+    const strata_sampling *s = &sampler->sampling;
+    if (best->flags & ST_CANDIDATES_BROKEN)
+        return st_error_set(error, STRATA_RUNTIME, damaged, "a logit is NaN or +infinity: expected numbers");
+    if (!(best->logits[0] >= -FLT_MAX)) return refuse_all(error);
+    if (s->temperature <= 0) {
+        *token = best->ids[0];
+        return STRATA_OK;
+    }
+    candidates c = take_best(sampler, best, s->top_k && s->top_k < best->count ? s->top_k : best->count);
     *token = draw(sampler, &c);
     return STRATA_OK;
 }

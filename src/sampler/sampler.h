@@ -3,6 +3,7 @@
 #ifndef ST_SAMPLER_SAMPLER_H
 #define ST_SAMPLER_SAMPLER_H
 
+#include "sampler/candidates.h"
 #include "strata.h"
 
 typedef struct st_sampler st_sampler;
@@ -29,5 +30,15 @@ void st_sampler_accept(st_sampler *sampler, strata_token token);
 /* Chooses from logits[vocab], which stay unchanged. Equal logits rank by id, the lower id first. NaN, +infinity, and
  * logits that leave no token to choose are STRATA_RUNTIME. */
 strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_token *token, strata_error *error);
+
+/* Whether the best ST_CANDIDATES_MAX tokens suffice to choose: greedily, or with a top-k up to that. Then `out` is what
+ * biases and penalties do to the next logits. False too if they change more than ST_ADJUSTMENTS_MAX tokens, or if a token
+ * has several biases. */
+bool st_sampler_adjust(st_sampler *sampler, st_adjustments *out);
+
+/* Chooses the token that st_sampler_pick would choose from the logits of which these are the best, with the adjustments
+ * of st_sampler_adjust. */
+strata_status st_sampler_pick_among(st_sampler *sampler, const st_candidates *best, strata_token *token,
+                                    strata_error *error);
 
 #endif

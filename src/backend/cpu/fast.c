@@ -277,6 +277,7 @@ const st_cpu_kernel st_cpu_fast_kernels[ST_OP_COUNT] = {
     [ST_OP_SILU_GATE] = fast_silu_gate,
     [ST_OP_GATHER] = reference,
     [ST_OP_SOFTCAP] = fast_softcap,
+    [ST_OP_CANDIDATES] = reference, /* logits that the CPU computes go to the sampler as they are */
     [ST_OP_LAYER_NORM] = fast_layer_norm,
     [ST_OP_HEAD_MATMUL] = fast_head_matmul,
     [ST_OP_MUL] = fast_mul,

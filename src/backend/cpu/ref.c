@@ -452,6 +452,7 @@ const st_cpu_kernel st_cpu_ref_kernels[ST_OP_COUNT] = {
     [ST_OP_SILU_GATE] = ref_silu_gate,
     [ST_OP_GATHER] = ref_gather,
     [ST_OP_SOFTCAP] = ref_softcap,
+    [ST_OP_CANDIDATES] = st_ref_candidates,
     [ST_OP_LAYER_NORM] = ref_layer_norm,
     [ST_OP_HEAD_MATMUL] = ref_head_matmul,
     [ST_OP_MUL] = ref_mul,

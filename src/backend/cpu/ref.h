@@ -93,7 +93,8 @@ static inline float st_ref_softplus(float x)
 typedef void (*st_ref_row)(const st_cpu_call *call, uint32_t worker, size_t row);
 void st_ref_each_row(const st_cpu_call *call, st_ref_row row);
 
-/* ref_experts.c and ref_recurrent.c */
+/* ref_candidates.c, ref_experts.c and ref_recurrent.c */
+void st_ref_candidates(const st_cpu_call *call);
 void st_ref_route(const st_cpu_call *call);
 void st_ref_experts(const st_cpu_call *call);
 void st_ref_conv(const st_cpu_call *call);

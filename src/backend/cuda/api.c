@@ -233,6 +233,7 @@ static const st_cuda_kernel kernels[ST_OP_COUNT] = {
     [ST_OP_SILU_GATE] = st_cuda_silu_gate,
     [ST_OP_GATHER] = st_cuda_gather,
     [ST_OP_SOFTCAP] = st_cuda_softcap,
+    [ST_OP_CANDIDATES] = st_cuda_candidates,
 };
 
 static cudaError_t run_call(const st_cuda_call *call)

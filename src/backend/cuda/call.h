@@ -8,6 +8,7 @@ extern "C" {
 #endif
 
 #include "backend/backend.h"
+#include "sampler/candidates.h"
 
 enum {
     ST_CUDA_ALIGNMENT = 256,
@@ -198,6 +199,20 @@ static inline st_cuda_experts_layout st_cuda_experts_lay_out(const st_op *op, ui
     return l;
 }
 
+/* Candidates: a block sorts a chunk of a row's logits and keeps the best in scratch, with sums of the chunk's raw logits; one
+ * block of the row then sorts what is kept. */
+enum { ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_SUMS_BYTES = 16 };
+
+static inline uint32_t st_cuda_candidate_chunks(uint32_t vocab)
+{
+    return (vocab + ST_CUDA_CHUNK - 1) / ST_CUDA_CHUNK;
+}
+
+static inline size_t st_cuda_candidates_row_bytes(uint32_t vocab)
+{
+    return st_cuda_candidate_chunks(vocab) * (ST_CANDIDATES_MAX * sizeof(uint64_t) + ST_CUDA_CHUNK_SUMS_BYTES);
+}
+
 typedef struct st_cuda_call {
     const st_bound_op *bound; /* host memory; values, weights and state in it are device memory */
     const st_step *step;      /* device memory */
@@ -250,6 +265,7 @@ int st_cuda_deltanet(const st_cuda_call *call);
 int st_cuda_silu_gate(const st_cuda_call *call);
 int st_cuda_gather(const st_cuda_call *call);
 int st_cuda_softcap(const st_cuda_call *call);
+int st_cuda_candidates(const st_cuda_call *call);
 
 /* Kernels for at most ST_CUDA_INT8_ROWS rows, and for the attention of few. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
 int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, uint32_t rows_each, void *acts);

@@ -21,7 +21,7 @@
 /* A weight vector, such as a norm's, is F32, F16 or BF16. */
 #define TYPES_OF(kind) ((kind) == ST_OP_EMBED || (kind) == ST_OP_MATMUL || (kind) == ST_OP_EXPERTS ? MATRICES : VECTORS)
 /* The kinds behind this one have no kernels. */
-#define LAST_KIND ST_OP_SOFTCAP
+#define LAST_KIND ST_OP_CANDIDATES
 const uint64_t st_cuda_types[ST_OP_COUNT] = {
 #define OP(id, text, cost) [ST_OP_##id] = ST_OP_##id > LAST_KIND ? 0 : TYPES_OF(ST_OP_##id),
 #include "model/ops.def"
@@ -148,6 +148,7 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
     case ST_OP_MATMUL: return (st_scratch){.shared_bytes = matmul_scratch(shape, rows)};
     case ST_OP_EXPERTS: return (st_scratch){.shared_bytes = experts_scratch(shape, rows)};
     case ST_OP_ATTENTION: return (st_scratch){.shared_bytes = attention_scratch(shape->op, rows)};
+    case ST_OP_CANDIDATES: return (st_scratch){.shared_bytes = rows * st_cuda_candidates_row_bytes(shape->in[0].width)};
     default: return (st_scratch){0};
     }
 }
