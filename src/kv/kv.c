@@ -44,6 +44,14 @@ static strata_status open_transfers(st_kv *kv, strata_error *error)
     return status;
 }
 
+/* Pages leave a device whole, with rows that nothing writes: a NextN block has none of the first token. */
+static strata_status clear_far_pages(const st_kv *kv, strata_error *error)
+{
+    const st_kv_share *far = st_kv_far_share(kv);
+    size_t bytes = far ? far->layout->cache_bytes : 0;
+    return bytes ? far->backend->zero(far->queue, far->memory, bytes, error) : STRATA_OK;
+}
+
 strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *error)
 {
     st_kv *kv = st_alloc_zero(1, sizeof *kv);
@@ -59,6 +67,7 @@ strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *e
     strata_status status = open_bookkeeping(kv, error);
     if (status == STRATA_OK) status = open_transfers(kv, error);
     if (status == STRATA_OK && kv->source.tier_pages) status = st_exchange_open(kv, error);
+    if (status == STRATA_OK) status = clear_far_pages(kv, error);
     if (status != STRATA_OK) {
         st_kv_free(kv);
         return status;

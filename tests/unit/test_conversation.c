@@ -751,6 +751,28 @@ static void broken_restore_points_are_forgotten(void **state)
     kv_rig_close(&rig);
 }
 
+/* A NextN block has no row of the first token, but its page goes to the RAM tier whole. */
+static void no_unwritten_byte_leaves_the_device(void **state)
+{
+    (void)state;
+    kv_shape shape = {.page = 4, .context = 64, .pool = 128, .conversations = 2, .batch = 8, .state = true, .nextn = true,
+                      .points = 8, .far = true, .tier = 8};
+    kv_rig rig;
+    strata_token tokens[64];
+    kv_rig_prepare(&rig, &shape); /* memory of devices is all NaN */
+    const st_kv_layout *layouts[] = {rig.source.shares[0].layout, rig.source.shares[1].layout};
+    size_t words = st_kv_tier_bytes(layouts, 2, shape.tier) / sizeof(uint32_t);
+    memset(rig.source.tier, 0, words * sizeof(uint32_t));
+    assert_int_equal(kv_rig_new(&rig, NULL), STRATA_OK);
+    kv_rig_tokens(tokens, 64, 1);
+    st_conversation *c = prompted(&rig, tokens, 22);
+    assert_int_equal(st_kv_count(rig.kv).tier_pages_used, 5);
+    const uint32_t *tier = (const uint32_t *)(const void *)rig.source.tier;
+    for (size_t i = 0; i < words; i++) assert_int_not_equal(tier[i], UINT32_MAX);
+    st_conversation_free(c);
+    kv_rig_close(&rig);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -773,6 +795,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_is_not_confirmed_is_not_shared),
         cmocka_unit_test(unconfirmed_tokens_do_not_outlive_the_slot),
         cmocka_unit_test(broken_tokens_are_forgotten), cmocka_unit_test(broken_restore_points_are_forgotten),
+        cmocka_unit_test(no_unwritten_byte_leaves_the_device),
     };
     return kit_run("conversation", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }
