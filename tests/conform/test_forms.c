@@ -1,57 +1,12 @@
 /* Operations and forms of operations that few families have: the fast path against the reference. With
- * STRATA_TEST_BACKEND, that backend, for the forms that it runs. */
+ * STRATA_TEST_BACKEND, that backend, for the forms that it runs. test_forms_large.c has the sizes of models. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "quant/row.h"
-#include "support/conform_rig.h"
+#include "support/form_rig.h"
 #include "support/mirror.h"
-#include "support/steps.h"
 
 static uint32_t rounds;
-
-/* Weights of an operation that it lacks are absent in its description, too: a backend looks there. */
-static st_op op_of(st_op_kind kind)
-{
-    st_op op = {.kind = kind};
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) op.weight[i] = ST_NO_WEIGHT;
-    return op;
-}
-
-static void need(st_op *op, const st_bound_op *bound)
-{
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) op->weight[i] = bound->weight[i].data ? 0 : ST_NO_WEIGHT;
-    const st_backend *backend = mirror_name() ? mirror_backend() : NULL;
-    bool kind = !backend || !backend->types || backend->types[op->kind] != 0;
-    if (!kind || (backend && backend->runs && !backend->runs(op))) skip();
-}
-
-/* Free it with free_weight. */
-static st_bound_weight floats_of(size_t width, size_t rows, size_t parts)
-{
-    st_bound_weight w = {.info = st_type_find(ST_TYPE_F32), .type = ST_TYPE_F32, .ne = {width, rows, parts}, .row_bytes = width * 4};
-    w.data = random_floats(width * rows * parts);
-    return w;
-}
-
-static void free_weight(st_bound_weight *w)
-{
-    st_free((void *)(uintptr_t)w->data);
-    st_free((void *)(uintptr_t)w->parts);
-}
-
-static void free_all(st_bound_op *b, st_step *step)
-{
-    for (int i = 0; i < ST_OP_INPUTS; i++) st_free(b->in[i].data);
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) free_weight(&b->weight[i]);
-    st_free(step);
-}
-
-static st_bound_value random_value(uint32_t rows, uint32_t width)
-{
-    return (st_bound_value){.data = random_floats((size_t)rows * width), .width = width};
-}
 
 /* --- rows ----------------------------------------------------------------------------------------------------------- */
 
@@ -76,26 +31,25 @@ static void rows(const char *cpu, const row_form *form, uint64_t seed)
 {
     random_state = seed * 3 + 1;
     uint32_t count = random_rows(), width = between(1, 300);
-    st_op op = op_of(form->kind);
+    st_op op = form_op(form->kind);
     if (form->kind == ST_OP_LAYER_NORM) {
         op.p.norm.group = width;
         op.p.norm.epsilon = 1e-5f;
     } else if (form->kind == ST_OP_GATED_ACT) op.p.gate.activation = form->activation;
-    st_bound_op bound = {.op = &op, .in[0] = random_value(count, width), .out = {.width = width}};
-    if (form->second) bound.in[1] = random_value(count, width);
-    if (form->weight) bound.weight[0] = floats_of(width, 1, 1);
+    st_bound_op bound = {.op = &op, .in[0] = form_value(count, width), .out = {.width = width}};
+    if (form->second) bound.in[1] = form_value(count, width);
+    if (form->weight) bound.weight[0] = form_floats(width, 1, 1);
     for (size_t i = 0; i < (size_t)count * width; i++) ((float *)bound.in[0].data)[i] *= 4; /* past the clamp */
     st_step *step = step_rows(count, 0);
-    need(&op, &bound);
+    form_need(&op, &bound);
     if (width > 1) compare(cpu, form->name, &bound, step, 1e-5, seed);
-    free_all(&bound, step);
+    form_free(&bound, step);
 }
 
 static void row_operations(void **state)
 {
     const level_case *c = *state;
     check_level(c);
-    if (mirror_name()) skip(); /* one kind after the other: a backend may have some of them */
     for (uint64_t seed = 1; seed <= 4 * rounds; seed++)
         for (size_t i = 0; i < sizeof row_forms / sizeof *row_forms; i++) rows(c->cpu, &row_forms[i], seed);
     conclude();
@@ -110,24 +64,14 @@ static void head_matmul(void **state)
         random_state = seed * 5 + 1;
         st_type type = types[seed % 4];
         uint32_t count = random_rows(), heads = between(1, 5), in = 32 * between(1, 3), out = between(1, 50), rest = between(0, 9);
-        st_op op = op_of(ST_OP_HEAD_MATMUL);
+        st_op op = form_op(ST_OP_HEAD_MATMUL);
         op.p.head_matmul.heads = heads;
-        st_bound_op bound = {.op = &op, .in[0] = random_value(count, heads * (in + rest)), .out = {.width = heads * (out + rest)}};
-        st_bound_weight *w = &bound.weight[0];
-        *w = (st_bound_weight){.info = st_type_find(type), .type = type, .ne = {in, out, heads}, .row_bytes = st_row_bytes(type, in)};
-        unsigned char *data = st_alloc_array((size_t)out * heads, w->row_bytes);
-        float *row = random_floats(in);
-        assert_non_null(data);
-        for (size_t i = 0; i < (size_t)out * heads; i++) {
-            for (uint32_t k = 0; k < in; k++) row[k] = random_float();
-            st_row_store(type, row, in, data + i * w->row_bytes);
-        }
-        st_free(row);
-        w->data = data;
+        st_bound_op bound = {.op = &op, .in[0] = form_value(count, heads * (in + rest)), .out = {.width = heads * (out + rest)}};
+        bound.weight[0] = form_weight(type, in, out, heads);
         st_step *step = step_rows(count, 0);
-        need(&op, &bound);
-        compare(c->cpu, w->info->name, &bound, step, 1e-5, seed);
-        free_all(&bound, step);
+        form_need(&op, &bound);
+        compare(c->cpu, bound.weight[0].info->name, &bound, step, 1e-5, seed);
+        form_free(&bound, step);
     }
     conclude();
 }
@@ -144,7 +88,7 @@ static void attention(void **state)
         bool latent = seed % 2, sinks = !latent || seed % 4 == 1;
         uint32_t count = seed % 3 ? random_rows() : 1, kv_heads = latent ? 1 : between(1, 3), heads = kv_heads * between(1, 4);
         uint32_t value = 16 * between(1, 3), key = latent ? value + 16 : 16 * between(1, 3);
-        st_op op = op_of(ST_OP_ATTENTION);
+        st_op op = form_op(ST_OP_ATTENTION);
         op.p.attention.heads = heads;
         op.p.attention.kv_heads = kv_heads;
         op.p.attention.key_length = key;
@@ -156,32 +100,22 @@ static void attention(void **state)
         st_step *step = step_new(&part, 1, &pool, 1);
         st_kv_view view = step_view(&pool, 0, ST_TYPE_F32, kv_heads * key, kv_heads * value, 0);
         step_fill(&view, &pool, step, &part, kv_heads * key, kv_heads * value, true);
-        st_bound_op bound = {.op = &op, .in[0] = random_value(count, heads * key), .out = {.width = heads * value}, .kv = view};
+        st_bound_op bound = {.op = &op, .in[0] = form_value(count, heads * key), .out = {.width = heads * value}, .kv = view};
         if (latent) {
             bound.kv.values = view.keys;
             bound.kv.value_row_bytes = view.key_row_bytes;
             bound.kv.value_page_bytes = view.key_page_bytes;
         }
-        if (sinks) bound.weight[0] = floats_of(heads, 1, 1);
-        need(&op, &bound);
+        if (sinks) bound.weight[0] = form_floats(heads, 1, 1);
+        form_need(&op, &bound);
         compare(c->cpu, latent ? "values in keys" : "sinks", &bound, step, 1e-5, seed);
         step_view_free(&view);
-        free_all(&bound, step);
+        form_free(&bound, step);
     }
     conclude();
 }
 
 /* --- experts --------------------------------------------------------------------------------------------------------- */
-
-static st_bound_weight experts_of(uint32_t width, uint32_t columns, uint32_t count)
-{
-    st_bound_weight w = floats_of(width, columns, count);
-    const void **table = st_alloc_array(count, sizeof *table);
-    assert_non_null(table);
-    for (uint32_t i = 0; i < count; i++) table[i] = (const float *)w.data + (size_t)i * width * columns;
-    w.parts = table;
-    return w;
-}
 
 static void experts(void **state)
 {
@@ -191,63 +125,31 @@ static void experts(void **state)
         random_state = seed * 17 + 1;
         uint32_t rows_now = random_rows(), count = between(2, 9), used = between(1, count), width = between(3, 70), e = between(3, 70);
         bool ungated = seed % 2;
-        st_op op = op_of(ST_OP_EXPERTS);
+        st_op op = form_op(ST_OP_EXPERTS);
         op.p.experts.experts = count;
         op.p.experts.used = used;
         op.p.experts.width = width;
         op.p.experts.ungated = ungated;
         op.p.experts.activation = ungated ? ST_ACT_RELU_SQUARED : ST_ACT_SWIGLU_CLAMPED;
-        st_bound_op bound = {.op = &op, .in[0] = random_value(rows_now, e), .in[2] = random_value(rows_now, used), .out = {.width = e}};
-        int32_t *ids = st_alloc_array((size_t)rows_now * used, sizeof *ids);
-        assert_non_null(ids);
-        for (uint32_t r = 0; r < rows_now; r++)
-            for (uint32_t k = 0, first = random_bits(); k < used; k++) ids[r * used + k] = (int32_t)((first + k) % count);
-        bound.in[1] = (st_bound_value){ids, used};
-        bound.weight[0] = experts_of(e, width, count);
-        if (!ungated) bound.weight[1] = experts_of(e, width, count);
-        bound.weight[2] = experts_of(width, e, count);
+        st_bound_op bound = {.op = &op, .in[0] = form_value(rows_now, e), .out = {.width = e}};
+        form_choices(&bound, rows_now);
+        bound.weight[0] = form_experts(e, width, count);
+        if (!ungated) bound.weight[1] = form_experts(e, width, count);
+        bound.weight[2] = form_experts(width, e, count);
         if (!ungated) {
-            bound.weight[4] = floats_of(width, count, 1);
-            bound.weight[5] = floats_of(width, count, 1);
-            bound.weight[6] = floats_of(e, count, 1);
+            bound.weight[4] = form_floats(width, count, 1);
+            bound.weight[5] = form_floats(width, count, 1);
+            bound.weight[6] = form_floats(e, count, 1);
         }
         st_step *step = step_rows(rows_now, 0);
-        need(&op, &bound);
+        form_need(&op, &bound);
         compare(c->cpu, ungated ? "ungated" : "biases", &bound, step, 1e-5, seed);
-        free_all(&bound, step);
+        form_free(&bound, step);
     }
     conclude();
 }
 
 /* --- recurrent state: the output and the new state ------------------------------------------------------------------ */
-
-/* Runs both paths on the same state and compares outputs and states. */
-static void compare_state(const char *cpu, const char *what, st_bound_op *bound, st_step *step, float **view, size_t floats, uint64_t seed)
-{
-    float *start = random_floats(floats), *out[2], *state[2];
-    size_t count = (size_t)step->count * bound->out.width;
-    for (int i = 0; i < 2; i++) {
-        out[i] = random_floats(count);
-        state[i] = random_floats(floats);
-        memcpy(state[i], start, floats * sizeof *start);
-        *view = state[i];
-        bound->out.data = out[i];
-        run_op(i ? cpu : "ref", bound, step);
-    }
-    note(cpu, what, distance(out[1], out[0], count), 1e-5, step->count, seed);
-    note(cpu, what, distance(state[1], state[0], floats), 1e-5, step->count, seed);
-    for (int i = 0; i < 2; i++) {
-        st_free(out[i]);
-        st_free(state[i]);
-    }
-    st_free(start);
-}
-
-static st_step *two_conversations(uint32_t first, uint32_t second)
-{
-    step_part parts[] = {{.rows = first, .slot = 1}, {.rows = second, .slot = 0}};
-    return step_new(parts, 2, NULL, 0);
-}
 
 static void convolution(void **state)
 {
@@ -257,18 +159,18 @@ static void convolution(void **state)
         random_state = seed * 19 + 1;
         bool split = seed % 2;
         uint32_t taps = between(1, 5), range = between(1, 130), channels = split ? 3 * range : range, first = between(1, 20);
-        st_op op = op_of(ST_OP_CONV);
+        st_op op = form_op(ST_OP_CONV);
         op.p.conv.width = taps;
         op.p.conv.linear = seed % 3 == 0;
-        st_step *step = two_conversations(first, between(1, 5));
-        st_bound_op bound = {.op = &op, .in[0] = random_value(step->count, channels), .out = {.width = channels}};
-        for (int i = 0; i < (split ? 3 : 1); i++) bound.weight[i] = floats_of(taps, range, 1);
-        if (seed % 5 < 3) bound.weight[3] = floats_of(channels, 1, 1);
+        st_step *step = form_two_conversations(first, between(1, 5));
+        st_bound_op bound = {.op = &op, .in[0] = form_value(step->count, channels), .out = {.width = channels}};
+        for (int i = 0; i < (split ? 3 : 1); i++) bound.weight[i] = form_floats(taps, range, 1);
+        if (seed % 5 < 3) bound.weight[3] = form_floats(channels, 1, 1);
         bound.state.slots = 2;
         bound.state.slot_floats = (taps - 1) * (size_t)channels;
-        need(&op, &bound);
-        compare_state(c->cpu, "conv", &bound, step, &bound.state.conv, 2 * bound.state.slot_floats + 1, seed);
-        free_all(&bound, step);
+        form_need(&op, &bound);
+        form_compare_state(c->cpu, "conv", &bound, step, &bound.state.conv, 2 * bound.state.slot_floats + 1, seed);
+        form_free(&bound, step);
     }
     conclude();
 }
@@ -282,25 +184,25 @@ static void deltanet(void **state)
         bool channels = seed % 2;
         uint32_t keys = between(1, 3), values = channels ? keys : keys * between(1, 3), size = seed % 3 ? 16 * between(1, 2) : between(1, 20);
         uint32_t decays = channels ? values * size : values;
-        st_op op = op_of(ST_OP_DELTANET);
+        st_op op = form_op(ST_OP_DELTANET);
         op.p.deltanet.key_heads = keys;
         op.p.deltanet.value_heads = values;
         op.p.deltanet.size = size;
         op.p.deltanet.grouped = !channels;
         op.p.deltanet.channels = channels;
-        st_step *step = two_conversations(between(1, 80), between(1, 5));
+        st_step *step = form_two_conversations(between(1, 80), between(1, 5));
         st_bound_op bound = {.op = &op, .out = {.width = values * size}};
-        bound.in[0] = random_value(step->count, (2 * keys + values) * size);
-        bound.in[1] = random_value(step->count, decays);
-        bound.in[2] = random_value(step->count, values);
-        bound.weight[0] = floats_of(decays, 1, 1);
-        bound.weight[1] = floats_of(values, 1, 1);
+        bound.in[0] = form_value(step->count, (2 * keys + values) * size);
+        bound.in[1] = form_value(step->count, decays);
+        bound.in[2] = form_value(step->count, values);
+        bound.weight[0] = form_floats(decays, 1, 1);
+        bound.weight[1] = form_floats(values, 1, 1);
         for (uint32_t i = 0; i < values; i++) ((float *)(uintptr_t)bound.weight[1].data)[i] = -fabsf(random_float());
         bound.state.slots = 2;
         bound.state.slot_floats = (size_t)values * size * size;
-        need(&op, &bound);
-        compare_state(c->cpu, channels ? "channels" : "grouped", &bound, step, &bound.state.delta, 2 * bound.state.slot_floats, seed);
-        free_all(&bound, step);
+        form_need(&op, &bound);
+        form_compare_state(c->cpu, channels ? "channels" : "grouped", &bound, step, &bound.state.delta, 2 * bound.state.slot_floats, seed);
+        form_free(&bound, step);
     }
     conclude();
 }
@@ -312,22 +214,22 @@ static void state_space(void **state)
     for (uint64_t seed = 1; seed <= 4 * rounds; seed++) {
         random_state = seed * 29 + 1;
         uint32_t groups = between(1, 3), heads = groups * between(1, 3), size = between(1, 20), states = between(1, 70);
-        st_op op = op_of(ST_OP_SSM);
+        st_op op = form_op(ST_OP_SSM);
         op.p.ssm.heads = heads;
         op.p.ssm.head_size = size;
         op.p.ssm.state_size = states;
         op.p.ssm.groups = groups;
-        st_step *step = two_conversations(between(1, 30), between(1, 5));
+        st_step *step = form_two_conversations(between(1, 30), between(1, 5));
         st_bound_op bound = {.op = &op, .out = {.width = heads * size}};
-        bound.in[0] = random_value(step->count, heads * size + 2 * groups * states);
-        bound.in[1] = random_value(step->count, heads);
-        for (int i = 0; i < 3; i++) bound.weight[i] = floats_of(heads, 1, 1);
+        bound.in[0] = form_value(step->count, heads * size + 2 * groups * states);
+        bound.in[1] = form_value(step->count, heads);
+        for (int i = 0; i < 3; i++) bound.weight[i] = form_floats(heads, 1, 1);
         for (uint32_t i = 0; i < heads; i++) ((float *)(uintptr_t)bound.weight[1].data)[i] = -fabsf(random_float());
         bound.state.slots = 2;
         bound.state.slot_floats = (size_t)heads * size * states;
-        need(&op, &bound);
-        compare_state(c->cpu, "ssm", &bound, step, &bound.state.delta, 2 * bound.state.slot_floats, seed);
-        free_all(&bound, step);
+        form_need(&op, &bound);
+        form_compare_state(c->cpu, "ssm", &bound, step, &bound.state.delta, 2 * bound.state.slot_floats, seed);
+        form_free(&bound, step);
     }
     conclude();
 }

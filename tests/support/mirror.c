@@ -112,7 +112,7 @@ static void place_weight(placing *p, st_bound_weight *w, const void **table)
 {
     size_t bytes = w->row_bytes * w->ne[1];
     if (!w->parts) {
-        w->data = place(p, w->data, bytes, true, false);
+        w->data = place(p, w->data, bytes * (w->ne[2] > 1 ? w->ne[2] : 1), true, false);
         return;
     }
     for (size_t i = 0; i < w->ne[2]; i++) table[i] = place(p, w->parts[i], bytes, true, false);
