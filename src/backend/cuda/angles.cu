@@ -37,9 +37,11 @@ extern "C" int st_cuda_angles(const st_cuda_call *call)
     const st_rope *rope = &b->op->p.angles.rope;
     angle f = {st_cuda_floats(b->out), *rope, 0, 0, st_cuda_vector_of(&b->weight[0])};
     if (rope->scaling == ST_ROPE_SCALING_YARN) {
-        float dims = (float)rope->dims, log_base = 2 * logf(rope->base), whole = rope->original_context / 6.28318530718f;
-        f.low = fmaxf(floorf(dims * logf(whole / rope->beta_fast) / log_base), 0);
-        f.high = fminf(ceilf(dims * logf(whole / rope->beta_slow) / log_base), dims - 1);
+        float dims = (float)rope->dims, log_base = 2 * logf(rope->base);
+        float low = dims * logf(rope->original_context / (rope->beta_fast * 6.28318530718f)) / log_base;
+        float high = dims * logf(rope->original_context / (rope->beta_slow * 6.28318530718f)) / log_base;
+        f.low = fmaxf(rope->unrounded ? low : floorf(low), 0);
+        f.high = fminf(rope->unrounded ? high : ceilf(high), dims - 1);
     }
     return st_cuda_each(call, rope->dims / 2, f);
 }

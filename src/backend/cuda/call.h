@@ -89,10 +89,13 @@ static inline bool st_cuda_has_int8(uint32_t type)
 
 /* Attention of few rows: a block of threads computes the query heads of one group, at most ST_CUDA_GROUP_MAX, over a part of
  * the context. Into how many parts the context is split. */
-enum { ST_CUDA_GROUP_MAX = 8, ST_CUDA_SPLITS_MAX = 64, ST_CUDA_ATTENTION_BLOCKS = 512, ST_CUDA_HEAD_MAX = 512 };
+enum { ST_CUDA_GROUP_MAX = 8, ST_CUDA_SPLITS_MAX = 64, ST_CUDA_ATTENTION_BLOCKS = 512, ST_CUDA_HEAD_MAX = 512, ST_CUDA_KEY_MAX = 640 };
 /* Attention splits the context of up to ST_CUDA_ATTENTION_ROWS rows, which may be as many conversations. Of more rows, those of
  * conversations that have at least ST_CUDA_FLASH_ROWS_MIN run on tensor cores. */
 enum { ST_CUDA_ATTENTION_ROWS = 64, ST_CUDA_FLASH_ROWS_MIN = 16 };
+/* At most: elements of a row of an SSM's state; experts and groups of a ROUTE and the size of a DELTANET, which are in shared
+ * memory; taps of a CONV. */
+enum { ST_CUDA_STATE_MAX = 256, ST_CUDA_ROUTES_MAX = 8192, ST_CUDA_DELTA_MAX = 512, ST_CUDA_TAPS_MAX = 64 };
 
 static inline uint32_t st_cuda_attention_splits(const st_op *op, uint32_t rows)
 {
@@ -111,7 +114,7 @@ static inline bool st_cuda_attention_splits_context(const st_bound_op *b, uint32
     uintptr_t alignment = kv->type == ST_TYPE_F32 ? 16 : kv->type == ST_TYPE_Q8_0 ? 2 : 8;
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
-    return rows <= ST_CUDA_ATTENTION_ROWS && starts % alignment == 0 && key % 32 == 0 && key <= ST_CUDA_HEAD_MAX && value % 32 == 0 &&
+    return rows <= ST_CUDA_ATTENTION_ROWS && starts % alignment == 0 && key % 32 == 0 && key <= ST_CUDA_KEY_MAX && value % 32 == 0 &&
            value <= ST_CUDA_HEAD_MAX;
 }
 
@@ -124,6 +127,19 @@ static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
     return starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0 && key == value && (key == 64 || key == 128 || key == 256);
+}
+
+/* Whether an attention has values in its keys, with the lengths that all models have, and runs on tensor cores with any number of
+ * rows: alignment as above, but for float32. */
+enum { ST_CUDA_LATENT_KEY = 576, ST_CUDA_LATENT_VALUE = 512 };
+
+static inline bool st_cuda_attention_in_latent(const st_bound_op *b)
+{
+    const st_kv_view *kv = &b->kv;
+    uintptr_t starts = (uintptr_t)kv->keys | kv->key_row_bytes | kv->key_page_bytes;
+    return b->op->p.attention.value_in_key && b->op->p.attention.kv_heads == 1 && b->op->p.attention.key_length == ST_CUDA_LATENT_KEY &&
+           b->op->p.attention.value_length == ST_CUDA_LATENT_VALUE && kv->type != ST_TYPE_F32 &&
+           starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0;
 }
 
 /* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32. */
@@ -157,9 +173,15 @@ static inline bool st_cuda_matmul_in_int8(const st_bound_op *b, uint32_t rows)
     return rows <= ST_CUDA_INT8_ROWS && st_cuda_has_int8(b->weight[0].type) && b->weight[0].ne[0] % ST_CUDA_ACT_BLOCK == 0;
 }
 
+/* Which weight of an EXPERTS operation has `up`: the first if it holds gate and up; without a gate it is `up` alone. */
+static inline int st_cuda_up_of(const st_op *op)
+{
+    return op->p.experts.fused || op->p.experts.ungated ? 0 : 1;
+}
+
 static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
 {
-    const st_bound_weight *gate = &b->weight[0], *up = &b->weight[b->op->p.experts.fused ? 0 : 1], *down = &b->weight[2];
+    const st_bound_weight *gate = &b->weight[0], *up = &b->weight[st_cuda_up_of(b->op)], *down = &b->weight[2];
     return rows <= ST_CUDA_EXPERTS_INT8_ROWS && gate->type == up->type && st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) &&
            b->in[0].width % ST_CUDA_ACT_BLOCK == 0 && b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
 }
@@ -266,6 +288,10 @@ int st_cuda_silu_gate(const st_cuda_call *call);
 int st_cuda_gather(const st_cuda_call *call);
 int st_cuda_softcap(const st_cuda_call *call);
 int st_cuda_candidates(const st_cuda_call *call);
+int st_cuda_layer_norm(const st_cuda_call *call);
+int st_cuda_head_matmul(const st_cuda_call *call);
+int st_cuda_mul(const st_cuda_call *call);
+int st_cuda_ssm(const st_cuda_call *call);
 
 /* Kernels for at most ST_CUDA_INT8_ROWS rows, and for the attention of few. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
 int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, uint32_t rows_each, void *acts);
@@ -278,6 +304,7 @@ int st_cuda_positions_run(const st_cuda_call *call);
 int st_cuda_matmul_tiles(const st_cuda_call *call);
 int st_cuda_experts_tiles(const st_cuda_call *call);
 int st_cuda_attention_flash(const st_cuda_call *call);
+int st_cuda_attention_latent(const st_cuda_call *call);
 
 /* load.cu: loads every kernel of the plugin into the context. Returns a cudaError_t. */
 int st_cuda_load(void);

@@ -138,11 +138,40 @@ static __device__ __forceinline__ float st_cuda_silu(float x)
     return x * st_cuda_sigmoid(x);
 }
 
-static __device__ __forceinline__ float st_cuda_activate(st_activation activation, float x)
+static __device__ __forceinline__ float st_cuda_gelu(float x)
 {
     const float root = 0.797884560802865f; /* √(2/π) */
-    if (activation == ST_ACT_SILU) return st_cuda_silu(x);
     return 0.5f * x * (1.0f + tanhf(root * (x + 0.044715f * x * x * x)));
+}
+
+/* activation(gate) × up */
+static __device__ __forceinline__ float st_cuda_gated(st_activation activation, float gate, float up)
+{
+    float g = fminf(gate, 7.0f), u = fminf(fmaxf(up, -7.0f), 7.0f), positive = fmaxf(gate, 0.0f);
+    switch (activation) {
+    case ST_ACT_SILU: return st_cuda_silu(gate) * up;
+    case ST_ACT_GELU: return st_cuda_gelu(gate) * up;
+    case ST_ACT_SWIGLU_CLAMPED: return (u + 1.0f) * g * st_cuda_sigmoid(1.702f * g);
+    default: return positive * positive * up; /* ST_ACT_RELU_SQUARED */
+    }
+}
+
+static __device__ __forceinline__ float st_cuda_softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+/* The sum over the block, which has WARPS warps. Between two calls the block synchronises. */
+template <int WARPS> static __device__ float st_cuda_block_sum(float x)
+{
+    __shared__ float partial[WARPS];
+    x = st_cuda_warp_sum(x);
+    if (WARPS == 1) return x;
+    if (threadIdx.x % ST_CUDA_WARP == 0) partial[threadIdx.x / ST_CUDA_WARP] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < WARPS; i++) x += partial[i];
+    return x;
 }
 
 /* --- launches -------------------------------------------------------------------------------------------------------- */

@@ -3,7 +3,12 @@
 
 namespace {
 
-enum { THREADS = 128, FEW_TAPS = 4, TAPS_MAX = 64, AHEAD = 16 };
+enum { THREADS = 128, FEW_TAPS = 4, AHEAD = 16, FILTERS = 3 };
+
+struct filter {
+    st_cuda_vector weight; /* [taps, channels]; data NULL: none */
+    uint32_t channels;
+};
 
 struct conv_args {
     st_cuda_rows rows;
@@ -12,7 +17,9 @@ struct conv_args {
     float *state; /* of slot 0: [taps − 1, channels], oldest first */
     size_t slot_floats;
     uint32_t channels, taps;
-    st_cuda_vector weight; /* [taps, channels] */
+    filter filters[FILTERS]; /* of adjacent ranges of channels */
+    st_cuda_vector bias;
+    bool linear;             /* without the activation */
 };
 
 /* MAX ≥ taps: with few the inputs stay in registers. The last `taps` of seen[] are used, the current input is the last. */
@@ -22,11 +29,14 @@ template <int MAX> __global__ void convolve(conv_args a)
     if (channel >= a.channels || blockIdx.y >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.y);
     float *state = a.state + c.slot * a.slot_floats;
-    float seen[MAX], weights[MAX];
+    float seen[MAX], weights[MAX], bias = a.bias.data ? a.bias.at(channel) : 0;
+    uint32_t own = channel; /* in its range */
+    int of = 0;
+    while (of + 1 < FILTERS && a.filters[of + 1].weight.data && own >= a.filters[of].channels) own -= a.filters[of++].channels;
 #pragma unroll
     for (int t = 0; t < MAX; t++) {
         bool used = (uint32_t)t >= skipped;
-        weights[t] = used ? a.weight.at((size_t)channel * a.taps + t - skipped) : 0;
+        weights[t] = used ? a.filters[of].weight.at((size_t)own * a.taps + t - skipped) : 0;
         seen[t] = used && t + 1 < MAX ? state[(size_t)(t - skipped) * a.channels + channel] : 0;
     }
     for (uint32_t first = c.first_row, end = c.first_row + c.rows; first < end; first += AHEAD) {
@@ -36,11 +46,11 @@ template <int MAX> __global__ void convolve(conv_args a)
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
             if (first + i >= end) break;
-            float sum = 0;
+            float sum = bias;
             seen[MAX - 1] = inputs[i];
 #pragma unroll
             for (int t = 0; t < MAX; t++) sum += seen[t] * weights[t];
-            a.out[(size_t)(first + i) * a.channels + channel] = st_cuda_silu(sum);
+            a.out[(size_t)(first + i) * a.channels + channel] = a.linear ? sum : st_cuda_silu(sum);
 #pragma unroll
             for (int t = 0; t + 1 < MAX; t++) seen[t] = seen[t + 1];
         }
@@ -56,9 +66,11 @@ extern "C" int st_cuda_conv(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     conv_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->out), b->state.conv,
-                      b->state.slot_floats, b->in[0].width, b->op->p.conv.width, st_cuda_vector_of(&b->weight[0])};
+                      b->state.slot_floats, b->in[0].width, b->op->p.conv.width, {}, st_cuda_vector_of(&b->weight[3]),
+                      b->op->p.conv.linear};
+    for (int i = 0; i < FILTERS; i++) args.filters[i] = {st_cuda_vector_of(&b->weight[i]), (uint32_t)b->weight[i].ne[1]};
     dim3 blocks(st_cuda_blocks(args.channels, THREADS), st_cuda_conversations_max(call));
-    if (args.taps > TAPS_MAX) return (int)cudaErrorInvalidValue;
-    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<TAPS_MAX>>(call->stream, blocks, THREADS, 0, args);
+    if (args.taps > ST_CUDA_TAPS_MAX) return (int)cudaErrorInvalidValue;
+    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<ST_CUDA_TAPS_MAX>>(call->stream, blocks, THREADS, 0, args);
     return st_cuda_start<convolve<FEW_TAPS>>(call->stream, blocks, THREADS, 0, args);
 }

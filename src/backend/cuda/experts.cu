@@ -1,5 +1,5 @@
-/* The selected experts of every row: gate and up of each pair (row, expert) into scratch, then down and the weighted sum. A
- * warp per output. Experts without an address in the tables are left out. */
+/* The selected experts of every row: gate and up, or up alone, of each pair (row, expert) into scratch, then down and the
+ * weighted sum. A warp per output. Experts without an address in the tables are left out. */
 #include "backend/cuda/tables.cuh"
 #include "backend/cuda/weights.cuh"
 
@@ -17,10 +17,12 @@ struct experts_args {
     float *hidden;            /* [rows, used, width] */
     float *out;               /* [rows, embedding] */
     st_cuda_vector factors;
+    st_cuda_vector bias;      /* of this matrix, a row per expert */
     uint32_t used, width, embedding;
     uint32_t first;           /* row of the matrix at which its part begins */
     st_activation activation;
-    bool on_input, second;    /* second: hidden = activation(hidden) × the product */
+    bool on_input;
+    bool second, alone;       /* second: hidden = activation(hidden) × the product; alone: activation(the product) */
 };
 
 __global__ void fetch_tables(st_cuda_tables tables)
@@ -44,8 +46,11 @@ template <class W> __global__ void project(experts_args a)
         const float *in = a.in + (size_t)(pair / a.used) * a.embedding;
         float x = product<W>(expert + (size_t)(a.first + column) * a.row_bytes, in, a.embedding, lane);
         if (a.on_input) x *= a.weights[pair];
+        if (a.bias.data) x += a.bias.at((size_t)a.ids[pair] * a.width + column);
         float *hidden = a.hidden + (size_t)pair * a.width + column;
-        if (lane == 0) *hidden = a.second ? st_cuda_activate(a.activation, *hidden) * x : x;
+        if (lane > 0) continue;
+        if (a.alone) *hidden = st_cuda_gated(a.activation, x, 1.0f);
+        else *hidden = a.second ? st_cuda_gated(a.activation, *hidden, x) : x;
     }
 }
 
@@ -60,7 +65,8 @@ template <class W> __global__ void combine(experts_args a)
             const unsigned char *expert = (const unsigned char *)a.table[id];
             if (!expert) continue;
             float weight = (a.on_input ? 1 : a.weights[pair]) * (a.factors.data ? a.factors.at(id) : 1);
-            sum += weight * product<W>(expert + column * a.row_bytes, a.hidden + pair * a.width, a.width, lane);
+            float x = product<W>(expert + column * a.row_bytes, a.hidden + pair * a.width, a.width, lane);
+            sum += weight * (a.bias.data ? x + a.bias.at((size_t)id * a.embedding + column) : x);
         }
         if (lane == 0) a.out[(size_t)row * a.embedding + column] = sum;
     }
@@ -94,7 +100,7 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     const auto &p = b->op->p.experts;
-    int up = p.fused ? 0 : 1;
+    int up = st_cuda_up_of(b->op);
     if (st_cuda_experts_in_int8(b, call->rows)) return st_cuda_experts_int8(call);
     if (st_cuda_experts_in_tiles(b, call->rows)) return st_cuda_experts_tiles(call);
     st_cuda_tables tables = st_cuda_tables_of(call);
@@ -102,15 +108,17 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
     float *hidden = (float *)(call->scratch + st_cuda_tables_bytes(p.experts));
     experts_args args = {st_cuda_rows_of(call), tables.to, b->weight[0].row_bytes, st_cuda_floats(b->in[0]),
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), hidden, st_cuda_floats(b->out),
-                         st_cuda_vector_of(&b->weight[3]), p.used, p.width, b->in[0].width, 0,
-                         p.activation, p.weight_on_input, false};
+                         st_cuda_vector_of(&b->weight[3]), st_cuda_vector_of(&b->weight[4]), p.used, p.width, b->in[0].width, 0,
+                         p.activation, p.weight_on_input, false, p.ungated};
     if (code == cudaSuccess) code = st_cuda_with_type(b->weight[0].type, project_launch{call, args});
     args.table = tables.to + up * p.experts;
     args.row_bytes = b->weight[up].row_bytes;
     args.first = p.fused ? p.width : 0;
+    args.bias = st_cuda_vector_of(&b->weight[5]);
     args.second = true;
-    if (code == cudaSuccess) code = st_cuda_with_type(b->weight[up].type, project_launch{call, args});
+    if (code == cudaSuccess && !p.ungated) code = st_cuda_with_type(b->weight[up].type, project_launch{call, args});
     args.table = tables.to + 2 * p.experts;
     args.row_bytes = b->weight[2].row_bytes;
+    args.bias = st_cuda_vector_of(&b->weight[6]);
     return code == cudaSuccess ? st_cuda_with_type(b->weight[2].type, combine_launch{call, args}) : code;
 }

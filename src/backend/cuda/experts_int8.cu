@@ -19,10 +19,17 @@ struct experts_args {
     float *hidden;         /* [rows, used, width] */
     float *out;            /* [rows, embedding] */
     st_cuda_vector factors;
+    st_cuda_vector gate_bias, up_bias, down_bias; /* a row per expert */
     uint32_t used, width, embedding;
     uint32_t up_first;     /* row of its matrix at which `up` begins */
     st_activation activation;
     bool on_input;
+    bool alone;            /* `up` alone, at gate_table: hidden = activation(up · in) */
+
+    __device__ float weight_of(uint32_t pair, int32_t id) const
+    {
+        return (on_input ? 1 : weights[pair]) * (factors.data ? factors.at(id) : 1);
+    }
 };
 
 /* int8 activations of the input, a row of blocks each; the last row of blocks copies the tables. */
@@ -53,13 +60,18 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) projec
         st_cuda_unit w[2];
         st_cuda_unit_acts x;
         W::unpack(gate, u, w[0]);
-        W::unpack(up, u, w[1]);
+        if (!a.alone) W::unpack(up, u, w[1]);
         st_cuda_load_acts<W>(a.in, pair / a.used, u, x);
-        for (int i = 0; i < 2; i++) sums[i] += st_cuda_unit_dot(w[i], x);
+        sums[0] += st_cuda_unit_dot(w[0], x);
+        if (!a.alone) sums[1] += st_cuda_unit_dot(w[1], x);
     }
     float factor = a.on_input ? a.weights[pair] : 1;
     for (int i = 0; i < 2; i++) sums[i] = st_cuda_warp_sum(sums[i]) * factor;
-    if (lane == 0) a.hidden[(size_t)pair * a.width + column] = st_cuda_activate(a.activation, sums[0]) * sums[1];
+    if (lane > 0) return;
+    size_t bias = (size_t)a.ids[pair] * a.width + column;
+    if (a.gate_bias.data) sums[0] += a.gate_bias.at(bias);
+    if (a.up_bias.data) sums[1] += a.up_bias.at(bias);
+    a.hidden[(size_t)pair * a.width + column] = st_cuda_gated(a.activation, sums[0], a.alone ? 1.0f : sums[1]);
 }
 
 /* A warp per output: the units of all experts of the row one after another. */
@@ -79,8 +91,12 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combin
         st_cuda_unit_acts x;
         W::unpack(down + (size_t)column * a.down_bytes, u, w);
         st_cuda_load_acts<W>(a.hidden_acts, pair, u, x);
-        float weight = (a.on_input ? 1 : a.weights[pair]) * (a.factors.data ? a.factors.at(id) : 1);
-        sum += weight * st_cuda_unit_dot(w, x);
+        sum += a.weight_of(pair, id) * st_cuda_unit_dot(w, x);
+    }
+    for (uint32_t k = lane; a.down_bias.data && k < a.used; k += ST_CUDA_WARP) {
+        uint32_t pair = row * a.used + k;
+        int32_t id = a.ids[pair];
+        if (a.down_table[id]) sum += a.weight_of(pair, id) * a.down_bias.at((size_t)id * a.embedding + column);
     }
     sum = st_cuda_warp_sum(sum);
     if (lane == 0) a.out[(size_t)row * a.embedding + column] = sum;
@@ -112,7 +128,7 @@ extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     const auto &p = b->op->p.experts;
-    int up = p.fused ? 0 : 1;
+    int up = st_cuda_up_of(b->op);
     const void *const *tables = (const void *const *)call->scratch;
     uint32_t embedding = b->in[0].width, pairs = call->rows * p.used;
     unsigned char *hidden = call->scratch + st_cuda_tables_bytes(p.experts);
@@ -121,8 +137,9 @@ extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
     experts_args args = {st_cuda_rows_of(call), tables, tables + up * p.experts, tables + 2 * p.experts, b->weight[0].row_bytes,
                          b->weight[up].row_bytes, b->weight[2].row_bytes, {in, embedding}, {hidden_acts, p.width},
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), (float *)hidden, st_cuda_floats(b->out),
-                         st_cuda_vector_of(&b->weight[3]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
-                         p.weight_on_input};
+                         st_cuda_vector_of(&b->weight[3]), st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]),
+                         st_cuda_vector_of(&b->weight[6]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
+                         p.weight_on_input, p.ungated};
     dim3 blocks(st_cuda_blocks(embedding / 4, FIRST_THREADS), call->rows + 1);
     int code = st_cuda_start<quantise_and_fetch>(call->stream, blocks, FIRST_THREADS, 0, args, (const float *)st_cuda_floats(b->in[0]),
                                                  st_cuda_tables_of(call));

@@ -90,9 +90,10 @@ struct combine_args {
     const int32_t *ids;
     const float *weights; /* NULL: 1 */
     st_cuda_vector factors;
+    st_cuda_vector bias;   /* [experts, embedding] */
     const float *products; /* [pairs, columns] */
     float *out;            /* [rows, embedding], from the slice's first column on */
-    uint32_t used, columns, embedding;
+    uint32_t used, first, columns, embedding; /* first: column of the slice */
 };
 
 /* A row of a slice. */
@@ -106,7 +107,8 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine(combine_args a)
             int32_t id = a.ids[pair];
             if (!a.down[id]) continue;
             float weight = (a.weights ? a.weights[pair] : 1) * (a.factors.data ? a.factors.at(id) : 1);
-            sum += weight * a.products[pair * a.columns + column];
+            float x = a.products[pair * a.columns + column];
+            sum += weight * (a.bias.data ? x + a.bias.at((size_t)id * a.embedding + a.first + column) : x);
         }
         a.out[(size_t)row * a.embedding + column] = sum;
     }
@@ -125,7 +127,7 @@ extern "C" int st_cuda_experts_tiles(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     const auto &p = b->op->p.experts;
-    int up = p.fused ? 0 : 1;
+    int up = st_cuda_up_of(b->op);
     uint32_t embedding = b->in[0].width, pairs = call->rows * p.used;
     st_cuda_experts_layout l = st_cuda_experts_lay_out(b->op, embedding, call->rows);
     unsigned char *scratch = call->scratch;
@@ -139,22 +141,23 @@ extern "C" int st_cuda_experts_tiles(const st_cuda_call *call)
     st_cuda_tile *tiles = (st_cuda_tile *)(scratch + l.tiles);
     st_cuda_rows rows = st_cuda_rows_of(call);
 
-    group_args grouping = {rows, st_cuda_tables_of(call), !p.fused, ids, p.used, plan.rows, counts, tiles, order};
+    group_args grouping = {rows, st_cuda_tables_of(call), up > 0, ids, p.used, plan.rows, counts, tiles, order};
     int code = st_cuda_start<group>(call->stream, 1, GROUP_THREADS, p.experts * sizeof(uint32_t), grouping);
     if (code == cudaSuccess) code = st_cuda_start_convert(call, {{in, NULL}, rows, NULL, st_cuda_floats(b->in[0])});
     st_cuda_tile_experts gate = {tiles, counts + TILE_COUNT, order, tables, tables + up * p.experts, b->weight[up].row_bytes, 0,
-                                 p.fused ? p.width : 0, p.used, true, p.weight_on_input ? weights : NULL, p.activation};
+                                 p.fused ? p.width : 0, p.used, true, !p.ungated, p.weight_on_input ? weights : NULL,
+                                 st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]), p.activation};
     st_cuda_tiles_args args = {rows, in, 1, 1, {{NULL, b->weight[0].row_bytes, p.width, 0, hidden, {}}}, NULL, NULL, gate};
     if (code == cudaSuccess) code = st_cuda_tiles_start(call, b->weight[0].type, args, plan);
     if (code == cudaSuccess) code = st_cuda_start_convert(call, {{hidden_halves, NULL}, rows, counts + PLACE_COUNT, hidden});
     for (uint32_t first = 0; first < embedding && code == cudaSuccess; first += l.slice) {
         uint32_t columns = min(l.slice, embedding - first);
-        st_cuda_tile_experts down = {tiles, counts + TILE_COUNT, order, tables + 2 * p.experts, NULL, 0, first, 0, p.used, false, NULL,
-                                     p.activation};
+        st_cuda_tile_experts down = {tiles, counts + TILE_COUNT, order, tables + 2 * p.experts, NULL, 0, first, 0, p.used, false, false,
+                                     NULL, {}, {}, p.activation};
         args = {rows, hidden_halves, 1, 1, {{NULL, b->weight[2].row_bytes, columns, 0, hidden, {}}}, NULL, NULL, down};
         code = st_cuda_tiles_start(call, b->weight[2].type, args, plan);
         combine_args combining = {rows, tables + 2 * p.experts, ids, p.weight_on_input ? NULL : weights, st_cuda_vector_of(&b->weight[3]),
-                                  hidden, st_cuda_floats(b->out) + first, p.used, columns, embedding};
+                                  st_cuda_vector_of(&b->weight[6]), hidden, st_cuda_floats(b->out) + first, p.used, first, columns, embedding};
         dim3 grid(st_cuda_blocks(columns, COMBINE_THREADS), min(call->rows, (uint32_t)GRID_ROWS_MAX));
         if (code == cudaSuccess) code = st_cuda_start<combine>(call->stream, grid, COMBINE_THREADS, 0, combining);
     }

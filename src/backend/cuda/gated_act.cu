@@ -3,14 +3,14 @@
 namespace {
 
 struct gated_act {
-    const float *gate, *up;
+    const float *gate, *up; /* up: NULL: 1 */
     float *out;
     uint32_t width;
     st_activation activation;
     __device__ void operator()(const st_cuda_rows &, uint32_t row, uint32_t i) const
     {
         size_t at = (size_t)row * width + i;
-        out[at] = st_cuda_activate(activation, gate[at]) * up[at];
+        out[at] = st_cuda_gated(activation, gate[at], up ? up[at] : 1.0f);
     }
 };
 

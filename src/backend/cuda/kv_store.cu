@@ -7,7 +7,7 @@ enum { THREADS = 128 };
 struct store_args {
     st_cuda_rows rows;
     st_kv_view kv;
-    const float *keys, *values;
+    const float *keys, *values; /* values: NULL: they are parts of the keys */
     uint32_t key_width, value_width;
 };
 
@@ -26,7 +26,7 @@ template <class K> __global__ void kv_store(store_args a)
     const st_step_row &at = a.rows.at(row);
     st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
     store_row<K>(kv.key(at.position), a.keys + (size_t)row * a.key_width, a.key_width);
-    store_row<K>(kv.value(at.position), a.values + (size_t)row * a.value_width, a.value_width);
+    if (a.values) store_row<K>(kv.value(at.position), a.values + (size_t)row * a.value_width, a.value_width);
 }
 
 struct store {

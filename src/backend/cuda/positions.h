@@ -32,7 +32,7 @@ static inline uint32_t st_cuda_find_rope(const st_bound_op *ops, uint32_t count,
     const st_bound_op *rope = ops + norm;
     if (count == 0 || rope->op->kind != ST_OP_ROPE) return 0;
     uint32_t size = rope->op->p.rope.head_size, dims = rope->op->p.rope.dims;
-    if (!st_cuda_head_fits(size) || dims > size || dims % 2 || rope->op->p.rope.heads * size != rope->out.width) return 0;
+    if (!st_cuda_head_fits(size) || dims > size || dims % 2 || rope->op->p.rope.offset || rope->op->p.rope.heads * size != rope->out.width) return 0;
     out->norm[side] = norm ? ops : NULL;
     out->rope[side] = rope;
     return norm + 1u;
@@ -44,7 +44,7 @@ static inline uint32_t st_cuda_find_store(const st_bound_op *ops, uint32_t count
     bool norm = count > 1 && st_cuda_is_norm_in_place(ops) && ops[1].op->kind == ST_OP_KV_STORE && ops[1].in[1].data == ops->out.data;
     const st_bound_op *store = ops + norm;
     if (count == 0 || store->op->kind != ST_OP_KV_STORE || store->in[0].data != out->rope[ST_CUDA_KEYS]->out.data ||
-        store->in[1].data == store->in[0].data || store->in[1].width % 32)
+        !store->in[1].data || store->in[1].data == store->in[0].data || store->in[1].width % 32)
         return 0;
     out->norm[ST_CUDA_VALUES] = norm ? ops : NULL;
     out->store = store;

@@ -19,19 +19,6 @@ struct norm_args {
     }
 };
 
-/* The sum over the block, which has WARPS warps. */
-template <int WARPS> __device__ float block_sum(float x)
-{
-    __shared__ float partial[WARPS];
-    x = st_cuda_warp_sum(x);
-    if (WARPS == 1) return x;
-    if (threadIdx.x % ST_CUDA_WARP == 0) partial[threadIdx.x / ST_CUDA_WARP] = x;
-    __syncthreads();
-    x = 0;
-    for (int i = 0; i < WARPS; i++) x += partial[i];
-    return x;
-}
-
 __device__ float factor_of(const norm_args &a, uint32_t i)
 {
     return a.weight.data ? a.weight.at(i % a.weight.count) : 1;
@@ -50,7 +37,7 @@ template <int WARPS> __global__ void rms_norm(norm_args a)
         if (a.other) a.sum[base + i] = x;
         squares += x * x;
     }
-    float scale = 1.0f / sqrtf(block_sum<WARPS>(squares) / (float)a.group + a.epsilon);
+    float scale = 1.0f / sqrtf(st_cuda_block_sum<WARPS>(squares) / (float)a.group + a.epsilon);
     const float *in = a.other ? a.sum : a.in; /* each thread reads what it wrote */
     for (uint32_t i = threadIdx.x; i < a.group; i += THREADS) a.out[base + i] = in[base + i] * scale * factor_of(a, start + i);
 }
@@ -76,7 +63,7 @@ template <int WARPS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) rms_
         }
         squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
     }
-    float scale = 1.0f / sqrtf(block_sum<WARPS>(squares) / (float)a.group + a.epsilon);
+    float scale = 1.0f / sqrtf(st_cuda_block_sum<WARPS>(squares) / (float)a.group + a.epsilon);
     const float *in = a.other ? a.sum : a.in; /* each thread reads what it wrote */
     for (uint32_t i = 4 * threadIdx.x; i < a.group; i += 4 * THREADS) {
         float4 x = *(const float4 *)(in + base + i);

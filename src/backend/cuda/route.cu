@@ -8,9 +8,23 @@ struct route_args {
     float *scores;
     int32_t *ids;
     float *weights;
+    st_cuda_vector bias;            /* of the selection */
     uint32_t experts, used;
-    bool sigmoids, renormalise;
+    uint32_t groups, groups_used, group_top; /* groups up to 1: none */
+    st_router router;
+    bool renormalise;
+    float scale;
     st_cuda_recorded recorded;
+
+    /* Sigmoids saturate: without bias and groups the scores themselves select. */
+    __device__ bool plain() const
+    {
+        return router != ST_ROUTER_SOFTMAX && !bias.data && groups <= 1;
+    }
+    __device__ float probability(float score) const
+    {
+        return router == ST_ROUTER_SIGMOID ? st_cuda_sigmoid(score) : score;
+    }
 };
 
 __device__ void softmax(float *scores, uint32_t count, uint32_t lane)
@@ -26,7 +40,7 @@ __device__ void softmax(float *scores, uint32_t count, uint32_t lane)
     for (uint32_t i = lane; i < count; i += ST_CUDA_WARP) scores[i] /= sum;
 }
 
-/* The index of the largest score, the lowest of equal ones. */
+/* The index of the largest score, the lowest of equal ones; the same in all lanes. */
 __device__ uint32_t best_of(const float *scores, uint32_t count, uint32_t lane)
 {
     uint32_t best = lane < count ? lane : 0;
@@ -41,31 +55,66 @@ __device__ uint32_t best_of(const float *scores, uint32_t count, uint32_t lane)
             score = other_score;
         }
     }
+    return __shfl_sync(0xFFFFFFFFu, best, 0);
+}
+
+/* Takes the best out, so that the next one is found. */
+__device__ uint32_t take_best(float *scores, uint32_t count, uint32_t lane)
+{
+    uint32_t best = best_of(scores, count, lane);
+    __syncwarp();
+    if (lane == 0) scores[best] = -INFINITY;
+    __syncwarp();
     return best;
 }
 
-__global__ void route(route_args a)
+/* The sum of the `top` largest scores of a group: one or two. */
+__device__ float group_score(const float *scores, uint32_t count, uint32_t top)
 {
+    float first = -INFINITY, second = -INFINITY;
+    for (uint32_t i = 0; i < count; i++) {
+        second = fmaxf(second, fminf(first, scores[i]));
+        first = fmaxf(first, scores[i]);
+    }
+    return top > 1 && count > 1 ? first + second : first;
+}
+
+/* Experts outside the best groups are not selected. */
+__device__ void drop_groups(const route_args &a, float *experts, float *groups, uint32_t lane)
+{
+    uint32_t size = a.experts / a.groups;
+    for (uint32_t g = lane; g < a.groups; g += ST_CUDA_WARP) groups[g] = group_score(experts + g * size, size, a.group_top);
+    __syncwarp();
+    for (uint32_t i = 0; i < a.groups_used; i++) take_best(groups, a.groups, lane);
+    for (uint32_t i = lane; i < a.groups * size; i += ST_CUDA_WARP)
+        if (groups[i / size] != -INFINITY) experts[i] = -INFINITY; /* the best are marked */
+    __syncwarp();
+}
+
+__global__ void __launch_bounds__(ST_CUDA_WARP) route(route_args a)
+{
+    extern __shared__ float selected_by[]; /* [experts], then [groups] */
     uint32_t row = blockIdx.x, lane = threadIdx.x;
     if (row >= a.rows.count()) return;
     float *scores = a.scores + (size_t)row * a.experts, *weights = a.weights + (size_t)row * a.used, sum = 0;
     int32_t *ids = a.ids + (size_t)row * a.used;
-    if (!a.sigmoids) softmax(scores, a.experts, lane);
+    if (a.router == ST_ROUTER_SOFTMAX) softmax(scores, a.experts, lane);
+    for (uint32_t i = lane; i < a.experts; i += ST_CUDA_WARP) /* each lane reads what it wrote */
+        selected_by[i] = a.plain() ? scores[i] : a.probability(scores[i]) + (a.bias.data ? a.bias.at(i) : 0);
     __syncwarp();
+    if (a.groups > 1) drop_groups(a, selected_by, selected_by + a.experts, lane);
     for (uint32_t k = 0; k < a.used; k++) {
-        uint32_t best = __shfl_sync(0xFFFFFFFFu, best_of(scores, a.experts, lane), 0);
-        float weight = a.sigmoids ? st_cuda_sigmoid(scores[best]) : scores[best];
-        sum += weight;
-        __syncwarp();
-        if (lane == 0) {
-            ids[k] = (int32_t)best;
-            weights[k] = weight;
-            scores[best] = -INFINITY;
-        }
-        __syncwarp();
+        uint32_t best = take_best(selected_by, a.experts, lane);
+        if (lane > 0) continue;
+        ids[k] = (int32_t)best;
+        weights[k] = a.probability(scores[best]);
     }
-    if (a.renormalise)
-        for (uint32_t k = lane; k < a.used; k += ST_CUDA_WARP) weights[k] /= sum;
+    __syncwarp();
+    if (a.router == ST_ROUTER_SOFTMAX_CHOSEN) softmax(weights, a.used, lane);
+    __syncwarp();
+    for (uint32_t k = 0; k < a.used; k++) sum += weights[k];
+    __syncwarp();
+    for (uint32_t k = lane; k < a.used; k += ST_CUDA_WARP) weights[k] = weights[k] / (a.renormalise ? sum : 1) * a.scale;
     st_cuda_take_recorded(a.recorded, a.rows, row, ids, weights, lane);
 }
 
@@ -74,8 +123,9 @@ __global__ void route(route_args a)
 extern "C" int st_cuda_route(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
+    const auto &p = b->op->p.route;
     route_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), (int32_t *)b->out.data, st_cuda_floats(b->out2),
-                       b->op->p.route.experts, b->op->p.route.used, b->op->p.route.router == ST_ROUTER_SIGMOID,
-                       b->op->p.route.renormalise, st_cuda_recorded_of(b->op)};
-    return st_cuda_start<route>(call->stream, call->rows, ST_CUDA_WARP, 0, args);
+                       st_cuda_vector_of(&b->weight[0]), p.experts, p.used, p.groups, p.groups_used, p.group_top, p.router,
+                       p.renormalise, p.scale > 0 ? p.scale : 1, st_cuda_recorded_of(b->op)};
+    return st_cuda_start<route>(call->stream, call->rows, ST_CUDA_WARP, (p.experts + p.groups) * sizeof(float), args);
 }

@@ -33,10 +33,10 @@ static __device__ uint32_t st_cuda_find_rows(const st_cuda_tiles_args &a, st_cud
     }
     for (uint32_t n = threadIdx.x; n < ROWS; n += THREADS) {
         uint32_t place = first + min(n, count - 1), pair = e.tiles ? e.order[place] : place; /* past the end: the last, not stored */
-        uint32_t row = e.gated ? pair / e.used : place;
+        uint32_t row = e.inputs ? pair / e.used : place;
         rows.chunk[n] = (uint32_t)a.halves.at(row);
-        rows.out[n] = e.gated ? place : pair;
-        rows.factor[n] = a.halves.scales()[row] / ST_CUDA_WEIGHT_FACTOR * (e.gated && e.weights ? e.weights[pair] : 1);
+        rows.out[n] = e.inputs ? place : pair;
+        rows.factor[n] = a.halves.scales()[row] / ST_CUDA_WEIGHT_FACTOR * (e.inputs && e.weights ? e.weights[pair] : 1);
     }
     return count;
 }
@@ -205,12 +205,20 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
                 uint32_t column = first_column + 8 * j;
                 if (gated) {
                     float gate = sums[0][n][2 * j + e] * factor, up = sums[TM - 1][n][2 * j + e] * factor;
-                    if (column < p.columns) out[column] = st_cuda_activate(a.experts.activation, gate) * up;
+                    if (column >= p.columns) continue;
+                    size_t bias = (size_t)expert * p.columns + column;
+                    if (a.experts.bias.data) gate += a.experts.bias.at(bias);
+                    if (a.experts.up_bias.data) up += a.experts.up_bias.at(bias);
+                    out[column] = st_cuda_gated(a.experts.activation, gate, up);
                     continue;
                 }
 #pragma unroll
-                for (int i = 0; i < TM; i++, column += 16)
-                    if (column < p.columns) out[column] = sums[i][n][2 * j + e] * factor + (p.bias.data ? p.bias.at(column) : 0);
+                for (int i = 0; i < TM; i++, column += 16) {
+                    if (column >= p.columns) continue;
+                    float x = sums[i][n][2 * j + e] * factor + (p.bias.data ? p.bias.at(column) : 0);
+                    if (a.experts.bias.data) x += a.experts.bias.at((size_t)expert * p.columns + column);
+                    out[column] = a.experts.inputs ? st_cuda_gated(a.experts.activation, x, 1.0f) : x;
+                }
             }
         }
 }

@@ -27,9 +27,11 @@ struct st_cuda_tile_experts {
     size_t up_bytes;            /* of a row of `up` */
     uint32_t first, up_first;   /* rows of the matrices at which they begin */
     uint32_t used;
-    bool gated;    /* gate and up: halves are those of the step's rows, out = activation(gate) × up, by place in `order` */
+    bool inputs;   /* gate and up, or up alone: halves are those of the step's rows, out by place in `order`, with the activation */
                    /* … otherwise down: halves by place in `order`, out by pair */
+    bool gated;    /* of inputs: both, out = activation(gate) × up */
     const float *weights; /* [pairs]: of the input. NULL: none */
+    st_cuda_vector bias, up_bias; /* of inputs, a row per expert; bias: of gate or of up alone */
     st_activation activation;
 };
 

@@ -70,7 +70,9 @@ struct st_cuda_bf16 {
     X(TQ1_0, tq1_0, 256)       \
     X(TQ2_0, tq2_0, 256)       \
     X(MXFP4, mxfp4, 32)        \
-    X(NVFP4, nvfp4, 64)
+    X(NVFP4, nvfp4, 64)        \
+    X(Q1_0, q1_0, 128)         \
+    X(Q2_0, q2_0, 64)
 
 #define X(NAME, name, block)                                                                  \
     struct st_cuda_##name {                                                                   \
