@@ -1,5 +1,5 @@
 /* A block per row and head: tiles of keys, a running softmax, float32 throughout. Few rows are in attention_split.cu, prompts
- * with narrow KV in attention_flash.cu. */
+ * with narrow KV in attention_flash.cu, latent attention in attention_latent.cu. */
 #include "backend/cuda/attention.cuh"
 
 namespace {
@@ -67,6 +67,7 @@ template <class K> __device__ void attend_row(const st_cuda_attention_args &a, u
         __syncthreads();
     }
     float *out = a.out + ((size_t)row * a.heads + head) * a.value;
+    sum += expf(a.sink(head) - largest);
     for (uint32_t i = threadIdx.x; i < a.value; i += THREADS) out[i] = gathered[i] / sum;
 }
 
@@ -96,6 +97,7 @@ struct attention {
 
 extern "C" int st_cuda_attention(const st_cuda_call *call)
 {
+    if (st_cuda_attention_in_latent(call->bound)) return st_cuda_attention_latent(call);
     if (st_cuda_attention_splits_context(call->bound, call->rows)) return st_cuda_attention_split(call);
     bool flash = st_cuda_attention_in_flash(call->bound, call->rows);
     int code = flash ? st_cuda_attention_flash(call) : (int)cudaSuccess;

@@ -1,61 +1,10 @@
 /* Attention of prompts on tensor cores. A block has 64 rows of a conversation and one query head; keys and values come in tiles
- * of POSITIONS, and the softmax runs along. Queries and weights are sums of two f16 numbers, so the result is as that of float32
- * products: F16 and BF16 are f16 as they are (BF16 with an exponent less), Q8_0 is a sum of two as well. */
-#include "backend/cuda/attention.cuh"
-#include "backend/cuda/mma.cuh"
+ * of POSITIONS, and the softmax runs along. Queries are sums of two f16 numbers, as weights are (attention_mma.cuh). */
+#include "backend/cuda/attention_mma.cuh"
 
 namespace {
 
-enum { WARPS = 4, THREADS = WARPS * ST_CUDA_WARP, ROWS = 16 * WARPS, PAD = 8 };
-
-/* Eight elements of a key or value as f16. SHRINK: what they are divided by. */
-struct from_f16 {
-    typedef st_cuda_kv_f16 kv;
-    enum { SPLIT = false, SHRINK = 1 };
-    static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &)
-    {
-        high = x;
-    }
-};
-
-struct from_bf16 {
-    typedef st_cuda_kv_bf16 kv;
-    enum { SPLIT = false, SHRINK = 16 }; /* up to a million, and as small as f16 needs */
-    static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &)
-    {
-        float v[8];
-        kv::unpack(x, v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] *= 1.0f / SHRINK;
-        high = make_uint4(st_cuda_pack(v[0], v[1]), st_cuda_pack(v[2], v[3]), st_cuda_pack(v[4], v[5]), st_cuda_pack(v[6], v[7]));
-    }
-};
-
-struct from_q8_0 {
-    typedef st_cuda_kv_q8_0 kv;
-    enum { SPLIT = true, SHRINK = 1 };
-    static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &low)
-    {
-        float v[8];
-        kv::unpack(x, v);
-        st_cuda_split_halves(v[0], v[1], high.x, low.x);
-        st_cuda_split_halves(v[2], v[3], high.y, low.y);
-        st_cuda_split_halves(v[4], v[5], high.z, low.z);
-        st_cuda_split_halves(v[6], v[7], high.w, low.w);
-    }
-};
-
-/* A tile of f16 rows in shared memory; with SPLIT the low parts come behind. Rows are padded, so that their addresses differ in
- * their banks. */
-template <int HEAD, int COUNT> struct rows_of {
-    enum { STRIDE = HEAD + PAD, HALVES = COUNT * STRIDE };
-    __half *data;
-
-    __device__ __half *at(uint32_t row, uint32_t element, int part) const
-    {
-        return data + part * HALVES + row * STRIDE + element;
-    }
-};
+enum { WARPS = 4, THREADS = WARPS * ST_CUDA_WARP, ROWS = 16 * WARPS };
 
 /* The rows of a block: of a conversation that has enough of them. */
 struct block_rows {
@@ -122,11 +71,6 @@ __device__ void load_tile(const st_cuda_kv_rows &kv, uint32_t of_head, uint32_t 
     }
 }
 
-/* What a lane has of its warp's 16 rows: rows lane / 4 and 8 further. */
-template <int HEAD> struct running {
-    float out[HEAD / 8][4], largest[2], total[2];
-};
-
 /* scores = queries · keys of a tile */
 template <class F, int HEAD, int COUNT>
 __device__ __forceinline__ void score(rows_of<HEAD, ROWS> queries, rows_of<HEAD, COUNT> keys, float (*scores)[4])
@@ -150,66 +94,6 @@ __device__ __forceinline__ void score(rows_of<HEAD, ROWS> queries, rows_of<HEAD,
             st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k + matrix % 2 * 8, 1));
 #pragma unroll
             for (int i = 0; i < 2; i++) st_cuda_mma(scores[n + i], q[0], b[2 * i], b[2 * i + 1]);
-        }
-    }
-}
-
-/* Scores, as exponents of two, to weights; what was summed before shrinks. `sees`: the positions of the two rows. */
-template <int HEAD, int COUNT>
-__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, const uint2 *sees, running<HEAD> &r)
-{
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float largest = r.largest[j];
-#pragma unroll
-        for (int i = 0; i < COUNT / 4; i++) {
-            float &x = scores[i / 2][2 * j + i % 2];
-            uint32_t position = base + i / 2 * 8 + lane % 4 * 2 + i % 2;
-            if (position < sees[j].x || position > sees[j].y) x = -INFINITY;
-            largest = fmaxf(largest, x);
-        }
-        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-        float top = largest == -INFINITY ? 0 : largest, shrink = exp2f(r.largest[j] - top), total = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT / 4; i++) {
-            float &x = scores[i / 2][2 * j + i % 2];
-            x = exp2f(x - top);
-            total += x;
-        }
-        r.largest[j] = largest;
-        r.total[j] = r.total[j] * shrink + total;
-#pragma unroll
-        for (int i = 0; i < HEAD / 4; i++) r.out[i / 2][2 * j + i % 2] *= shrink;
-    }
-}
-
-/* out += weights · values of a tile */
-template <class F, int HEAD, int COUNT>
-__device__ __forceinline__ void gather(const float (*weights)[4], rows_of<HEAD, COUNT> values, float (*out)[4])
-{
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
-#pragma unroll
-    for (int k = 0; k < COUNT / 16; k++) {
-        unsigned w[2][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *two = &weights[2 * k + i / 2][i % 2 * 2];
-            st_cuda_split_halves(two[0], two[1], w[0][i], w[1][i]);
-        }
-#pragma unroll
-        for (int n = 0; n < HEAD / 8; n += 2) {
-            unsigned b[4];
-            st_cuda_load_transposed(b, values.at(16 * k + matrix % 2 * 8 + row, 8 * (n + matrix / 2), 0));
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-#pragma unroll
-                for (int part = 0; part < 2; part++) st_cuda_mma(out[n + i], w[part], b[2 * i], b[2 * i + 1]);
-            if (!F::SPLIT) continue;
-            st_cuda_load_transposed(b, values.at(16 * k + matrix % 2 * 8 + row, 8 * (n + matrix / 2), 1));
-#pragma unroll
-            for (int i = 0; i < 2; i++) st_cuda_mma(out[n + i], w[0], b[2 * i], b[2 * i + 1]);
         }
     }
 }
@@ -250,13 +134,12 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) flash(st
         float scores[POSITIONS / 8][4] = {};
         score<F, HEAD, POSITIONS>(queries, keys, scores);
         softmax<HEAD, POSITIONS>(scores, base, sees, r);
-        gather<F, HEAD, POSITIONS>(scores, values, r.out);
+        gather<F, HEAD>(scores, values, 0, r.out);
     }
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         uint32_t row = 16 * warp + lane / 4 + 8 * j;
-        float total = r.total[j] + __shfl_xor_sync(0xFFFFFFFFu, r.total[j], 1);
-        float factor = F::SHRINK / (total + __shfl_xor_sync(0xFFFFFFFFu, total, 2));
+        float factor = F::SHRINK / (total_of(r, j) + sink_weight(r, j, a.sink(head)));
         if (row >= b.count) continue;
         float *out = a.out + ((size_t)(b.first + row) * a.heads + head) * HEAD + lane % 4 * 2;
 #pragma unroll

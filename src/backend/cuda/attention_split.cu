@@ -1,37 +1,15 @@
 /* Attention of few rows. The context of a row is split into parts, and a block computes all query heads of one KV head, up to
  * GROUP, over one part: keys and values are read once for the group. Then the parts are combined, by the last block of the heads
  * or by a second kernel. float32 throughout. */
-#include "backend/cuda/acts.cuh"
-#include "backend/cuda/attention.cuh"
+#include "backend/cuda/attention_parts.cuh"
 
 namespace {
 
 enum {
-    THREADS = 128,
+    THREADS = ST_CUDA_PARTS_THREADS,
     LANES = 8,                 /* of a position's key */
     POSITIONS = THREADS / LANES,
     TILE = 128,                /* positions between two updates of the softmax */
-    PART_MIN = 32,             /* positions of a part */
-};
-
-struct split_args {
-    st_cuda_attention_args a;
-    uint32_t splits, blocks_of_group;
-    float *sums;    /* [rows, heads, splits, value] */
-    float2 *scales; /* [rows, heads, splits]: largest score, sum of the exponentials */
-    st_cuda_acts acts; /* memory NULL: the output is not quantised */
-    uint32_t *counters; /* [rows, blocks of heads]: parts that are done. NULL: a second kernel combines */
-
-    /* The positions of a part; the first part is never empty. */
-    __device__ uint32_t part_length(uint32_t position) const
-    {
-        return max((uint32_t)PART_MIN, (position + 1 - a.first(position) + splits - 1) / splits);
-    }
-    __device__ uint32_t parts(uint32_t position) const
-    {
-        uint32_t length = part_length(position);
-        return (position + 1 - a.first(position) + length - 1) / length;
-    }
 };
 
 /* The row, heads and positions of a block. */
@@ -39,7 +17,7 @@ struct block_of_heads {
     uint32_t row, kv_head, head, active; /* active: query heads */
     uint32_t position, from, end;        /* from > position: the part is empty */
 
-    template <int GROUP> static __device__ block_of_heads get(const split_args &s)
+    template <int GROUP> static __device__ block_of_heads get(const st_cuda_attention_parts &s)
     {
         uint32_t kv_heads = s.a.heads / s.a.group, of_group = blockIdx.x % s.blocks_of_group, rest = blockIdx.x / s.blocks_of_group;
         block_of_heads b = {rest / kv_heads, rest % kv_heads, 0, 0, 0, 1, 1};
@@ -57,11 +35,6 @@ struct block_of_heads {
 __device__ float dot(float4 x, float4 y)
 {
     return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
-}
-
-__device__ void add(float4 &to, float weight, float4 x)
-{
-    to.x += weight * x.x, to.y += weight * x.y, to.z += weight * x.z, to.w += weight * x.w;
 }
 
 /* Scores of `count` positions from `base` on: eight lanes share a key. */
@@ -109,7 +82,7 @@ template <int GROUP> __device__ void softmax(float (*scores)[TILE], uint32_t cou
     }
 }
 
-template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_part(split_args s)
+template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_part(st_cuda_attention_parts s)
 {
     extern __shared__ float4 shared[]; /* query[GROUP, key] */
     __shared__ float scores[GROUP][TILE], largest[GROUP], sums[GROUP], shrink[GROUP];
@@ -141,7 +114,7 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
         for (uint32_t t = set; t < count && set < sets; t += sets) {
             float4 value = K::four(kv.value(base + t), kv_head * a.value + at);
 #pragma unroll
-            for (int h = 0; h < GROUP; h++) add(gathered[h], scores[h][t], value);
+            for (int h = 0; h < GROUP; h++) st_cuda_add(gathered[h], scores[h][t], value);
         }
         __syncthreads();
     }
@@ -152,7 +125,7 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
         __syncthreads();
         if (set == 0 && h < active) {
             float4 sum = gathered[h];
-            for (uint32_t i = 1; i < sets; i++) add(sum, 1, reduced[i * quads + threadIdx.x]);
+            for (uint32_t i = 1; i < sets; i++) st_cuda_add(sum, 1, reduced[i * quads + threadIdx.x]);
             *(float4 *)(s.sums + part * a.value + at) = sum;
             if (threadIdx.x == 0) s.scales[part] = make_float2(largest[h], sums[h]);
         }
@@ -160,51 +133,8 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
     }
 }
 
-/* The output of a head out of its parts. */
-__device__ void combine_head(const split_args &s, uint32_t row, uint32_t head, uint32_t parts)
-{
-    __shared__ float weights[ST_CUDA_SPLITS_MAX];
-    __shared__ float4 reduced[THREADS];
-    __shared__ float inverse;
-    const st_cuda_attention_args &a = s.a;
-    size_t first = ((size_t)row * a.heads + head) * s.splits;
-    if (threadIdx.x < ST_CUDA_WARP) {
-        float largest = -INFINITY, sum = 0;
-        for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) largest = fmaxf(largest, __ldcg(&s.scales[first + p]).x);
-        largest = st_cuda_warp_max(largest);
-        for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) {
-            float2 scale = __ldcg(&s.scales[first + p]);
-            weights[p] = expf(scale.x - largest);
-            sum += weights[p] * scale.y;
-        }
-        sum = st_cuda_warp_sum(sum);
-        if (threadIdx.x == 0) inverse = 1 / sum;
-    }
-    __syncthreads();
-    uint32_t quads = a.value / 4, sets = THREADS / quads, set = threadIdx.x / quads, at = threadIdx.x % quads * 4;
-    float4 sum = {};
-    for (uint32_t p = set; p < parts && set < sets; p += sets)
-        add(sum, weights[p], __ldcg((const float4 *)(s.sums + (first + p) * a.value + at)));
-    reduced[threadIdx.x] = sum;
-    __syncthreads();
-    if (set == 0) {
-        for (uint32_t i = 1; i < sets; i++) add(sum, 1, reduced[i * quads + threadIdx.x]);
-        sum = make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse);
-        *(float4 *)(a.out + ((size_t)row * a.heads + head) * a.value + at) = sum;
-        if (s.acts.memory) st_cuda_quantise(s.acts, row, head * a.value + at, sum);
-    }
-    __syncthreads();
-}
-
-/* A block per row and head. */
-__global__ void __launch_bounds__(THREADS) combine(split_args s)
-{
-    uint32_t row = blockIdx.x / s.a.heads;
-    if (row < s.a.rows.count()) combine_head(s, row, blockIdx.x % s.a.heads, s.parts(s.a.rows.at(row).position));
-}
-
 /* Whether this block's part is the last of its heads: all parts are then visible to it. */
-__device__ bool is_last(const split_args &s, uint32_t parts)
+__device__ bool is_last(const st_cuda_attention_parts &s, uint32_t parts)
 {
     __shared__ bool last;
     __threadfence();
@@ -222,7 +152,7 @@ template <int GROUP> struct running {
 
 /* Adds up the sets of the block and writes its part. */
 template <int GROUP, int LANES>
-__device__ __forceinline__ void write_part(const split_args &s, const block_of_heads &b, const running<GROUP> &r)
+__device__ __forceinline__ void write_part(const st_cuda_attention_parts &s, const block_of_heads &b, const running<GROUP> &r)
 {
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES };
     __shared__ float sums[GROUP][SETS][HEAD], largest[GROUP][SETS], totals[GROUP][SETS];
@@ -250,7 +180,7 @@ __device__ __forceinline__ void write_part(const split_args &s, const block_of_h
 }
 
 /* Heads of 8 × LANES elements: LANES lanes have a position, eight elements each, and go through the part on their own. */
-template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREADS) attend_by_warps(split_args s)
+template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREADS) attend_by_warps(st_cuda_attention_parts s)
 {
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES, UNROLL = GROUP > 4 ? 2 : 4 };
     const st_cuda_attention_args &a = s.a;
@@ -322,12 +252,12 @@ template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREA
     if (!s.counters) return;
     uint32_t parts = s.parts(b.position);
     if (!is_last(s, parts)) return;
-    for (uint32_t h = 0; h < b.active; h++) combine_head(s, b.row, b.head + h, parts);
+    for (uint32_t h = 0; h < b.active; h++) st_cuda_combine_head(s, b.row, b.head + h, parts);
 }
 
 struct attention {
     const st_cuda_call *call;
-    split_args args;
+    st_cuda_attention_parts args;
 
     template <class K, int GROUP> int start(uint32_t blocks) const
     {
@@ -350,7 +280,7 @@ struct attention {
                    : group <= 4 ? start_group<K, 4>(blocks)
                                 : start_group<K, ST_CUDA_GROUP_MAX>(blocks);
         if (code != cudaSuccess || args.counters) return code;
-        return st_cuda_start<combine>(call->stream, call->rows * args.a.heads, THREADS, 0, args);
+        return st_cuda_combine(call, args);
     }
 };
 
@@ -358,14 +288,8 @@ struct attention {
 
 extern "C" int st_cuda_attention_split(const st_cuda_call *call)
 {
-    const st_op *op = call->bound->op;
-    const auto &p = op->p.attention;
-    uint32_t splits = st_cuda_attention_splits(op, call->rows), width = p.heads * p.value_length;
-    uint32_t *counters = st_cuda_attention_counters(op, call->rows, call->scratch);
-    float *sums = (float *)((unsigned char *)counters + st_cuda_attention_counters_bytes(op));
-    split_args args = {st_cuda_attention_args_of(call), splits, st_cuda_attention_blocks(op) / p.kv_heads, sums,
-                       (float2 *)(sums + (size_t)call->rows * splits * width),
-                       {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, width},
-                       call->counts && call->rows <= ST_CUDA_FEW_ROWS ? counters : NULL};
+    st_cuda_attention_parts args = st_cuda_attention_parts_of(call);
+    if (call->counts && call->rows <= ST_CUDA_FEW_ROWS)
+        args.counters = st_cuda_attention_counters(call->bound->op, call->rows, call->scratch);
     return st_cuda_with_kv_type(call->bound->kv.type, attention{call, args});
 }
