@@ -45,8 +45,10 @@ CC_asan    := gcc
 CC_tsan    := gcc
 CC_fuzz    := clang
 
-LIB_SOURCES := $(sort $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
-CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment)
+# What the CUDA backend runs is known without it.
+CUDA_STATEMENT := src/backend/cuda/statement.c
+LIB_SOURCES := $(sort $(CUDA_STATEMENT) $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
+CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment statement)
 FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
 SERVER_SOURCES := $(sort $(wildcard server/*.c))
 CLI_SOURCES := $(sort $(wildcard cli/*.c))

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/statement.h"
 #include "backend/sim/sim.h"
 
 static strata_status sim_world_new(const st_plan_source *source, void **out, strata_error *error)
@@ -31,7 +32,7 @@ static const st_backend_row rows[] = {
     {.name = "cpu", .host = st_backend_cpu},
     {.name = "sim", .host = st_backend_sim_host, .card = st_backend_sim_card, .world_new = sim_world_new,
      .world_free = sim_world_free, .seconds = sim_seconds},
-    {.name = "cuda", .host = st_backend_cpu, .plugin = "cuda"},
+    {.name = "cuda", .host = st_backend_cpu, .plugin = "cuda", .statement = &st_cuda_statement},
 };
 enum { ROWS = sizeof rows / sizeof *rows, INDEX_DIGITS = 3 };
 

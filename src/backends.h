@@ -11,6 +11,7 @@ typedef struct st_backend_row {
     const st_backend *(*host)(void);
     const st_backend *(*card)(void); /* the GPU's; NULL: a plugin's, or the row has no GPU */
     const char *plugin;              /* the GPU's backend comes from libstrata-PLUGIN.so; NULL: it does not */
+    const st_backend_statement *statement; /* of the plugin's backend: what GPUs run that are only described */
     /* What the row's devices share (st_device_options.world), and its clock. NULL: nothing, and real time. */
     strata_status (*world_new)(const st_plan_source *source, void **out, strata_error *error);
     void (*world_free)(void *world);

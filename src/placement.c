@@ -37,7 +37,7 @@ static st_profile host_of(const strata_placement *placement, const st_profile_se
 /* A GPU of which only the memory is known has the rates of this one. */
 #define STAND_IN "rtx-4070-ti"
 
-/* The profile's GPU, or a typical one with the given memory. */
+/* The profile's GPU, or a typical one with the given memory. It runs what a GPU of that kind would run. */
 static st_profile card_of(const strata_placement *placement, const st_profile_set *set)
 {
     st_profile card = set->card;
@@ -49,6 +49,7 @@ static st_profile card_of(const strata_placement *placement, const st_profile_se
     }
     if (placement->vram_bytes) give_memory(&card, placement->vram_bytes);
     if (placement->overhead_bytes != ST_BYTES_AUTO) card.overhead_bytes = placement->overhead_bytes;
+    if (!card.no_backend) st_profile_set_statement(&card, st_backend_default_gpu()->statement);
     return card;
 }
 
@@ -87,6 +88,7 @@ static void take_profile(const strata_placement *placement, const st_profile_set
     if (set->has_card) {
         *gpu = set->card;
         gpu->scratch = found.scratch;
+        gpu->runs = found.runs;
         memcpy(gpu->types, found.types, sizeof gpu->types);
         memcpy(gpu->name, found.name, sizeof gpu->name);
         gpu->alignment = found.alignment;

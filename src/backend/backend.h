@@ -257,6 +257,13 @@ typedef struct st_segment_source {
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
 
+/* What a backend runs, as the table below has it. A library states it apart from its table, so that the planner knows it for GPUs
+ * that are only described. */
+typedef struct st_backend_statement {
+    const uint64_t *types;
+    bool (*runs)(const st_op *op);
+} st_backend_statement;
+
 /* --- plugins --------------------------------------------------------------------------------------------------- */
 
 /* The one symbol that a backend's shared library exports. Its table has the ST_BACKEND_VERSION it was built for. */

@@ -114,11 +114,16 @@ bool st_profile_type(const char *name, uint32_t *type)
     return false;
 }
 
+void st_profile_set_statement(st_profile *profile, const st_backend_statement *statement)
+{
+    profile->runs = statement->runs;
+    for (int op = 0; op < ST_OP_COUNT && statement->types; op++) profile->types[op] &= statement->types[op];
+}
+
 void st_profile_set_backend(st_profile *profile, const st_backend *backend)
 {
     profile->scratch = backend->scratch;
-    profile->runs = backend->runs;
-    for (int op = 0; op < ST_OP_COUNT && backend->types; op++) profile->types[op] &= backend->types[op];
+    st_profile_set_statement(profile, &(st_backend_statement){.types = backend->types, .runs = backend->runs});
 }
 
 const char *st_rates_name(st_rates_source source)

@@ -76,7 +76,9 @@ bool st_profile_runs(const st_profile *profile, const st_binding *binding, const
 /* A tensor type that a profile can name; case does not matter. */
 bool st_profile_type(const char *name, uint32_t *type);
 
-/* Gives the profile the scratch of `backend`, and drops the operations that the backend cannot run. */
+/* Drops the operations that a backend cannot run. */
+void st_profile_set_statement(st_profile *profile, const st_backend_statement *statement);
+/* The same, and gives the profile the scratch of `backend`. */
 void st_profile_set_backend(st_profile *profile, const st_backend *backend);
 
 /* A GPU or a host that runs every operation with every type of weights, without sizes and rates: the caller sets

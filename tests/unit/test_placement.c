@@ -606,11 +606,31 @@ static void failed_calls_while_planning_are_errors(void **state)
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
 
+/* A described GPU runs what its backend states, without the backend's library; one that no backend runs on, everything. */
+static void a_described_gpu_runs_what_its_backend_runs(void **state)
+{
+    (void)state;
+    st_op wide = {.kind = ST_OP_SSM}, usual = {.kind = ST_OP_SSM};
+    wide.p.ssm.state_size = 100000;
+    usual.p.ssm.state_size = 128;
+    static const char *const names[] = {NULL, "rtx-4090", "rx-7900-xtx"};
+    for (int i = 0; i < 3; i++) {
+        st_placement p = place(PLACEMENT(.profile = names[i], .vram_bytes = 12 * GIB));
+        const st_profile *card = &p.devices[ST_CARD];
+        bool states = i < 2;
+        assert_int_equal(card->runs != NULL, states);
+        if (states) assert_true(!card->runs(&wide) && card->runs(&usual));
+        assert_int_equal(card->types[ST_OP_MATMUL] >> ST_TYPE_I8 & 1, !states);
+        assert_true(card->types[ST_OP_HEAD_MATMUL] >> ST_TYPE_Q4_K & 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(the_default_is_this_host),
         IN_FOLDER(a_gpu_described_by_its_memory),
+        IN_FOLDER(a_described_gpu_runs_what_its_backend_runs),
         cmocka_unit_test(the_table_of_profiles),
         IN_FOLDER(invalid_devices_are_refused),
         IN_FOLDER(options_reach_the_planner),

@@ -234,6 +234,10 @@ static const st_cuda_kernel kernels[ST_OP_COUNT] = {
     [ST_OP_GATHER] = st_cuda_gather,
     [ST_OP_SOFTCAP] = st_cuda_softcap,
     [ST_OP_CANDIDATES] = st_cuda_candidates,
+    [ST_OP_LAYER_NORM] = st_cuda_layer_norm,
+    [ST_OP_HEAD_MATMUL] = st_cuda_head_matmul,
+    [ST_OP_MUL] = st_cuda_mul,
+    [ST_OP_SSM] = st_cuda_ssm,
 };
 
 static cudaError_t run_call(const st_cuda_call *call)

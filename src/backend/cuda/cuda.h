@@ -1,9 +1,11 @@
 /* Private to the host code of the CUDA backend. device.c: the GPU's memory and properties; queue.c: streams, events and
- * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs. Calls CUDA only through api.h; knows no plan and no model. */
+ * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs; statement.c: what it runs. Calls
+ * CUDA only through api.h; knows no plan and no model. */
 #ifndef ST_CUDA_CUDA_H
 #define ST_CUDA_CUDA_H
 
 #include "backend/cuda/api.h"
+#include "backend/cuda/statement.h"
 
 enum {
     ST_CUDA_PIECES = 4,            /* staging buffers … */
@@ -94,9 +96,7 @@ bool st_cuda_is_pinned(const st_device *device, const void *memory, size_t bytes
 
 strata_status st_cuda_open(const st_cuda_api *api, const st_device_options *options, st_device **out, strata_error *error);
 
-/* segment.c: the supported operations and types (st_backend.types), and the scratch of an operation. */
-extern const uint64_t st_cuda_types[ST_OP_COUNT];
-bool st_cuda_runs(const st_op *op); /* as st_backend.runs */
+/* segment.c: the scratch of an operation. */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows);
 
 /* graph.c. At open: takes the memory that the driver keeps for graphs, so that it is in use before free memory is measured. */

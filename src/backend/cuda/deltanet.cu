@@ -1,4 +1,4 @@
-/* The gated delta rule: S ← decay·S; δ = b·(v − Sᵀk); S ← S + k⊗δ; o = Sᵀq / √d. Columns of the state do not depend on each
+/* The gated delta rule: S ← diag(decay)·S; δ = b·(v − Sᵀk); S ← S + k⊗δ; o = Sᵀq / √d. Columns of the state do not depend on each
  * other: a block runs COLUMNS of one head through the rows of a conversation, with its part of the state in shared memory or, for
  * the sizes of models, in registers. */
 #include "backend/cuda/common.cuh"
@@ -15,6 +15,18 @@ struct delta_args {
     size_t slot_floats;
     st_cuda_vector bias, a;
     uint32_t key_heads, value_heads, size;
+    bool grouped, channels; /* which key head a value head reads; a decay for each channel of the key */
+
+    __device__ uint32_t key_head(uint32_t head) const
+    {
+        return grouped ? head / (value_heads / key_heads) : head % key_heads;
+    }
+    /* The decay of channel i of a head's key. */
+    __device__ float decay(uint32_t row, uint32_t head, uint32_t i) const
+    {
+        uint32_t all = channels ? value_heads * size : value_heads, at = channels ? head * size + i : head;
+        return expf(st_cuda_softplus(alpha[(size_t)row * all + at] + bias.at(at)) * a.at(head));
+    }
 };
 
 /* out = in / ‖in‖, by one warp. */
@@ -26,32 +38,27 @@ __device__ void unit_length(const float *in, uint32_t count, float *out)
     for (uint32_t i = threadIdx.x; i < count; i += ST_CUDA_WARP) out[i] = in[i] * scale;
 }
 
-__device__ float softplus(float x)
-{
-    return x > 20 ? x : log1pf(expf(x));
-}
-
 __global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
 {
-    extern __shared__ float shared[]; /* state[size, COLUMNS], q[size], k[size], partial[SLICES, COLUMNS] */
-    float *state = shared, *q = state + a.size * COLUMNS, *k = q + a.size, *partial = k + a.size;
-    uint32_t head = blockIdx.x, key_head = head % a.key_heads, x = threadIdx.x, y = threadIdx.y;
+    extern __shared__ float shared[]; /* state[size, COLUMNS], q[size], k[size], decay[size], partial[SLICES, COLUMNS] */
+    float *state = shared, *q = state + a.size * COLUMNS, *k = q + a.size, *decay = k + a.size, *partial = decay + a.size;
+    uint32_t head = blockIdx.x, key_head = a.key_head(head), x = threadIdx.x, y = threadIdx.y;
     uint32_t column = blockIdx.y * COLUMNS + x, channels = (2 * a.key_heads + a.value_heads) * a.size;
     bool inside = column < a.size;
     if (blockIdx.z >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.z);
-    float *own = a.state + c.slot * a.slot_floats + (size_t)head * a.size * a.size + column, bias = a.bias.at(head), rate = a.a.at(head);
+    float *own = a.state + c.slot * a.slot_floats + (size_t)head * a.size * a.size + column;
     for (uint32_t i = y; i < a.size; i += SLICES) state[i * COLUMNS + x] = inside ? own[(size_t)i * a.size] : 0;
     for (uint32_t row = c.first_row; row < c.first_row + c.rows; row++) {
         const float *qkv = a.qkv + (size_t)row * channels;
         if (y == 0) unit_length(qkv + key_head * a.size, a.size, q);
         if (y == 1) unit_length(qkv + (a.key_heads + key_head) * a.size, a.size, k);
+        for (uint32_t i = x; y == 2 && i < a.size; i += COLUMNS) decay[i] = a.decay(row, head, i);
         float value = inside ? qkv[(2 * a.key_heads + head) * a.size + column] : 0;
-        float decay = expf(softplus(a.alpha[(size_t)row * a.value_heads + head] + bias) * rate);
         float b = st_cuda_sigmoid(a.beta[(size_t)row * a.value_heads + head]), part = 0, sum = 0;
         __syncthreads();
         for (uint32_t i = y; i < a.size; i += SLICES) {
-            state[i * COLUMNS + x] *= decay;
+            state[i * COLUMNS + x] *= decay[i];
             part += state[i * COLUMNS + x] * k[i];
         }
         partial[y * COLUMNS + x] = part;
@@ -74,14 +81,15 @@ __global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
 }
 
 /* What the eight lanes of a set read of a row, without scales. */
-template <int KEYS, int SET_COLUMNS> struct row_of {
+template <int KEYS, int SET_COLUMNS, bool CHANNELS> struct row_of {
     float4 q[KEYS / 4], k[KEYS / 4];
-    float value[SET_COLUMNS], alpha, beta;
+    float4 alpha[CHANNELS ? KEYS / 4 : 1]; /* without channels the x of the first */
+    float value[SET_COLUMNS], beta;
 
     __device__ void load(const delta_args &a, uint32_t row, uint32_t head, uint32_t lane, uint32_t column)
     {
         enum { SIZE = KEYS * 8 };
-        uint32_t key_head = head % a.key_heads;
+        uint32_t key_head = a.key_head(head);
         const float *qkv = a.qkv + (size_t)row * (2 * a.key_heads + a.value_heads) * SIZE;
 #pragma unroll
         for (int i = 0; i < KEYS / 4; i++) {
@@ -90,7 +98,10 @@ template <int KEYS, int SET_COLUMNS> struct row_of {
         }
 #pragma unroll
         for (int c = 0; c < SET_COLUMNS; c++) value[c] = qkv[(2 * a.key_heads + head) * SIZE + column + c];
-        alpha = a.alpha[(size_t)row * a.value_heads + head];
+        const float *alphas = a.alpha + ((size_t)row * a.value_heads + head) * (CHANNELS ? SIZE : 1);
+        if (!CHANNELS) alpha[0].x = alphas[0];
+#pragma unroll
+        for (int i = 0; CHANNELS && i < KEYS / 4; i++) alpha[i] = *(const float4 *)(alphas + 32 * i + 4 * lane);
         beta = a.beta[(size_t)row * a.value_heads + head];
     }
 };
@@ -100,35 +111,53 @@ __device__ float dot(float4 x, float4 y)
     return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
 }
 
-/* Heads of SIZE: eight lanes have SET_COLUMNS columns of the state, of which each has SIZE / 8 elements in registers. One round of
- * sums a row: with the state before it, o = decay · Sᵀq + (k·q) δ, and the sums that scale q and k to unit length. */
-template <int SIZE> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(delta_args a)
+__device__ float4 times(float4 x, float4 y)
 {
-    enum { LANES = 8, SET_COLUMNS = 2, KEYS = SIZE / LANES, SUMS = 3 + 2 * SET_COLUMNS };
+    return make_float4(x.x * y.x, x.y * y.y, x.z * y.z, x.w * y.w);
+}
+
+__device__ float element(float4 x, int i)
+{
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+/* Heads of SIZE: eight lanes have SET_COLUMNS columns of the state, of which each has SIZE / 8 elements in registers. One round of
+ * sums a row: with the state before it, o = (decay·S)ᵀq + (k·q) δ, and the sums that scale q and k to unit length. */
+template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(delta_args a)
+{
+    enum { LANES = 8, SET_COLUMNS = 2, KEYS = SIZE / LANES, SUMS = 3 + 2 * SET_COLUMNS, DECAYS = CHANNELS ? KEYS : 1 };
     uint32_t head = blockIdx.x, lane = threadIdx.x % LANES, column = blockIdx.y * COLUMNS + threadIdx.x / LANES * SET_COLUMNS;
     if (blockIdx.z >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.z);
-    float *own = a.state + c.slot * a.slot_floats + (size_t)head * SIZE * SIZE + column, bias = a.bias.at(head), rate = a.a.at(head);
-    float state[SET_COLUMNS][KEYS];
+    float *own = a.state + c.slot * a.slot_floats + (size_t)head * SIZE * SIZE + column, rate = a.a.at(head);
+    float state[SET_COLUMNS][KEYS], bias[DECAYS];
+#pragma unroll
+    for (int i = 0; i < DECAYS; i++) bias[i] = a.bias.at(CHANNELS ? head * SIZE + i / 4 * 32 + 4 * lane + i % 4 : head);
 #pragma unroll
     for (int i = 0; i < KEYS; i++)
 #pragma unroll
         for (int n = 0; n < SET_COLUMNS; n++) state[n][i] = own[(size_t)(i / 4 * 32 + 4 * lane + i % 4) * SIZE + n];
-    row_of<KEYS, SET_COLUMNS> now, next;
+    row_of<KEYS, SET_COLUMNS, CHANNELS> now, next;
     uint32_t end = c.first_row + c.rows;
     next.load(a, c.first_row, head, lane, column);
     for (uint32_t row = c.first_row; row < end; row++) {
         now = next;
         if (row + 1 < end) next.load(a, row + 1, head, lane, column);
-        float sums[SUMS] = {};
+        float sums[SUMS] = {}, decay[DECAYS]; /* of each channel, or of the head */
+#pragma unroll
+        for (int i = 0; i < DECAYS; i++)
+            decay[i] = expf(st_cuda_softplus(element(now.alpha[i / 4], i % 4) + bias[i]) * rate);
 #pragma unroll
         for (int i = 0; i < KEYS / 4; i++) {
+            float4 e = make_float4(decay[4 * i % DECAYS], decay[(4 * i + 1) % DECAYS], decay[(4 * i + 2) % DECAYS],
+                                   decay[(4 * i + 3) % DECAYS]);
             sums[0] += dot(now.q[i], now.q[i]);
             sums[1] += dot(now.k[i], now.k[i]);
             sums[2] += dot(now.q[i], now.k[i]);
 #pragma unroll
             for (int n = 0; n < SET_COLUMNS; n++) {
                 float4 s = make_float4(state[n][4 * i], state[n][4 * i + 1], state[n][4 * i + 2], state[n][4 * i + 3]);
+                if (CHANNELS) s = times(e, s);
                 sums[3 + 2 * n] += dot(s, now.k[i]);
                 sums[4 + 2 * n] += dot(s, now.q[i]);
             }
@@ -138,23 +167,25 @@ template <int SIZE> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) delt
 #pragma unroll
             for (int i = 0; i < SUMS; i++) sums[i] += __shfl_xor_sync(0xFFFFFFFFu, sums[i], step);
         float q_scale = 1.0f / sqrtf(sums[0] + 1e-6f), k_scale = 1.0f / sqrtf(sums[1] + 1e-6f);
-        float decay = expf(softplus(now.alpha + bias) * rate), b = st_cuda_sigmoid(now.beta);
+        float b = st_cuda_sigmoid(now.beta), after = CHANNELS ? 1 : decay[0]; /* after: what the sums do not have yet */
 #pragma unroll
         for (int n = 0; n < SET_COLUMNS; n++) {
-            float delta = b * (now.value[n] - decay * sums[3 + 2 * n] * k_scale), step = delta * k_scale;
-            float out = decay * sums[4 + 2 * n] * q_scale + sums[2] * q_scale * k_scale * delta;
+            float delta = b * (now.value[n] - after * sums[3 + 2 * n] * k_scale), step = delta * k_scale;
+            float out = after * sums[4 + 2 * n] * q_scale + sums[2] * q_scale * k_scale * delta;
             if (lane == n) a.out[((size_t)row * a.value_heads + head) * SIZE + column + n] = out / sqrtf((float)SIZE);
 #pragma unroll
-            for (int i = 0; i < KEYS; i++) {
-                float4 k = now.k[i / 4];
-                state[n][i] = decay * state[n][i] + step * (i % 4 == 0 ? k.x : i % 4 == 1 ? k.y : i % 4 == 2 ? k.z : k.w);
-            }
+            for (int i = 0; i < KEYS; i++) state[n][i] = decay[i % DECAYS] * state[n][i] + step * element(now.k[i / 4], i % 4);
         }
     }
 #pragma unroll
     for (int i = 0; i < KEYS; i++)
 #pragma unroll
         for (int n = 0; n < SET_COLUMNS; n++) own[(size_t)(i / 4 * 32 + 4 * lane + i % 4) * SIZE + n] = state[n][i];
+}
+
+template <int SIZE, bool CHANNELS> int start_sets(const st_cuda_call *call, dim3 grid, const delta_args &args)
+{
+    return st_cuda_start<deltanet_sets<SIZE, CHANNELS>>(call->stream, grid, COLUMNS * SLICES / 2, 0, args);
 }
 
 } // namespace
@@ -165,12 +196,12 @@ extern "C" int st_cuda_deltanet(const st_cuda_call *call)
     const auto &p = b->op->p.deltanet;
     delta_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->in[2]),
                        st_cuda_floats(b->out), b->state.delta, b->state.slot_floats, st_cuda_vector_of(&b->weight[0]),
-                       st_cuda_vector_of(&b->weight[1]), p.key_heads, p.value_heads, p.size};
-    size_t bytes = ((size_t)p.size * (COLUMNS + 2) + SLICES * COLUMNS) * sizeof(float);
+                       st_cuda_vector_of(&b->weight[1]), p.key_heads, p.value_heads, p.size, p.grouped, p.channels};
+    size_t bytes = ((size_t)p.size * (COLUMNS + 3) + SLICES * COLUMNS) * sizeof(float);
     int code = (int)cudaFuncSetAttribute(deltanet, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (code != cudaSuccess) return code;
     dim3 grid(p.value_heads, st_cuda_blocks(p.size, COLUMNS), st_cuda_conversations_max(call));
-    if (p.size == 64) return st_cuda_start<deltanet_sets<64>>(call->stream, grid, COLUMNS * SLICES / 2, 0, args);
-    if (p.size == 128) return st_cuda_start<deltanet_sets<128>>(call->stream, grid, COLUMNS * SLICES / 2, 0, args);
+    if (p.size == 64) return p.channels ? start_sets<64, true>(call, grid, args) : start_sets<64, false>(call, grid, args);
+    if (p.size == 128) return p.channels ? start_sets<128, true>(call, grid, args) : start_sets<128, false>(call, grid, args);
     return st_cuda_start<deltanet>(call->stream, grid, dim3(COLUMNS, SLICES), bytes, args);
 }

@@ -35,7 +35,8 @@ static uint32_t kernels_of(const st_segment *segment, uint32_t rows)
     for (uint32_t i = 0; i < segment->count; i++) {
         st_op_kind kind = segment->ops[i].op->kind;
         if (st_cuda_is_skipped(&segment->calls[i], rows)) continue;
-        kernels += kind == ST_OP_EXPERTS ? kernels_of_experts(&segment->ops[i], rows) : kind == ST_OP_MATMUL || kind == ST_OP_ATTENTION ? 2 : 1;
+        bool two = kind == ST_OP_MATMUL || kind == ST_OP_HEAD_MATMUL || kind == ST_OP_ATTENTION;
+        kernels += kind == ST_OP_EXPERTS ? kernels_of_experts(&segment->ops[i], rows) : two ? 2 : 1;
     }
     return kernels;
 }

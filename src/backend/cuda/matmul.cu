@@ -1,21 +1,14 @@
 /* out = w0 · in0 (+ w1), float32 products of dequantised weights; most quantised types are in matmul_int8.cu (few rows) and
  * matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows. Batches: tiles of columns × rows in
  * shared memory. */
+#include "backend/cuda/products.h"
 #include "backend/cuda/weights.cuh"
 
 namespace {
 
 enum { WARPS = 4, FEW = 4, SEVERAL = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
 
-struct matmul_args {
-    st_cuda_rows rows;
-    const unsigned char *weights;
-    size_t row_bytes;
-    uint32_t width, columns; /* of the matrix: elements of a row, rows */
-    const float *in;
-    float *out;
-    st_cuda_vector bias;
-};
+typedef st_cuda_product_args matmul_args;
 
 /* Plain types by four elements: rows of weights are aligned, and their width is a multiple of 4. */
 template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
@@ -23,14 +16,14 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
     uint32_t count = a.rows.count();
     if (column >= a.columns || count == 0) return;
-    const unsigned char *weights = a.weights + column * a.row_bytes;
+    const unsigned char *weights = a.weights_of(column);
     float sum[ROWS] = {};
 #pragma unroll 4
     for (uint32_t k = 4 * lane; k < a.width; k += 4 * ST_CUDA_WARP) {
         float4 w = W::four(weights, k);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) { /* rows past the end: the last, not stored */
-            float4 x = *(const float4 *)(a.in + (size_t)min((uint32_t)r, count - 1) * a.width + k);
+            float4 x = *(const float4 *)(a.in_of(min((uint32_t)r, count - 1)) + k);
             sum[r] += w.x * x.x + w.y * x.y + w.z * x.z + w.w * x.w;
         }
     }
@@ -38,7 +31,7 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float all = st_cuda_warp_sum(sum[r]);
-        if (lane == 0 && r < count) a.out[(size_t)r * a.columns + column] = all + offset;
+        if (lane == 0 && r < count) a.out_of(r)[column] = all + offset;
     }
 }
 
@@ -47,11 +40,11 @@ template <class W, int ROWS> __global__ void few_rows(matmul_args a)
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
     uint32_t first = blockIdx.y * ROWS, count = a.rows.count();
     if (column >= a.columns || first >= count) return;
-    const unsigned char *weights = a.weights + column * a.row_bytes;
+    const unsigned char *weights = a.weights_of(column);
     const float *in[ROWS];
     float sum[ROWS];
     for (int r = 0; r < ROWS; r++) {
-        in[r] = a.in + (size_t)min(first + r, count - 1) * a.width; /* rows past the end: the last, not stored */
+        in[r] = a.in_of(min(first + r, count - 1)); /* rows past the end: the last, not stored */
         sum[r] = 0;
     }
     for (uint32_t k = lane; k < a.width; k += ST_CUDA_WARP) {
@@ -61,7 +54,7 @@ template <class W, int ROWS> __global__ void few_rows(matmul_args a)
     float offset = a.bias.data ? a.bias.at(column) : 0;
     for (int r = 0; r < ROWS; r++) {
         float all = st_cuda_warp_sum(sum[r]);
-        if (lane == 0 && first + r < count) a.out[(size_t)(first + r) * a.columns + column] = all + offset;
+        if (lane == 0 && first + r < count) a.out_of(first + r)[column] = all + offset;
     }
 }
 
@@ -76,8 +69,8 @@ template <class W> __global__ void __launch_bounds__(TILE_THREADS) batch(matmul_
         for (uint32_t i = threadIdx.x; i < DEPTH * TILE; i += TILE_THREADS) {
             uint32_t k = i % DEPTH, at = i / DEPTH, column = first_column + at, row = first_row + at;
             bool inside = start + k < a.width;
-            weights[k][at] = inside && column < a.columns ? W::at(a.weights + column * a.row_bytes, start + k) : 0.0f;
-            inputs[k][at] = inside && row < count ? a.in[(size_t)row * a.width + start + k] : 0.0f;
+            weights[k][at] = inside && column < a.columns ? W::at(a.weights_of(column), start + k) : 0.0f;
+            inputs[k][at] = inside && row < count ? a.in_of(row)[start + k] : 0.0f;
         }
         __syncthreads();
         for (int k = 0; k < DEPTH; k++) {
@@ -95,7 +88,7 @@ template <class W> __global__ void __launch_bounds__(TILE_THREADS) batch(matmul_
         for (int c = 0; c < SIDE; c++) {
             uint32_t row = first_row + y + r * (TILE / SIDE), column = first_column + x + c * (TILE / SIDE);
             if (row < count && column < a.columns)
-                a.out[(size_t)row * a.columns + column] = sum[r][c] + (a.bias.data ? a.bias.at(column) : 0);
+                a.out_of(row)[column] = sum[r][c] + (a.bias.data ? a.bias.at(column) : 0);
         }
 }
 
@@ -105,21 +98,26 @@ struct matmul {
     template <class W> int run() const
     {
         uint32_t columns = st_cuda_blocks(args.columns, WARPS), threads = WARPS * ST_CUDA_WARP;
+        dim3 all(columns, 1, args.heads), by_few(columns, st_cuda_blocks(call->rows, FEW), args.heads);
         if constexpr (W::PLAIN) {
-            bool aligned = args.width % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
-            if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call->stream, columns, threads, 0, args);
+            bool aligned = (args.width | args.in_width | args.in_part) % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
+            if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call->stream, all, threads, 0, args);
             if (aligned && call->rows <= SEVERAL)
-                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call->stream, columns, threads, 0, args);
+                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call->stream, all, threads, 0, args);
         }
-        if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, columns, threads, 0, args);
-        if (call->rows <= SEVERAL)
-            return st_cuda_start<few_rows<W, FEW>>(call->stream, dim3(columns, st_cuda_blocks(call->rows, FEW)), threads, 0, args);
-        dim3 tiles(st_cuda_blocks(args.columns, TILE), st_cuda_blocks(call->rows, TILE));
+        if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, all, threads, 0, args);
+        if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call->stream, by_few, threads, 0, args);
+        dim3 tiles(st_cuda_blocks(args.columns, TILE), st_cuda_blocks(call->rows, TILE), args.heads);
         return st_cuda_start<batch<W>>(call->stream, tiles, TILE_THREADS, 0, args);
     }
 };
 
 } // namespace
+
+int st_cuda_products_start(const st_cuda_call *call, uint32_t type, const st_cuda_product_args &args)
+{
+    return st_cuda_with_type(type, matmul{call, args});
+}
 
 extern "C" int st_cuda_matmul(const st_cuda_call *call)
 {
@@ -127,7 +125,8 @@ extern "C" int st_cuda_matmul(const st_cuda_call *call)
     const st_bound_weight *w = &b->weight[0];
     if (st_cuda_matmul_in_int8(b, call->rows)) return st_cuda_matmul_int8(call);
     if (st_cuda_matmul_in_tiles(b, call->rows)) return st_cuda_matmul_tiles(call);
-    matmul_args args = {st_cuda_rows_of(call), (const unsigned char *)w->data, w->row_bytes, (uint32_t)w->ne[0], b->out.width,
-                        st_cuda_floats(b->in[0]), st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
-    return st_cuda_with_type(w->type, matmul{call, args});
+    uint32_t width = (uint32_t)w->ne[0], columns = b->out.width;
+    st_cuda_product_args args = {st_cuda_rows_of(call), (const unsigned char *)w->data, w->row_bytes, width, columns,
+                                 st_cuda_floats(b->in[0]), st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1]), width, columns, 1, 0, 0};
+    return st_cuda_products_start(call, w->type, args);
 }

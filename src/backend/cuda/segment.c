@@ -10,33 +10,9 @@
 
 /* --- which operations with which types ---------------------------------------------------------------------------- */
 
-#define BIT(type) ((uint64_t)1 << ST_TYPE_##type)
-#define VECTORS (BIT(F32) | BIT(F16) | BIT(BF16))
-#define MATRICES                                                                                                       \
-    (VECTORS | BIT(Q4_0) | BIT(Q4_1) | BIT(Q5_0) | BIT(Q5_1) | BIT(Q8_0) | BIT(Q2_K) | BIT(Q3_K) | BIT(Q4_K) | BIT(Q5_K) | \
-     BIT(Q6_K) | BIT(IQ1_S) | BIT(IQ1_M) | BIT(IQ2_XXS) | BIT(IQ2_XS) | BIT(IQ2_S) | BIT(IQ3_XXS) | BIT(IQ3_S) |       \
-     BIT(IQ4_NL) | BIT(IQ4_XS) | BIT(TQ1_0) | BIT(TQ2_0) | BIT(MXFP4) | BIT(NVFP4))
-#define KV_TYPES (VECTORS | BIT(Q8_0))
-
-/* A weight vector, such as a norm's, is F32, F16 or BF16. */
-#define TYPES_OF(kind) ((kind) == ST_OP_EMBED || (kind) == ST_OP_MATMUL || (kind) == ST_OP_EXPERTS ? MATRICES : VECTORS)
-/* The kinds behind this one have no kernels. */
-#define LAST_KIND ST_OP_CANDIDATES
-const uint64_t st_cuda_types[ST_OP_COUNT] = {
-#define OP(id, text, cost) [ST_OP_##id] = ST_OP_##id > LAST_KIND ? 0 : TYPES_OF(ST_OP_##id),
-#include "model/ops.def"
-#undef OP
-};
-
 static bool has_bit(uint64_t types, uint32_t type)
 {
     return type < 64 && types >> type & 1;
-}
-
-/* How many of an operation's weights are matrices; the others are vectors. */
-static int matrices_of(st_op_kind kind)
-{
-    return kind == ST_OP_EXPERTS ? ST_CUDA_TABLES : kind == ST_OP_EMBED || kind == ST_OP_MATMUL ? 1 : 0;
 }
 
 static const char *name_of(st_op_kind kind)
@@ -49,47 +25,20 @@ static const char *name_of(st_op_kind kind)
     return names[kind];
 }
 
-/* Whether there are kernels for this form of an operation. `with`: which of its weights it has. */
-static bool has_form(const st_op *op, const bool with[ST_OP_WEIGHTS])
-{
-    switch (op->kind) {
-    case ST_OP_ROUTE: return !with[0] && op->p.route.router <= ST_ROUTER_SIGMOID && op->p.route.groups <= 1 && op->p.route.scale == 0;
-    case ST_OP_ANGLES: return !op->p.angles.rope.unrounded;
-    case ST_OP_TEMPERATURE: return !op->p.temperature.from_zero;
-    case ST_OP_GATED_ACT: return op->p.gate.activation <= ST_ACT_GELU;
-    case ST_OP_EXPERTS: return op->p.experts.activation <= ST_ACT_GELU && !op->p.experts.ungated && !with[4] && !with[5] && !with[6];
-    case ST_OP_ATTENTION: return !with[0] && !op->p.attention.value_in_key;
-    case ST_OP_KV_STORE: return op->in[1] != ST_NO_VALUE;
-    case ST_OP_ROPE: return op->p.rope.offset == 0;
-    case ST_OP_CONV: return !op->p.conv.linear && !with[1] && !with[2] && !with[3];
-    case ST_OP_DELTANET: return !op->p.deltanet.grouped && !op->p.deltanet.channels;
-    default: return op->kind <= LAST_KIND;
-    }
-}
-
-bool st_cuda_runs(const st_op *op)
-{
-    bool with[ST_OP_WEIGHTS];
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) with[i] = op->weight[i] != ST_NO_WEIGHT;
-    return has_form(op, with);
-}
-
 static strata_status check_op(const st_bound_op *bound, strata_error *error)
 {
     st_op_kind kind = bound->op->kind;
-    bool with[ST_OP_WEIGHTS];
-    for (int i = 0; i < ST_OP_WEIGHTS; i++) with[i] = bound->weight[i].data != NULL;
-    if (!has_form(bound->op, with))
-        return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s of layer %d: this form of the operation has no kernel",
+    if (!st_cuda_runs(bound->op))
+        return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s of layer %d: no kernel for an operation of this size",
                             name_of(kind), bound->op->layer);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
         const st_bound_weight *w = &bound->weight[i];
-        if (w->data && !has_bit(i < matrices_of(kind) ? st_cuda_types[kind] : VECTORS, w->type))
+        if (w->data && !has_bit(st_cuda_types_of_weight(kind, i), w->type))
             return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s of layer %d: weight %d is of type %s, which has no kernel",
                                 name_of(kind), bound->op->layer, i, w->info->name);
     }
     bool has_kv = kind == ST_OP_KV_STORE || kind == ST_OP_ATTENTION;
-    if (has_kv && !has_bit(KV_TYPES, bound->kv.type))
+    if (has_kv && !has_bit(st_cuda_kv_types, bound->kv.type))
         return st_error_set(error, STRATA_UNSUPPORTED, NULL, "%s of layer %d: no kernel for KV of type %d", name_of(kind),
                             bound->op->layer, (int)bound->kv.type);
     return STRATA_OK;
