@@ -1,6 +1,8 @@
 #include "support/full_size.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "quant/quant.h"
 
@@ -294,3 +296,29 @@ const full_size full_sizes[FULL_SIZES] = {
     {"gpt-oss-120b", gpt_oss_120b}, {"GLM-4.5-Air", glm_45_air}, {"DeepSeek-V3", deepseek_v3},
     {"MiniMax-M2", minimax_m2}, {"Qwen3-Next-80B", qwen3_next_80b},
 };
+
+static bool write_file(const full_size *model, const char *path)
+{
+    gguf_writer writer;
+    gguf_writer_begin(&writer, 3);
+    model->write(&writer);
+    gguf_writer_finish_directory(&writer);
+    const st_buf *out = &writer.out;
+    off_t bytes = (off_t)((out->length + 31) / 32 * 32 + writer.data_bytes);
+    int fd = out->failed ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    bool written = fd >= 0 && write(fd, out->data, out->length) == (ssize_t)out->length &&
+                   ftruncate(fd, bytes) == 0;
+    if (fd >= 0) close(fd);
+    gguf_writer_free(&writer);
+    return written;
+}
+
+bool full_size_write_files(const char *folder)
+{
+    char path[512];
+    for (int i = 0; i < FULL_SIZES; i++) {
+        int length = snprintf(path, sizeof path, "%s/%s.gguf", folder, full_sizes[i].name);
+        if (length >= (int)sizeof path || !write_file(&full_sizes[i], path)) return false;
+    }
+    return true;
+}

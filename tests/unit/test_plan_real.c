@@ -363,8 +363,10 @@ static void latent_rows_are_priced(void **state)
     plan_rig_close(&rig);
 }
 
-int main(void)
+/* --write FOLDER: the files of the full-size models, for tests/e2e/plan_full.sh. */
+int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "--write") == 0) return full_size_write_files(argv[2]) ? 0 : 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_context_wants_another_kv_type), cmocka_unit_test(options_that_slow_a_plan_down_are_named),
         cmocka_unit_test(the_table_agrees_with_the_plan), cmocka_unit_test(load_times_follow_the_rates),
