@@ -45,10 +45,10 @@ CC_asan    := gcc
 CC_tsan    := gcc
 CC_fuzz    := clang
 
-# What the CUDA backend runs is known without it.
+# What the CUDA backend runs is known without it: in the library, and in the plugin.
 CUDA_STATEMENT := src/backend/cuda/statement.c
 LIB_SOURCES := $(sort $(CUDA_STATEMENT) $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
-CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment statement)
+CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment)
 FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
 SERVER_SOURCES := $(sort $(wildcard server/*.c))
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
@@ -165,7 +165,7 @@ CUDA_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_$(a),code=sm_$(a))
 CUDA_PTX := -gencode arch=compute_120,code=compute_120
 CUDA_INCLUDE = $(dir $(shell command -v $(NVCC)))../include
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. -Isrc -Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror
-CUDA_SOURCES := $(CUDA_HOST) src/backend/cuda/api.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
+CUDA_SOURCES := $(CUDA_HOST) $(CUDA_STATEMENT) src/backend/cuda/api.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
     src/base/fault.c src/base/utf8.c
 CUDA_KERNELS := $(sort $(wildcard src/backend/cuda/*.cu))
 # For the tests on a GPU, build/cuda80 has a plugin with the code path of 8.0, compiled for the same GPUs (the kernels see

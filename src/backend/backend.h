@@ -257,8 +257,8 @@ typedef struct st_segment_source {
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
 
-/* What a backend runs, as the table below has it. A library states it apart from its table, so that the planner knows it for GPUs
- * that are only described. */
+/* What a backend runs, as the table below has it: stated without its device and its library too, for GPUs that are
+ * only described. */
 typedef struct st_backend_statement {
     const uint64_t *types;
     bool (*runs)(const st_op *op);

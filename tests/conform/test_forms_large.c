@@ -39,9 +39,11 @@ enum { STEPS = 3, PARTS_MAX = 5 };
 
 static const struct { uint32_t count; step_part parts[PARTS_MAX]; } attention_steps[STEPS] = {
     {1, {{.rows = 1, .position = 209, .seed = 1}}},
-    {5, {{.rows = 1, .position = 0, .seed = 1}, {.rows = 1, .position = 31, .slot = 1, .seed = 2}, {.rows = 2, .position = 64, .slot = 2, .seed = 3},
-         {.rows = 1, .position = 150, .slot = 3, .seed = 4}, {.rows = 3, .position = 99, .slot = 4, .seed = 5}}},
-    {3, {{.rows = 70, .position = 33, .seed = 1}, {.rows = 3, .position = 90, .slot = 1, .seed = 2}, {.rows = 17, .slot = 2, .seed = 3}}},
+    {5, {{.rows = 1, .position = 0, .seed = 1}, {.rows = 1, .position = 31, .slot = 1, .seed = 2},
+         {.rows = 2, .position = 64, .slot = 2, .seed = 3}, {.rows = 1, .position = 150, .slot = 3, .seed = 4},
+         {.rows = 3, .position = 99, .slot = 4, .seed = 5}}},
+    {3, {{.rows = 70, .position = 33, .seed = 1}, {.rows = 3, .position = 90, .slot = 1, .seed = 2},
+         {.rows = 17, .slot = 2, .seed = 3}}},
 };
 
 static void attend(const level_case *c, const attention_form *form, int at)
@@ -100,8 +102,9 @@ static void latent_store(void **state)
         form_need(&op, &bound);
         for (uint32_t i = 0; i < step->count; i++) {
             const st_step_row *row = &st_step_rows(step)[i];
+            const st_step_conversation *of = &st_step_conversations(step)[row->conversation];
             st_row_store(expected.type, (float *)bound.in[0].data + (size_t)i * WIDTH, WIDTH,
-                         st_kv_key(&expected, &st_step_conversations(step)[row->conversation], st_step_tables(step), row->position));
+                         st_kv_key(&expected, of, st_step_tables(step), row->position));
         }
         run_op(c->cpu, &bound, step);
         assert_memory_equal(bound.kv.keys, expected.keys, expected.pages * expected.key_page_bytes);
@@ -124,7 +127,8 @@ static void head_matmul(void **state)
             uint32_t heads = sizes[i].heads, rest = sizes[i].rest;
             st_op op = form_op(ST_OP_HEAD_MATMUL);
             op.p.head_matmul.heads = heads;
-            st_bound_op bound = {.op = &op, .in[0] = form_value(counts[k], heads * (sizes[i].in + rest)), .out = {.width = heads * (sizes[i].out + rest)}};
+            st_bound_op bound = {.op = &op, .in[0] = form_value(counts[k], heads * (sizes[i].in + rest))};
+            bound.out.width = heads * (sizes[i].out + rest);
             bound.weight[0] = form_weight((st_type)c->type, sizes[i].in, sizes[i].out, heads);
             st_step *step = step_rows(counts[k], 0);
             form_need(&op, &bound);
@@ -251,7 +255,8 @@ static void rows(void **state)
         st_op op = form_op(ST_OP_LAYER_NORM);
         op.p.norm.group = seed < 3 ? width : width / 2;
         op.p.norm.epsilon = 1e-5f;
-        st_bound_op bound = {.op = &op, .in[0] = form_value(count, width), .out = {.width = width}, .weight[0] = form_floats(op.p.norm.group, 1, 1)};
+        st_bound_op bound = {.op = &op, .in[0] = form_value(count, width), .out = {.width = width}};
+        bound.weight[0] = form_floats(op.p.norm.group, 1, 1);
         st_step *step = step_rows(count, 0);
         form_need(&op, &bound);
         compare(c->cpu, "layer_norm", &bound, step, 1e-5, seed);
@@ -278,8 +283,10 @@ static void positions(void **state)
             op.p.rope.style = seed % 2 ? ST_ROPE_HALVES : ST_ROPE_PAIRS;
             bound.in[1] = form_value(count, dims);
         } else if (kind == 1)
-            op.p.angles.rope = (st_rope){.style = ST_ROPE_HALVES, .dims = dims, .base = 150000, .scaling = ST_ROPE_SCALING_YARN, .scaling_factor = 32,
-                                         .original_context = 4096, .attention_factor = 1.35f, .beta_fast = 32, .beta_slow = 1, .unrounded = true};
+            op.p.angles.rope = (st_rope){.style = ST_ROPE_HALVES, .dims = dims, .base = 150000,
+                                         .scaling = ST_ROPE_SCALING_YARN, .scaling_factor = 32,
+                                         .original_context = 4096, .attention_factor = 1.35f, .beta_fast = 32,
+                                         .beta_slow = 1, .unrounded = true};
         else {
             op.p.temperature.chunk = 16;
             op.p.temperature.factor = 0.1f;
@@ -313,25 +320,12 @@ static void deltanet(void **state)
         {2, 4, 64, false}, {2, 6, 128, false}, {3, 3, 64, true}, {4, 4, 128, true}, {2, 2, 96, true}, {1, 3, 96, false}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         random_state = i + 1;
-        uint32_t keys = sizes[i].keys, values = sizes[i].values, size = sizes[i].size, decays = sizes[i].channels ? values * size : values;
         st_op op = form_op(ST_OP_DELTANET);
-        op.p.deltanet.key_heads = keys;
-        op.p.deltanet.value_heads = values;
-        op.p.deltanet.size = size;
-        op.p.deltanet.grouped = !sizes[i].channels;
-        op.p.deltanet.channels = sizes[i].channels;
         st_step *step = form_two_conversations(20, 3);
-        st_bound_op bound = {.op = &op, .out = {.width = values * size}};
-        bound.in[0] = form_value(step->count, (2 * keys + values) * size);
-        bound.in[1] = form_value(step->count, decays);
-        bound.in[2] = form_value(step->count, values);
-        bound.weight[0] = form_floats(decays, 1, 1);
-        bound.weight[1] = form_floats(values, 1, 1);
-        for (uint32_t k = 0; k < values; k++) ((float *)(uintptr_t)bound.weight[1].data)[k] = -fabsf(random_float());
-        bound.state.slots = 2;
-        bound.state.slot_floats = (size_t)values * size * size;
+        st_bound_op bound = form_deltanet(&op, step->count, sizes[i].keys, sizes[i].values, sizes[i].size, sizes[i].channels);
         form_need(&op, &bound);
-        form_compare_state(c->cpu, sizes[i].channels ? "channels" : "grouped", &bound, step, &bound.state.delta, 2 * bound.state.slot_floats, i);
+        form_compare_state(c->cpu, sizes[i].channels ? "channels" : "grouped", &bound, step, &bound.state.delta,
+                           2 * bound.state.slot_floats, i);
         form_free(&bound, step);
     }
     conclude();
@@ -344,20 +338,9 @@ static void state_space(void **state)
     static const struct { uint32_t heads, size, states, groups; } sizes[] = {{8, 64, 128, 1}, {6, 64, 256, 2}, {3, 33, 16, 3}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         random_state = i + 1;
-        uint32_t heads = sizes[i].heads;
         st_op op = form_op(ST_OP_SSM);
-        op.p.ssm.heads = heads;
-        op.p.ssm.head_size = sizes[i].size;
-        op.p.ssm.state_size = sizes[i].states;
-        op.p.ssm.groups = sizes[i].groups;
         st_step *step = form_two_conversations(9, 2);
-        st_bound_op bound = {.op = &op, .out = {.width = heads * sizes[i].size}};
-        bound.in[0] = form_value(step->count, heads * sizes[i].size + 2 * sizes[i].groups * sizes[i].states);
-        bound.in[1] = form_value(step->count, heads);
-        for (int k = 0; k < 3; k++) bound.weight[k] = form_floats(heads, 1, 1);
-        for (uint32_t k = 0; k < heads; k++) ((float *)(uintptr_t)bound.weight[1].data)[k] = -fabsf(random_float());
-        bound.state.slots = 2;
-        bound.state.slot_floats = (size_t)heads * sizes[i].size * sizes[i].states;
+        st_bound_op bound = form_ssm(&op, step->count, sizes[i].heads, sizes[i].size, sizes[i].states, sizes[i].groups);
         form_need(&op, &bound);
         form_compare_state(c->cpu, "ssm", &bound, step, &bound.state.delta, 2 * bound.state.slot_floats, i);
         form_free(&bound, step);
@@ -404,8 +387,10 @@ int main(int argc, char **argv)
         for (size_t k = 0; k < KINDS; k++)
             for (uint32_t t = 0; t < kinds[k].count; t++, count++) {
                 cases[count] = (level_case){levels[l], kinds[k].types[t]};
-                snprintf(names[count], sizeof *names, "%s %s %s", kinds[k].name, levels[l], st_type_find(kinds[k].types[t])->name);
-                tests[count] = (struct CMUnitTest){.name = names[count], .test_func = kinds[k].run, .initial_state = &cases[count]};
+                snprintf(names[count], sizeof *names, "%s %s %s", kinds[k].name, levels[l],
+                         st_type_find(kinds[k].types[t])->name);
+                tests[count] = (struct CMUnitTest){.name = names[count], .test_func = kinds[k].run,
+                                                   .initial_state = &cases[count]};
             }
     return kit_run("large forms", tests, count, NULL, tear_down, argc, argv);
 }

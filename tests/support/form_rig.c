@@ -1,5 +1,6 @@
 #include "support/form_rig.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "quant/row.h"
@@ -92,6 +93,46 @@ void form_choices(st_bound_op *bound, uint32_t rows)
         for (uint32_t k = 0, first = random_bits(); k < used; k++) ids[r * used + k] = (int32_t)((first + k) % count);
     bound->in[1] = (st_bound_value){ids, used};
     bound->in[2] = form_value(rows, used);
+}
+
+/* As files store it: the state decays. */
+static void make_negative(const st_bound_weight *w)
+{
+    for (size_t i = 0; i < w->ne[0]; i++) ((float *)(uintptr_t)w->data)[i] = -fabsf(random_float());
+}
+
+st_bound_op form_deltanet(st_op *op, uint32_t rows, uint32_t keys, uint32_t values, uint32_t size, bool channels)
+{
+    uint32_t decays = channels ? values * size : values;
+    op->p.deltanet.key_heads = keys;
+    op->p.deltanet.value_heads = values;
+    op->p.deltanet.size = size;
+    op->p.deltanet.grouped = !channels;
+    op->p.deltanet.channels = channels;
+    st_bound_op bound = {.op = op, .out = {.width = values * size}, .state.slots = 2};
+    bound.in[0] = form_value(rows, (2 * keys + values) * size);
+    bound.in[1] = form_value(rows, decays);
+    bound.in[2] = form_value(rows, values);
+    bound.weight[0] = form_floats(decays, 1, 1);
+    bound.weight[1] = form_floats(values, 1, 1);
+    make_negative(&bound.weight[1]);
+    bound.state.slot_floats = (size_t)values * size * size;
+    return bound;
+}
+
+st_bound_op form_ssm(st_op *op, uint32_t rows, uint32_t heads, uint32_t size, uint32_t states, uint32_t groups)
+{
+    op->p.ssm.heads = heads;
+    op->p.ssm.head_size = size;
+    op->p.ssm.state_size = states;
+    op->p.ssm.groups = groups;
+    st_bound_op bound = {.op = op, .out = {.width = heads * size}, .state.slots = 2};
+    bound.in[0] = form_value(rows, heads * size + 2 * groups * states);
+    bound.in[1] = form_value(rows, heads);
+    for (int i = 0; i < 3; i++) bound.weight[i] = form_floats(heads, 1, 1);
+    make_negative(&bound.weight[1]);
+    bound.state.slot_floats = (size_t)heads * size * states;
+    return bound;
 }
 
 void form_compare_state(const char *cpu, const char *what, st_bound_op *bound, st_step *step, float **view, size_t floats, uint64_t seed)

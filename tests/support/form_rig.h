@@ -1,5 +1,5 @@
-/* Operations for the tests of their forms: random weights, inputs and state, and comparisons of state. The form that a backend
- * does not run is skipped. */
+/* Operations for the tests of their forms: random weights, inputs and state, and comparisons of state. The form that a
+ * backend does not run is skipped. */
 #ifndef TEST_SUPPORT_FORM_RIG_H
 #define TEST_SUPPORT_FORM_RIG_H
 
@@ -24,8 +24,14 @@ void form_choices(st_bound_op *bound, uint32_t rows);
 /* The operation's inputs and weights, and the step. */
 void form_free(st_bound_op *b, st_step *step);
 
+/* A delta rule whose key heads are in groups or, with `channels`, with a decay per channel; a state space. Of two slots; the caller
+ * gives the state. */
+st_bound_op form_deltanet(st_op *op, uint32_t rows, uint32_t keys, uint32_t values, uint32_t size, bool channels);
+st_bound_op form_ssm(st_op *op, uint32_t rows, uint32_t heads, uint32_t size, uint32_t states, uint32_t groups);
+
 /* Runs the operation on the reference and on `cpu`, from the same state at *view, and compares outputs and states. */
-void form_compare_state(const char *cpu, const char *what, st_bound_op *bound, st_step *step, float **view, size_t floats, uint64_t seed);
+void form_compare_state(const char *cpu, const char *what, st_bound_op *bound, st_step *step, float **view,
+                        size_t floats, uint64_t seed);
 
 st_step *form_two_conversations(uint32_t first, uint32_t second);
 

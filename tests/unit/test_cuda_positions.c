@@ -80,6 +80,15 @@ static void what_stays_alone(void **state)
     ops[1].p.rope.head_size = HEAD / 2 + 8; /* no multiple of 32 */
     assert_int_equal(found(0, &p), 0);
     ops[1].p.rope.head_size = HEAD;
+    ops[1].p.rope.offset = 32; /* RoPE of the end of each head */
+    ops[1].p.rope.dims = 32;
+    assert_int_equal(found(0, &p), 0);
+    assert_int_equal(found(1, &p), 0);
+    ops[1].p.rope.offset = 0;
+    assert_int_equal(found(0, &p), 3);
+    bound[2].in[1] = (st_bound_value){NULL, 0}; /* values in keys */
+    assert_int_equal(found(0, &p), 0);
+    bound[2].in[1] = (st_bound_value){v, KEYS * HEAD};
     bound[2].in[0].data = q; /* the store of other keys */
     assert_int_equal(found(0, &p), 0);
 }
