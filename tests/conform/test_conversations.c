@@ -383,8 +383,9 @@ static void recurrent_alone(void **state)
 
 enum { LAYER = 6, Q = 0, K, V, ANGLES, OUT, LAYER_VALUES };
 
-/* q = rope(norm(q)); k = rope(norm(k)); store k and v; out = attention(q). Without norms: without the first and the third. */
-static uint32_t make_layer(st_bound_op *ops, const st_op *kinds, const st_bound_value *values, const st_bound_weight *norm,
+/* q = rope(norm(q)); k = rope(norm(k)); store k and v; out = attention(q). Without norms: without the first and the third.
+ * `weights`: of the norms, and sinks, if there are any. */
+static uint32_t make_layer(st_bound_op *ops, const st_op *kinds, const st_bound_value *values, const st_bound_weight weights[2],
                            const st_kv_view *kv, bool normed)
 {
     const int of[LAYER] = {Q, Q, K, K, K, Q};
@@ -394,7 +395,8 @@ static uint32_t make_layer(st_bound_op *ops, const st_op *kinds, const st_bound_
         if (kind == ST_OP_RMS_NORM && !normed) continue;
         st_bound_op *b = &ops[count++];
         *b = (st_bound_op){.op = &kinds[i], .in[0] = values[of[i]], .out = values[kind == ST_OP_ATTENTION ? OUT : of[i]], .kv = *kv};
-        if (kind == ST_OP_RMS_NORM) b->weight[0] = *norm;
+        if (kind == ST_OP_RMS_NORM) b->weight[0] = weights[0];
+        if (kind == ST_OP_ATTENTION) b->weight[0] = weights[1];
         if (kind == ST_OP_ROPE) b->in[1] = values[ANGLES];
         if (kind == ST_OP_KV_STORE) b->in[1] = values[V], b->out = (st_bound_value){0};
     }
@@ -424,7 +426,8 @@ static void layer(void **state)
         kinds[5].p.attention.scale = (float)(1 / sqrt(head));
         crowd c = make_crowd(seed % 2 ? 1 : between(1, 4), 0, 0);
         const uint32_t widths[LAYER_VALUES] = {heads * head, kv_heads * head, kv_heads * head, kinds[1].p.rope.dims, heads * head};
-        st_bound_weight norm = vector(head, 1);
+        st_bound_weight weights[2] = {vector(head, 1), vector(heads, 1)}, none = {0};
+        if (seed % 5 < 3) st_free((void *)(uintptr_t)weights[1].data), weights[1] = none;
         st_bound_value values[2][LAYER_VALUES];
         st_kv_view kv[2];
         for (int i = 0; i < LAYER_VALUES; i++)
@@ -436,7 +439,7 @@ static void layer(void **state)
         for (int run = 0; run < 2; run++) {
             st_bound_op ops[LAYER];
             kv[run] = cache_of(&c, (st_type)l->type, widths[K], widths[V], false);
-            uint32_t count = make_layer(ops, kinds, values[run], &norm, &kv[run], seed % 3 > 0);
+            uint32_t count = make_layer(ops, kinds, values[run], weights, &kv[run], seed % 3 > 0);
             if (run == 0) run_segment(l->cpu, ops, count, c.step);
             for (uint32_t i = 0; i < count && run == 1; i++) run_op(l->cpu, &ops[i], c.step);
         }
@@ -446,7 +449,7 @@ static void layer(void **state)
             for (int run = 0; run < 2; run++) st_free(values[run][i].data);
         }
         for (int run = 0; run < 2; run++) step_view_free(&kv[run]);
-        st_free((void *)(uintptr_t)norm.data);
+        for (int i = 0; i < 2; i++) st_free((void *)(uintptr_t)weights[i].data);
         st_free(c.step);
     }
     conclude();
