@@ -265,7 +265,9 @@ static void print_end(const cli_talk *talk, const cli_answer *answer, const cli_
     if (strcmp(answer->finish, "length") == 0 && !talk->silent && !talk->json)
         cli_note("the answer was cut after %zu token%s (-n %zu)", t->answer.tokens, t->answer.tokens == 1 ? "" : "s",
                  talk->generation.max_tokens);
-    if (talk->stats != CLI_STATS_OFF) print_timing(talk, t);
+    bool begun = !answer->interrupted || t->answer.tokens > 0;
+    if (!begun) cli_note("stopped before the first token");
+    if (begun && talk->stats != CLI_STATS_OFF) print_timing(talk, t);
 }
 
 strata_status cli_answer_prompt(cli_talk *talk, strata_session *session, const cli_prompt *prompt, cli_answer *out,

@@ -138,7 +138,9 @@ static strata_status answer_message(cli_chat_state *c, const char *text, size_t 
         return STRATA_OK;
     }
     if (status == STRATA_OK) status = cli_chat_answer(c, &answered, error);
-    if (!answered) cli_chat_remove_last(cli_chat_branch(c));
+    if (answered) return status;
+    cli_chat_remove_last(cli_chat_branch(c));
+    if (status == STRATA_OK) cli_note("the message was dropped");
     return status;
 }
 
@@ -184,20 +186,31 @@ static bool take_line(draft *d, const char *line, bool *more)
     return append_line(d, line, *more ? length - 1 : length);
 }
 
-/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED. *text is NULL at
- * the end of the input. */
+static bool has_messages(const cli_chat_state *c)
+{
+    for (size_t i = 0; i < c->branch_count; i++)
+        if (cli_chat_count(&c->branches[i]) > 0) return true;
+    return false;
+}
+
+/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED, but only the second
+ * time if a conversation would be lost: the first may have been meant for an answer that has just ended. *text is NULL
+ * at the end of the input. */
 static strata_status read_message(cli_chat_state *c, char **text, size_t *length, strata_error *error)
 {
     draft d = {0};
-    bool more = true;
+    bool more = true, warned = !has_messages(c);
     strata_status status = STRATA_OK;
     while (more && status == STRATA_OK) {
         cli_line_event event;
         const char *line = cli_line_read(c->line, d.text || d.quoted ? "… " : "> ", &event);
         if (event == CLI_LINE_END) break;
-        if (event == CLI_LINE_CLEARED && (line || d.text)) {
+        if (event == CLI_LINE_CLEARED && (line || d.text || d.quoted)) {
             free(d.text);
             d = (draft){0};
+        } else if (event == CLI_LINE_CLEARED && !warned) {
+            cli_say("Ctrl-C again, Ctrl-D or /quit ends the chat");
+            warned = true;
         } else if (event == CLI_LINE_CLEARED) {
             status = cli_fail(error, STRATA_INTERRUPTED, NULL, "the chat was interrupted");
         } else if (!take_line(&d, line, &more)) {

@@ -132,7 +132,9 @@ static strata_status command_switch(cli_chat_state *c, const char *argument, str
 static strata_status command_reset(cli_chat_state *c, const char *argument, strata_error *error)
 {
     (void)argument;
-    return cli_chat_reset(c, error);
+    strata_status status = cli_chat_reset(c, error);
+    if (status == STRATA_OK) cli_say("a new conversation begins");
+    return status;
 }
 
 /* Shows, sets or replaces the system message of this conversation and of new ones. */
@@ -169,18 +171,31 @@ static strata_status save_messages(const char *path, const json_t *messages, str
     return cli_output_close(&output, written ? STRATA_OK : STRATA_RUNTIME, error);
 }
 
+enum { PATH_BYTES = 4096 };
+
+/* A shell would replace ~/ by the home folder. */
+static const char *path_of(const char *argument, char out[PATH_BYTES])
+{
+    const char *home = getenv("HOME");
+    bool replaced = strncmp(argument, "~/", 2) == 0 && home && *home;
+    snprintf(out, PATH_BYTES, "%s%s", replaced ? home : "", replaced ? argument + 1 : argument);
+    return out;
+}
+
 static strata_status command_save(cli_chat_state *c, const char *argument, strata_error *error)
 {
     const cli_branch *b = cli_chat_branch(c);
+    char out[PATH_BYTES];
     if (!*argument) {
         cli_say("/save: expected a file, found none");
         return STRATA_OK;
     }
+    const char *path = path_of(argument, out);
     error->message[0] = '\0';
-    if (save_messages(argument, b->messages, error) == STRATA_OK)
-        cli_say("saved %zu messages in %s", cli_chat_count(b), argument);
+    if (save_messages(path, b->messages, error) == STRATA_OK)
+        cli_say("saved %zu messages in %s", cli_chat_count(b), path);
     else if (error->message[0]) cli_report(error);
-    else cli_say("/save: cannot write %s", argument);
+    else cli_say("/save: cannot write %s", path);
     return STRATA_OK;
 }
 
@@ -217,12 +232,12 @@ static strata_status command_load(cli_chat_state *c, const char *argument, strat
 {
     cli_branch *b = cli_chat_branch(c);
     json_t *messages = NULL;
-    char excerpt[EXCERPT_BYTES];
+    char excerpt[EXCERPT_BYTES], path[PATH_BYTES];
     if (!*argument) {
         cli_say("/load: expected a file, found none");
         return STRATA_OK;
     }
-    if (load_messages(argument, &messages, error) != STRATA_OK) {
+    if (load_messages(path_of(argument, path), &messages, error) != STRATA_OK) {
         cli_report(error); /* the conversation stays */
         return STRATA_OK;
     }
@@ -263,7 +278,7 @@ static const chat_command commands[] = {
     {"/branches", NULL, NULL, "list the branches", command_branches},
     {"/switch", NULL, "N", "continue in branch N", command_switch},
     {"/stats", NULL, "on|off", "print all statistics after an answer, or none", command_stats},
-    {"/quit", "/exit /bye", NULL, "end the chat (also Ctrl-D)", command_quit},
+    {"/quit", "/exit /bye", NULL, "end the chat", command_quit},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -280,7 +295,8 @@ static strata_status command_help(cli_chat_state *c, const char *argument, strat
         if (row->also) fprintf(stderr, " (also %s)", row->also);
         fputc('\n', stderr);
     }
-    fputs("  Ctrl-C         stop the answer; at the prompt: clear the line, or end the chat if it is empty\n"
+    fputs("  Ctrl-C         stop the answer; at the prompt: clear the line; twice on an empty line: end the chat\n"
+          "  Ctrl-D         end the chat\n"
           "  \"\"\"            begins and ends a message of several lines; a pasted block is one message\n"
           "  \\              at the end of a line: continue the message in the next line\n", stderr);
     return STRATA_OK;

@@ -188,8 +188,29 @@ key C-c
 check "the conversation goes on" eventually shows_times 2 "answer: "
 eventually prompt_is_back
 key C-c
-check "Ctrl-C at an empty prompt exits with code 130" eventually left_with 130
+check "Ctrl-C at an empty prompt may be late for an answer: the conversation is not lost" \
+    eventually eval 'shows "Ctrl-C again, Ctrl-D or /quit ends the chat" && prompt_is_back'
+check "and the chat goes on" test ! -e "$work/code"
+key C-c
+check "the second one exits with code 130" eventually left_with 130
 check "the terminal is restored" eventually eval 'terminal display -p -t "chat$number" "#{pane_tty}" | xargs -I{} stty -F {} -a | grep -q " icanon"'
+
+open_chat --temp 0 -c 65536 --cpu ref -t 1
+eventually prompt_is_back
+terminal set-buffer -b long "$(printf 'word %.0s' $(seq 8000))"
+terminal paste-buffer -p -b long -t "chat$number"
+key Enter
+eventually eval 'screen | grep -qE "^prompt +[0-9]+ %"'
+key C-c
+check "Ctrl-C stops a prompt" eventually eval 'shows "stopped before the first token" && shows "the message was dropped" && prompt_is_back'
+check "without statistics of nothing" eval '! shows "answer: 0 tokens"'
+type_line '"""'
+eventually eval 'screen | sed "/^$/d" | tail -1 | grep -q …'
+key C-c
+check "Ctrl-C leaves a message of several lines that has none yet" eventually prompt_is_back
+check "but not the chat" test ! -e "$work/code"
+key C-c
+check "a chat without messages ends at the first Ctrl-C" eventually left_with 130
 
 # --- end of input, a dumb terminal, a home folder that cannot be written
 open_chat --temp 0 -n 4

@@ -3,6 +3,8 @@
 # commands with arguments, and a conversation longer than the context.
 . "$(dirname "$0")/tap"
 . tests/e2e/tmux
+export HOME=$work/home
+mkdir "$HOME"
 paste() { # TEXT: as a terminal pastes it, between marks
     terminal set-buffer -b strata "$1"
     terminal paste-buffer -p -b strata -t "chat$number"
@@ -53,7 +55,9 @@ eventually eval 'screen | sed "/^$/d" | tail -3 | grep -q …'
 key C-c
 check "Ctrl-C drops a message of several lines" eventually prompt_is_back
 key C-c
-check "Ctrl-C on an empty line leaves" eventually left_with 130
+eventually shows "Ctrl-C again"
+key C-c
+check "Ctrl-C on an empty line leaves, the second time" eventually left_with 130
 check "the history keeps a block as one line" eval 'grep -q $'"'"'^first line\vsecond line\v\tthird line$'"'"' "$XDG_STATE_HOME/strata/history"'
 
 # --- commands
@@ -87,6 +91,7 @@ check "/regen answers again" eventually answered 4
 type_line "/?"
 check "/? is /help" eventually shows "generate another answer to the last message (also /regen)"
 type_line "/reset"
+check "/reset says so" eventually shows "a new conversation begins"
 type_line "/load $work/kept.json"
 check "/load" eventually shows "loaded 2 messages, the last one: hello"
 type_line "more"
@@ -100,6 +105,10 @@ type_line "/load $work/wrong.json"
 check "/load of another file is an error" eventually shows 'wrong.json: expected {"messages": [{"role"'
 type_line "/save /proc/none/x"
 check "/save where nothing can be written is an error" eventually shows "error: /proc/none/x"
+type_line "/save ~/home.json"
+check "/save in the home folder" eventually shows "messages in $HOME/home.json"
+type_line "/load ~/home.json"
+check "/load from there" eventually shows_times 2 "loaded "
 type_line "/load"
 check "/load without a file" eventually shows "/load: expected a file, found none"
 check "the statistics are one short line" eval '! screen | grep -q "peak memory"'
