@@ -123,7 +123,7 @@ fails "no file" 2 "plan: expected a model" plan --vram 1GiB
 fails "a file that is not a model" 3 "" plan "$kit/README.md"
 fails "a vocabulary alone" 3 "found a file without tensors" plan "$kit/tokenizer/gpt-2.vocab.gguf"
 fails "a simulated GPU without a size" 2 "--device sim: expected a GPU to simulate" plan "$kit/qwen3.gguf" --device sim
-fails "--device cpu with --vram" 2 "--device cpu: expected no GPU, found --vram 1073741824" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
+fails "--device cpu with --vram" 2 "--device cpu: expected no GPU, found --vram" plan "$kit/qwen3.gguf" --device cpu --vram 1GiB
 fails "an unknown device" 2 '--device: expected cpu, sim or cuda, found tpu' plan "$kit/qwen3.gguf" --device tpu
 fails "an unknown mode" 2 '--moe: expected MODE, found "gpu"' plan "$kit/qwen3.gguf" --moe gpu
 fails "an unknown profile lists the known" 2 "rtx-4070-ti, " plan "$kit/qwen3.gguf" --device-profile gtx-1

@@ -169,7 +169,8 @@ static void invalid_devices_are_refused(void **state)
     refuse(PLACEMENT(.device = "sim:1"), "found sim:1");
     refuse(PLACEMENT(.device = "sim"), "expected a GPU to simulate");
     refuse(PLACEMENT(.device = "sim", .profile = "ddr4-3200"), "expected a GPU to simulate");
-    refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "found placement.vram_bytes 1073741824");
+    refuse(PLACEMENT(.device = "cpu", .vram_bytes = GIB), "expected no GPU, found placement.vram_bytes");
+    refuse(PLACEMENT(.device = "cpu", .layers = 2), "expected no GPU, found placement.layers 2");
     refuse(PLACEMENT(.profile = "gtx-1080"), "expected one of rtx-3060, ");
     refuse(PLACEMENT(.profile = "rtx-4070-ti+rtx-3060"), "found two GPUs, rtx-4070-ti and rtx-3060");
     refuse(PLACEMENT(.profile = "ddr4-3200+ddr5-5600"), "found two hosts");
