@@ -106,14 +106,14 @@ static long long nanoseconds(double seconds)
 static void write_tail(const server_task *task, server_buf *out)
 {
     const server_choice *c = &task->choices[0];
-    double now = server_now(), prompted = task->prompted_seconds > 0 ? task->prompted_seconds : now;
+    double now = server_now(), first = c->tokens > 0 ? task->first_seconds : now;
     server_buf_printf(out,
                       ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%lld,\"load_duration\":0,"
                       "\"prompt_eval_count\":%zu,\"prompt_eval_duration\":%lld,\"eval_count\":%zu,"
                       "\"eval_duration\":%lld}",
                       openai_finish(c->finish), nanoseconds(now - task->arrived_seconds),
-                      server_task_prompt_tokens(task), nanoseconds(prompted - task->admitted_seconds), c->tokens,
-                      nanoseconds(now - prompted));
+                      server_task_prompt_tokens(task), nanoseconds(first - task->admitted_seconds), c->tokens,
+                      nanoseconds(now - first));
 }
 
 static void write_choice_end(server_task *task, server_choice *c, server_buf *out)

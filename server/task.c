@@ -219,7 +219,6 @@ void server_task_prompted(server_task *task)
     pthread_mutex_lock(&task->lock);
     if (!task->prompted) {
         task->prompted = true;
-        task->prompted_seconds = server_now();
         if (task->parameters.stream && !task->failed && task->api->write_prompted)
             task->api->write_prompted(task, &out);
         send_out(task, &out);
@@ -314,6 +313,7 @@ static void observe(server_choice *c)
     double now = server_now();
     if (c->tokens == 0) server_observe(&m->first_token, now - c->task->arrived_seconds);
     else server_observe(&m->gap, now - c->last_seconds);
+    if (c->index == 0 && c->tokens == 0) c->task->first_seconds = now;
     c->last_seconds = now;
 }
 

@@ -107,7 +107,7 @@ struct server_task {
     size_t prompt_count;
     server_choice *choices; /* [choice_count]; those of one prompt are neighbours */
     size_t choice_count;
-    double arrived_seconds, admitted_seconds, prompted_seconds; /* came; the engine began its prompt, and ended it */
+    double arrived_seconds, admitted_seconds, first_seconds; /* came; the engine began its prompt; its first token */
     bool waits; /* counts in the queue; guarded by the work's lock */
     atomic_bool cancelled;
 

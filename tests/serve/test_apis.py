@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Anthropic's, Responses' and Ollama's APIs, reasoning, and prompts that come back, with scripted models."""
-import json, os, sys
+import concurrent.futures, json, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import scripted
 from serving import *
@@ -13,6 +13,9 @@ scripted.write(model("hello"), HELLO)
 scripted.write(model("think"), THOUGHTS, template=scripted.THINK)
 scripted.write(model("opened"), THOUGHTS[1:], template=scripted.OPENED)
 scripted.write(model("unopened"), HELLO, template=scripted.THINK)
+scripted.write(model("breaks"), ["It", " was", " a", " dark"], broken=" was")
+TOOLS = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + scripted.CHAT
+scripted.write(model("tools"), HELLO, template=TOOLS)
 scripted.write(model("channel"), ["<|channel|>", "thoughts", "<|message|>", "Hm", "mm", "<|end_|>"], template=scripted.CHANNEL)
 
 
@@ -126,6 +129,8 @@ with Server(model("hello")) as s:
         assert "".join(d["delta"] for n, d in events if n == "response.output_text.delta") == TEXT
         final = events[-1][1]["response"]
         assert final["output"][0]["content"][0]["text"] == TEXT and final["id"] == events[0][1]["response"]["id"]
+        r = s.post("/v1/responses", {"input": "hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}})
+        assert r.status == 400 and r.json["error"]["param"] == "text.format", r.text
         r = s.post("/v1/responses", {"input": "hi", "previous_response_id": "resp_1"})
         assert r.status == 400 and r.json["error"]["param"] == "previous_response_id"
         cut = s.post("/v1/responses", {"input": "hi", "max_output_tokens": 2}).json
@@ -180,9 +185,92 @@ with Server(model("hello")) as s:
         props = s.get("/props").json
         assert props["context"] == 4096 and props["sessions"] == 8 and props["plan"]["context"] == 4096, props
         assert work.name not in s.get("/props").text, "no path of this machine"
-        m = s.metrics()
-        assert m["strata_answer_tokens_total"] > 50 and m["strata_requests_running"] == 0, m
-        assert m["strata_time_to_first_token_seconds_count"] > 10 and 'strata_kv_pages{pool="0",state="free"}' in m
+
+    @test
+    def metrics_count_what_happens():
+        def pages(m): return {k: v for k, v in m.items() if k.startswith('strata_kv_pages{pool="0"')}
+        body = ask("x" * 300, max_tokens=4)
+        before = s.checked_metrics()
+        assert s.post("/v1/chat/completions", body).status == 200
+        first = s.checked_metrics()
+        assert s.post("/v1/chat/completions", body).status == 200
+        second = s.checked_metrics()
+        assert s.post("/v1/chat/completions", ask("hi", temperature=-1)).status == 400
+        third = s.checked_metrics()
+        def more(name, a, b): return b["strata_" + name] - a["strata_" + name]
+        for a, b in (before, first), (first, second):
+            assert more("prompt_tokens_total", a, b) == 303 and more("answer_tokens_total", a, b) == 4
+            assert more("time_to_first_token_seconds_count", a, b) == 1 and more("token_gap_seconds_count", a, b) == 3
+            assert more("batch_answers_sum", a, b) == 3, "the last token of an answer is not run"
+            assert more("requests_refused_total", a, b) == 0 and more("requests_total", a, b) == 2, "and one for /metrics"
+        assert more("batch_rows_sum", before, first) >= 303 and more("batch_rows_count", before, first) >= 4
+        assert more("prompt_tokens_reused_total", first, second) >= 256 and more("prefix_hits_total", first, second) == 1
+        assert more("batch_rows_sum", first, second) <= 303 - 256 + 3
+        assert more("requests_refused_total", second, third) == 1
+        assert all(m["strata_requests_running"] == m["strata_requests_queued"] == m["strata_sessions"] == 0 for m in (before, third))
+        assert len(pages(before)) == 3 and sum(pages(before).values()) == sum(pages(second).values()) > 0
+        assert pages(second)['strata_kv_pages{pool="0",state="cached"}'] >= 4, pages(second)
+        owners = [v for k, v in second.items() if k.startswith('strata_memory_bytes{device="')]
+        assert len(owners) >= 3 and sum(v > 0 for v in owners) >= 2, owners
+        assert not any("expert" in k for k in second), "a model without routed experts"
+
+
+with Server(os.path.join(KIT, "qwen3moe.gguf"), "--device", "sim", "--vram", "1G", "-g", "all", "--moe", "cache", "--expert-slots", 3,
+            "-c", 256) as s:
+    @test
+    def experts_are_counted():
+        before = s.checked_metrics()
+        assert s.post("/v1/completions", {"prompt": "hello", "max_tokens": 20, "ignore_eos": True}).status == 200
+        after = s.checked_metrics()
+        more = {k: after[k] - before[k] for k in after if k.startswith("strata_expert_")}
+        assert more["strata_expert_hits_total"] > 0 and more["strata_expert_misses_total"] > 0, more
+        assert more["strata_expert_uploads_total"] > 0 and more["strata_expert_upload_bytes_total"] > 0, more
+
+
+with Server(model("breaks"), "--parallel", 2) as s:
+    @test
+    def a_failure_in_a_stream_is_told_and_the_next_request_works():
+        def last(path, body):
+            r = s.post(path, {**body, "stream": True})
+            assert r.status == 200, r.text
+            return r
+        name, data = last("/v1/chat/completions", ask("hi")).events()[-1]
+        assert name is None and json.loads(data)["error"]["type"] == "server_error", data
+        assert '"content":"It"' in last("/v1/chat/completions", ask("hi")).text, "and what came before"
+        name, data = last("/v1/messages", messages("hi")).events()[-1]
+        assert name == "error" and json.loads(data) == {"type": "error", "error": {**json.loads(data)["error"], "type": "api_error"}}, data
+        name, data = last("/v1/responses", {"input": "hi"}).events()[-1]
+        assert name in ("error", "response.failed"), (name, data)
+        assert isinstance(last("/api/chat", ask("hi")).lines()[-1]["error"], str)
+        for path, body in ("/v1/chat/completions", ask("hi")), ("/v1/messages", messages("hi")), ("/v1/chat/completions", ask("hi", n=2)):
+            r = s.post(path, body)
+            assert r.status == 500 and "error" in r.json, (r.status, r.text)
+            assert "NaN" not in r.text and "log" in r.text, "clients learn the kind of failure alone"
+        assert "/v1/chat/completions: " in s.stderr() and "NaN" in s.stderr(), s.stderr()
+        assert s.post("/v1/chat/completions", ask("hi", max_tokens=2)).json["choices"][0]["message"]["content"] == "It was"
+        m = s.checked_metrics()
+        assert m["strata_sessions"] == m["strata_requests_running"] == m["strata_requests_queued"] == 0, m
+
+    @test
+    def a_failure_is_its_own_requests():
+        def one(i):
+            r = s.post("/v1/chat/completions", ask(f"hi {i}", **({} if i % 3 else {"max_tokens": 2})))
+            return r.status == (500 if i % 3 else 200)
+        with concurrent.futures.ThreadPoolExecutor(6) as pool: assert all(pool.map(one, range(60)))
+
+with Server(model("tools")) as s:
+    @test
+    def tools_are_rendered_by_the_template():
+        tool = {"type": "function", "function": {"name": "look", "description": "d", "parameters": {"type": "object"}}}
+        plain = s.post("/v1/chat/completions", ask("hi")).json["usage"]["prompt_tokens"]
+        assert s.post("/v1/chat/completions", ask("hi", tools=[tool])).json["usage"]["prompt_tokens"] == plain + len("look")
+        count = lambda **more: s.post("/v1/messages/count_tokens", ask("hi", **more)).json["input_tokens"]
+        assert count(tools=[{"name": "look", "description": "d", "input_schema": {"type": "object"}}]) == count() + len("look")
+        r = s.post("/v1/responses", {"input": "hi", "tools": [{"type": "function", "name": "look", "parameters": {}}, {"type": "web_search"}]})
+        assert r.json["usage"]["input_tokens"] == plain + len("look"), r.text
+        r = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "c1", "content": "out"}]})
+        assert r.status == 200, r.text
 
 
 def both(s, body):

@@ -111,6 +111,21 @@ with Server(model("hello")) as s:
         assert ol.list().models[0].model == "hello" and ol.show("hello").details.format == "gguf"
         assert ol.ps().models[0].context_length == 4096
 
+scripted.write(model("breaks"), ["It", " was", " a", " dark"], broken=" was")
+with Server(model("breaks")) as s:
+    oa, an, ol = clients(s)
+
+    @test
+    def a_failure_in_a_stream_raises():
+        def raised(kind, stream):
+            try:
+                for _ in stream(): pass
+            except kind as e: return e
+            raise AssertionError("no " + kind.__name__)
+        raised(openai.APIError, lambda: oa.chat.completions.create(model="breaks", messages=user("hi"), stream=True))
+        raised(anthropic.APIError, lambda: an.messages.create(model="breaks", messages=user("hi"), max_tokens=9, stream=True))
+        raised(ollama.ResponseError, lambda: ol.chat(model="breaks", messages=user("hi"), stream=True))
+
 with Server(model("think")) as s:
     oa, an, ol = clients(s)
 

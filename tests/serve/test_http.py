@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The transport and who may ask: hosts, origins, keys, limits, hostile clients, cancelling, shutting down."""
-import concurrent.futures, json, os, random, resource, selectors, socket, ssl, struct, subprocess, sys, threading
+import concurrent.futures, contextlib, json, os, random, resource, selectors, socket, ssl, struct, subprocess, sys, threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 import random_requests, scripted
 from serving import *
@@ -136,7 +136,7 @@ with Server(model("hello"), "--cors-origin", "https://page.example") as s:
 
     @test
     def bodies_must_be_json_objects():
-        for body in "", "{", "[]", "null", '"x"', "{}x", "\x00", "\ufeff{}", '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": nan}', "[" * 100000:
+        for body in "", "{", "[]", "null", '"x"', "{}x", "\x00", "\ufeff{}", '{"a": 1e999}', '{"a": "\\ud800"}', '{"a": nan}', "[" * 1000000:
             r = s.post(PATH, body)
             assert r.status == 400 and r.json["error"]["type"] == "invalid_request_error", (body[:20], r.text)
         assert s.post(PATH, b'{"messages": [{"role": "user", "content": "\xff"}]}').status == 400
@@ -234,6 +234,10 @@ def options_are_checked_before_loading():
                           (["--chat-template", "none"], "none"), (["--port", "99999"], "--port")]:
         r = subprocess.run([STRATA, "serve", "-m", model("hello"), "--port", "0", *options], capture_output=True, text=True)
         assert r.returncode in (1, 2, 3, 6) and text in r.stderr, (options, r)
+    with contextlib.suppress(OSError): taken = socket.create_server(("127.0.0.1", 8080))  # else another program has it
+    r = subprocess.run([STRATA, "serve", "-m", model("hello")], capture_output=True, text=True)
+    assert r.returncode == 6 and "127.0.0.1 port 8080" in r.stderr, r
+    with Server(model("hello"), "--host", "0.0.0.0", "--no-api-key") as s: assert s.post(PATH, ask("hi")).status == 200
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         r = subprocess.run([STRATA, "serve", "-m", model("hello"), "--port", port], capture_output=True, text=True)

@@ -123,7 +123,7 @@ with Server(model("hello")) as s:
     @test
     def what_is_not_supported_is_named():
         for field, value in [("response_format", {"type": "json_object"}), ("tool_choice", "required"),
-                             ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("grammar", "root ::= x"),
+                             ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("grammar", "root ::= x"), ("json_schema", {"type": "object"}),
                              ("audio", {"voice": "a"})]:
             r = s.post("/v1/chat/completions", ask("hi", **{field: value}))
             assert r.status == 400 and r.json["error"]["param"] == field, r.text
@@ -188,6 +188,17 @@ with Server(model("hello"), "--alias", "gpt-4o", "--alias", "*") as s:
         assert [m["id"] for m in s.get("/v1/models").json["data"]] == ["gpt-4o"]
 
 with Server(model("loop"), "-c", 256) as s:
+    @test
+    def penalties_change_the_answer():
+        def words(**more):
+            d = s.post("/v1/chat/completions", ask("hi", max_tokens=50, temperature=0, **more)).json
+            return d["choices"][0]["message"]["content"].split()
+        plain = words()
+        assert plain[20:40] == plain[:20] == [f"w{i}" for i in range(20)]
+        for penalty in {"presence_penalty": 100}, {"frequency_penalty": 100}, {"repeat_penalty": 100}:
+            found = words(**penalty)
+            assert found[:20] == plain[:20] and found[20] != "w0", (penalty, found)
+
     @test
     def a_full_context_ends_the_answer():
         d = s.post("/v1/chat/completions", ask("hi")).json

@@ -64,8 +64,9 @@ def tensor_data(rows, width, ones):
     return data.tobytes()
 
 
-def write(path, script, template=CHAT, loop=False, context=4096, name="scripted"):
-    """`script`: the pieces of the answer: bytes, texts, or the text of a special token. With `loop` it never ends."""
+def write(path, script, template=CHAT, loop=False, context=4096, name="scripted", broken=None):
+    """`script`: the pieces of the answer: bytes, texts, or the text of a special token. With `loop` it never ends. The logits
+    after the piece `broken` are not numbers: the engine fails."""
     letters = byte_letters()
     tokens = [letters[b] for b in range(256)] + CONTROL + USER
     types = [1] * 256 + [3] * len(CONTROL) + [4] * len(USER)
@@ -106,7 +107,8 @@ def write(path, script, template=CHAT, loop=False, context=4096, name="scripted"
     w.flag("tokenizer.ggml.add_bos_token", False)
     if template is not None: w.string("tokenizer.chat_template", template)
     none = {}
-    tensors = [("token_embd.weight", width, vocab, {(t, t): 1.0 for t in range(vocab)}),
+    broken_id = ids[script.index(broken)] if broken else -1
+    tensors = [("token_embd.weight", width, vocab, {(t, t): math.nan if t == broken_id else 1.0 for t in range(vocab)}),
                ("output.weight", width, vocab, ones), ("output_norm.weight", width, 1, {(0, i): 1.0 for i in range(width)}),
                ("blk.0.attn_norm.weight", width, 1, none), ("blk.0.ffn_norm.weight", width, 1, none),
                ("blk.0.attn_q.weight", width, width, none), ("blk.0.attn_k.weight", width, 32, none),

@@ -96,6 +96,29 @@ class Server:
         text = self.get("/metrics").text
         return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
 
+    def checked_metrics(self):
+        """The same after a check of the format: https://prometheus.io/docs/instrumenting/exposition_formats/"""
+        r = self.get("/metrics")
+        assert r.status == 200 and r.headers["Content-Type"] == "text/plain; version=0.0.4" and r.text.endswith("\n"), r.headers
+        types, helped, found = {}, set(), {}
+        for line in r.text.splitlines():
+            if head := re.fullmatch(r"# (HELP|TYPE) (strata_[a-z_]+) (.+)", line):
+                if head[1] == "HELP": helped.add(head[2])
+                else:
+                    assert head[2] in helped and head[2] not in types and head[3] in ("counter", "gauge", "histogram", "summary"), line
+                    types[head[2]] = head[3]
+                continue
+            sample = re.fullmatch(r'(strata_[a-z_]+)(\{[a-z]+="[^"\\]*"(?:,[a-z]+="[^"\\]*")*\})? (-?[0-9.e+-]+)', line)
+            assert sample and line.rsplit(" ", 1)[0] not in found, line
+            name = re.sub("_(bucket|sum|count)$", "", sample[1])
+            assert types.get(sample[1]) in ("counter", "gauge") or types.get(name) in ("histogram", "summary"), line
+            assert types.get(sample[1]) != "counter" or sample[1].endswith("_total"), line
+            found[line.rsplit(" ", 1)[0]] = float(sample[3])
+        for name in (n for n, kind in types.items() if kind == "histogram"):
+            buckets = [v for k, v in found.items() if k.startswith(name + "_bucket")]
+            assert buckets == sorted(buckets) and found[name + '_bucket{le="+Inf"}'] == found[name + "_count"] == buckets[-1], name
+        return found
+
     def resident_bytes(self):
         with open(f"/proc/{self.process.pid}/status") as status:
             return int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) * 1024
