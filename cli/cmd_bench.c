@@ -173,7 +173,8 @@ typedef struct bench_test {
 static const bench_test tests[TESTS] = {
     {"pp", OPTION_PROMPT_TOKENS, PROMPT_DEFAULT, UINT32_MAX, 0, false, false, run_prompt, prompt_bytes, prompt_ops,
      predict_prompt},
-    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, true, true, run_decode, decode_bytes, decode_ops, predict_decode},
+    {"tg", OPTION_DECODE_TOKENS, DECODE_DEFAULT, 8, 1, true, true, run_decode, decode_bytes, decode_ops,
+     predict_decode},
 };
 
 /* The tokens that a test starts from. */
@@ -497,7 +498,8 @@ static strata_status take_routing(bench *b, strata_error *error)
     json_t *facts = NULL;
     char *text = NULL;
     if (!path) return STRATA_OK;
-    if (values[OPTION_DEPTH].set || values[OPTION_PARALLEL_LIST].set || values[OPTION_MIXED].set || values[OPTION_OPS].set)
+    if (values[OPTION_DEPTH].set || values[OPTION_PARALLEL_LIST].set || values[OPTION_MIXED].set ||
+        values[OPTION_OPS].set)
         return cli_fail(error, STRATA_USAGE, NULL,
                         "bench: --routing runs one conversation from its first token on: expected no --depth, "
                         "--parallel, --mixed or --ops");

@@ -13,8 +13,8 @@ static strata_status read_trace(st_recording *recording, const strata_engine_opt
 {
     if (options->kv_save)
         return st_error_set(error, STRATA_USAGE, "leave one of them out",
-                            "options.kv_save: saved state of a replayed routing (options.replay_routing) would be wrong "
-                            "for the model");
+                            "options.kv_save: saved state of a replayed routing (options.replay_routing) would be "
+                            "wrong for the model");
     return st_trace_read(options->replay_routing, &recording->trace, error);
 }
 
@@ -59,7 +59,7 @@ const st_hit_curve *st_recording_hits(const st_recording *recording)
     return recording->trace ? &recording->curve.hits : NULL;
 }
 
-/* --- strata_routing_describe ---------------------------------------------------------------------------------------- */
+/* --- strata_routing_describe -------------------------------------------------------------------------------------- */
 
 /* Tokens of the first turn, of its prompt or decoded. */
 static uint32_t count_tokens(const st_trace *trace, bool decode)

@@ -122,7 +122,8 @@ const char *st_layer_kind_name(st_layer_kind kind);
  * missing or absurd key is STRATA_FORMAT with its name, what was expected and what was found. */
 strata_status st_desc_build(const st_gguf *gguf, st_arena *arena, const st_desc **out, strata_error *error);
 
-/* A copy in `arena` whose layers use at most `used` routed experts of a token. More than a layer has is STRATA_USAGE. */
+/* A copy in `arena` whose layers use at most `used` routed experts of a token. More than a layer uses is
+ * STRATA_USAGE. */
 strata_status st_desc_use_experts(const st_desc *desc, uint32_t used, st_arena *arena, const st_desc **out,
                                   strata_error *error);
 

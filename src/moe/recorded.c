@@ -50,8 +50,7 @@ static strata_status find_routers(reader *r, const st_desc *desc, const st_progr
         r->router_count++;
     }
     if (r->router_count) return STRATA_OK;
-    return st_error_set(r->error, STRATA_USAGE, NULL, "%s: the model has no routed experts whose choice it could replace",
-                        r->where);
+    return st_error_set(r->error, STRATA_USAGE, NULL, "%s: the model has no routed experts to replace", r->where);
 }
 
 /* A trace that strata has written counts the layer of a NextN block too. */

@@ -8,8 +8,8 @@
 
 typedef struct st_recorded st_recorded;
 
-/* `program` was lowered with st_program_options.recorded and the trace's number of experts. A trace of another shape, an
- * expert that a layer does not have, a decoded token without a layer's choice, and a gap between tokens are
+/* `program` was lowered with st_program_options.recorded and the trace's number of experts. A trace of another shape,
+ * an expert that a layer does not have, a decoded token without a layer's choice, and a gap between tokens are
  * STRATA_INPUT with `where`, the trace's name. A prompt's token may lack layers: their routers choose. */
 strata_status st_recorded_new(const st_trace *trace, const char *where, const st_desc *desc, const st_program *program,
                               st_recorded **out, strata_error *error);

@@ -160,7 +160,8 @@ void st_sampler_accept(st_sampler *sampler, strata_token token)
 
 /* --- logits ------------------------------------------------------------------------------------------------------- */
 
-static const char damaged[] = "the model file may be damaged, or a kernel is wrong: compare with the CPU kernels \"ref\"";
+static const char damaged[] =
+    "the model file may be damaged, or a kernel is wrong: compare with the CPU kernels \"ref\"";
 
 static strata_status refuse_all(strata_error *error)
 {
@@ -382,10 +383,24 @@ static candidates take_best(st_sampler *sampler, const st_candidates *best, size
     return (candidates){sampler->logits, sampler->ids, count, best->logits[0], best->logits[count - 1]};
 }
 
+/* The record comes from a device. */
+static strata_status check_best(const st_sampler *sampler, const st_candidates *best, strata_error *error)
+{
+    bool sound = best->count >= 1 && best->count <= ST_CANDIDATES_MAX;
+    for (uint32_t i = 0; sound && i < best->count; i++)
+        sound = best->ids[i] >= 0 && (size_t)best->ids[i] < sampler->vocab;
+    if (sound) return STRATA_OK;
+    return st_error_set(error, STRATA_RUNTIME, damaged,
+                        "candidates: expected 1 to %d tokens below %zu, found %u that do not fit", ST_CANDIDATES_MAX,
+                        sampler->vocab, best->count);
+}
+
 strata_status st_sampler_pick_among(st_sampler *sampler, const st_candidates *best, strata_token *token,
                                     strata_error *error)
 {
     const strata_sampling *s = &sampler->sampling;
+    strata_status status = check_best(sampler, best, error);
+    if (status != STRATA_OK) return status;
     if (best->flags & ST_CANDIDATES_BROKEN)
         return st_error_set(error, STRATA_RUNTIME, damaged, "a logit is NaN or +infinity: expected numbers");
     if (!(best->logits[0] >= -FLT_MAX)) return refuse_all(error);

@@ -32,8 +32,8 @@ void st_sampler_accept(st_sampler *sampler, strata_token token);
 strata_status st_sampler_pick(st_sampler *sampler, const float *logits, strata_token *token, strata_error *error);
 
 /* Whether the best ST_CANDIDATES_MAX tokens suffice to choose: greedily, or with a top-k up to that. Then `out` is what
- * biases and penalties do to the next logits. False too if they change more than ST_ADJUSTMENTS_MAX tokens, or if a token
- * has several biases. */
+ * biases and penalties do to the next logits. False too if they change more than ST_ADJUSTMENTS_MAX tokens, or if a
+ * token has several biases. */
 bool st_sampler_adjust(st_sampler *sampler, st_adjustments *out);
 
 /* Chooses the token that st_sampler_pick would choose from the logits of which these are the best, with the adjustments

@@ -274,9 +274,11 @@ static void what_candidates_do_not_suffice_for(void **state)
     st_sampler_accept(sampler, ST_ADJUSTMENTS_MAX);
     assert_false(st_sampler_adjust(sampler, &lists[0]));
     assert_false(st_sampler_adjust(sampler, &lists[0])); /* the counts are as they were */
-    st_candidates broken = {.count = 1, .flags = ST_CANDIDATES_BROKEN};
+    const st_candidates broken[] = {{.count = 1, .flags = ST_CANDIDATES_BROKEN}, {.count = 0}, {.count = ST_CANDIDATES_MAX + 1},
+                                    {.count = 2, .ids = {1, -1}}, {.count = 2, .ids = {1, 5000}}};
     strata_token token;
-    assert_int_equal(st_sampler_pick_among(sampler, &broken, &token, NULL), STRATA_RUNTIME);
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        assert_int_equal(st_sampler_pick_among(sampler, &broken[i], &token, NULL), STRATA_RUNTIME);
     st_sampler_free(sampler);
 }
 
