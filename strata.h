@@ -344,7 +344,7 @@ typedef struct strata_sampled {
     strata_token token;
     bool end;            /* it ends the answer; it is not appended to the session's tokens */
     bool control;        /* a control token, whose text on_text does not get unless show_control is set */
-    const float *logits; /* [vocab]: before biases and penalties; valid during the call */
+    const float *logits; /* [vocab]: before biases and penalties; valid during the call. NULL: without_logits */
     size_t vocab;
 } strata_sampled;
 typedef struct strata_generation {
@@ -364,6 +364,8 @@ typedef struct strata_generation {
      * thread, which all sessions wait for: it must return soon and call nothing of the engine. May be NULL. */
     bool (*on_token)(void *context, const strata_sampled *sampled);
     void *context; /* of both */
+    bool without_logits; /* on_token does not read sampled->logits, which may then be NULL: a GPU sends only the best
+                            256 tokens, if they suffice (greedy, or a top_k from 1 to 256) */
 } strata_generation;
 
 typedef struct strata_answer {

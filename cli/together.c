@@ -91,7 +91,7 @@ static void *decode(void *context)
     strata_answer answer;
     strata_generation g = {.sampling = {.top_p = 1, .repeat_penalty = 1}, .max_tokens = s->tokens + 1,
                            .given = s->ids + s->stored, .given_count = s->tokens + 1, .on_token = note_token,
-                           .context = s};
+                           .context = s, .without_logits = true};
     pthread_mutex_lock(s->gate);
     pthread_mutex_unlock(s->gate);
     s->status = strata_session_generate(s->session, &g, &answer, &s->error);

@@ -184,13 +184,14 @@ static bool tell_token(const generator *g, strata_token token, bool end, const f
 }
 
 /* Chooses the next token. False: the answer ends without one. */
-static bool choose(generator *g, const float *logits, strata_token *token)
+static bool choose(generator *g, const float *logits, const st_candidates *best, strata_token *token)
 {
     if (g->answer.tokens < g->options->given_count) {
         *token = g->options->given[g->answer.tokens];
         return true;
     }
-    g->status = st_sampler_pick(g->sampler, logits, token, &g->error);
+    g->status = best ? st_sampler_pick_among(g->sampler, best, token, &g->error)
+                     : st_sampler_pick(g->sampler, logits, token, &g->error);
     g->broken = g->status != STRATA_OK;
     if (g->broken) return false;
     if (!st_tokenizer_is_end(g->tokenizer, *token)) return true;
@@ -212,12 +213,20 @@ static void take_token(generator *g, strata_token token, const float *logits, bo
     *over = *over || stopped;
 }
 
-static st_next next_token(void *context, const float *logits, strata_token *token)
+/* A caller that reads the logits gets all of them. */
+static bool adjust(void *context, st_adjustments *out)
+{
+    generator *g = context;
+    bool reads = g->options->on_token && !g->options->without_logits;
+    return !reads && st_sampler_adjust(g->sampler, out);
+}
+
+static st_next next_token(void *context, const float *logits, const st_candidates *best, strata_token *token)
 {
     generator *g = context;
     if (outlet_is_full(g)) return ST_NEXT_WAIT;
     if (g->answer.tokens == 0) g->answer.first_seconds = st_engine_now(g->session->engine) - g->start;
-    bool chosen = choose(g, logits, token), over = false;
+    bool chosen = choose(g, logits, best, token), over = false;
     bool fits = chosen && g->request->count < strata_engine_context(g->session->engine);
     if (chosen) take_token(g, *token, logits, &over);
     if (!over && fits && g->answer.tokens != g->options->max_tokens && g->status == STRATA_OK) return ST_NEXT_TOKEN;
@@ -287,6 +296,7 @@ static strata_status generate(generator *g, strata_error *error)
     uint32_t before = session->count;
     g->request = &request;
     request.next = next_token;
+    request.adjust = adjust;
     request.context = g;
     request.notify = g->options->on_text != NULL;
     g->start = strata_engine_clock(session->engine);

@@ -189,9 +189,10 @@ strata_status strata_session_prompt(strata_session *session, const strata_token 
 
 /* --- logits ------------------------------------------------------------------------------------------------------- */
 
-static st_next copy_logits(void *context, const float *logits, strata_token *token)
+static st_next copy_logits(void *context, const float *logits, const st_candidates *best, strata_token *token)
 {
     strata_session *session = context;
+    (void)best;
     (void)token;
     memcpy(session->logits, logits, session->engine->desc->vocab * sizeof *logits);
     return ST_NEXT_END;

@@ -7,8 +7,9 @@
 #include "backend/backend.h"
 #include "base/error.h"
 #include "plan/timeline.h"
+#include "sampler/candidates.h"
 
-enum { PREFILL_DEFAULT = 512, EVENTS_BESIDE_STAGES = 5 };
+enum { PREFILL_DEFAULT = 512, EVENTS_BESIDE_STAGES = 7 };
 
 static const char *const spent_names[ST_SPENT_COUNT] = {
     [ST_SPENT_CARD_MEMORY] = "the card's memory", [ST_SPENT_RAM] = "RAM",
@@ -70,6 +71,7 @@ typedef struct pricing {
     uint32_t count;
     uint32_t rows[2]; /* by st_rows */
     uint32_t depth;
+    bool answer;      /* a token is chosen from candidates; a prompt brings all logits to the host */
 } pricing;
 
 static st_priced *push(pricing *w, st_event_kind kind, int32_t mark)
@@ -167,20 +169,33 @@ static void price_range(pricing *w, const st_stages *stages, size_t step_bytes)
     }
 }
 
-/* The head for one row, and its logits to the host. */
+/* Reading the logits once, and the launch. */
+static void price_reduction(pricing *w, const st_part *part)
+{
+    st_op op = {.kind = ST_OP_CANDIDATES, .layer = -1, .out = ST_NO_VALUE, .out2 = ST_NO_VALUE};
+    for (int i = 0; i < ST_OP_INPUTS; i++) op.in[i] = i == 0 ? part->logits : ST_NO_VALUE;
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) op.weight[i] = ST_NO_WEIGHT;
+    push_copy(w, true, sizeof(st_adjustments) - sizeof(st_adjustment[ST_ADJUSTMENTS_MAX]), w->p->main->head.count);
+    add_op(w, &op, ST_CARD, push(w, ST_EVENT_CARD, ST_NO_MARK));
+}
+
+/* The head for one row, and what it computes to the host: its best candidates, or all logits. */
 static void price_head(pricing *w)
 {
     const st_part *part = &w->p->source.program->main;
     uint32_t end = w->p->main->head.count;
+    bool reduces = w->p->plan->reduces_logits && w->answer;
     price_range(w, &w->p->main->head, head_step_bytes(w));
     if (w->p->main->logits_device == ST_HOST) return;
-    push_copy(w, false, value_bytes(w, part->logits), end);
+    if (reduces) price_reduction(w, part);
+    push_copy(w, false, reduces ? sizeof(st_candidates) : value_bytes(w, part->logits), end);
     push(w, ST_EVENT_HOST, (int32_t)end);
 }
 
 static uint32_t price_step(const predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
 {
-    pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth};
+    pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth,
+                 .answer = events == p->token};
     price_range(&w, &p->main->body, body_step_bytes(&w));
     if (last) price_head(&w);
     else if (p->main->body.pending != ST_NO_STAGE)

@@ -63,6 +63,8 @@ typedef struct st_planner {
     uint64_t *slot_bytes;    /* [kv_layer_count] */
     bool *card_runs;         /* [operations] */
     int32_t output_matrix;
+    bool card_reduces;       /* the GPU runs ST_OP_CANDIDATES, which the program does not list … */
+    st_scratch reducing;     /* … with this scratch */
     uint64_t capacity_bytes[ST_DEVICES_MAX], margin_bytes[ST_DEVICES_MAX];
     /* of the draft placed last */
     uint8_t *op_device, *kv_device, *weight_devices;
@@ -107,6 +109,9 @@ void st_draft_size(st_planner *planner, st_draft *draft);
 bool st_draft_fits(const st_draft *draft);
 /* Bytes that the device lacks. 0: it fits. */
 uint64_t st_draft_missing(const st_draft *draft, uint32_t device);
+
+/* Whether the GPU reduces the logits that it computes to candidates. */
+bool st_draft_reduces(const st_planner *planner, const st_draft *draft);
 
 /* Gives a draft that was sized without slots as many as fit: evenly, then one more for the first layers. */
 void st_draft_fill_slots(const st_planner *planner, st_draft *draft);

@@ -76,6 +76,7 @@ st_plan st_draft_view(const st_planner *p, const st_draft *draft)
                     .layers_total = p->layer_count,
                     .layers_on_card = draft->trunk,
                     .output_on_card = draft->output,
+                    .reduces_logits = st_draft_reduces(p, draft),
                     .on_disk = draft->disk_bytes > 0,
                     .experts = view_experts(p, draft)};
     for (uint32_t d = 0; d < plan.device_count; d++) {

@@ -51,9 +51,21 @@ static bool card_runs(const st_planner *p, const st_op *op)
            (op->kind != ST_OP_EXPERTS || st_profile_runs(card, p->source->binding, &add));
 }
 
+/* The executor lets the GPU reduce its logits, an operation that the program does not list either. */
+static void survey_candidates(st_planner *p)
+{
+    const st_profile *card = &p->source->devices[ST_CARD];
+    st_op op = {.kind = ST_OP_CANDIDATES, .layer = -1, .block = ST_BLOCK_OUTPUT};
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) op.weight[i] = ST_NO_WEIGHT;
+    p->card_reduces = p->card && st_profile_runs(card, p->source->binding, &op);
+    st_bound_op shape = {.op = &op, .in[0].width = p->source->desc->vocab};
+    if (p->card_reduces) p->reducing = card->scratch(&shape, p->options.out_rows);
+}
+
 static void survey_ops(st_planner *p)
 {
     const st_plan_source *source = p->source;
+    survey_candidates(p);
     for (uint32_t i = 0; i < source->program->op_count; i++) {
         const st_op *op = &source->program->ops[i];
         p->card_runs[i] = card_runs(p, op);

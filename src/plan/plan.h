@@ -94,13 +94,14 @@ typedef struct st_plan_device {
 
 /* The memory of the executor on a device: the KV cache with the slots of recurrent state (layout.h), the working set
  * and, on the host, restore points, the RAM tier of KV pages and staging: a row of logits for each conversation that
- * runs and, beside a GPU, two step blocks, and out_rows rows of logits if the output matrix is on the GPU. Each
- * begins at a multiple of 256. */
+ * runs and, beside a GPU, two step blocks, and out_rows rows of logits if the output matrix is on the GPU, with as many
+ * lists of adjustments and records of candidates. Each begins at a multiple of 256. */
 typedef struct st_plan_memory {
     const st_kv_layout *kv;  /* of the layers on this device */
     size_t kv_offset, restore_offset, tier_offset, working_offset, staging_offset;
     st_working_set working;
     size_t staging_steps[2], staging_logits, staging_slot_logits; /* offsets in the staging; answers: logits by slot */
+    size_t staging_adjustments, staging_candidates; /* offsets, of a plan that reduces logits */
     size_t staging_bytes;
     size_t bytes;
 } st_plan_memory;
@@ -170,6 +171,7 @@ typedef struct st_plan {
     uint32_t layers_total, layers_on_card; /* whose attention part (and shared expert) is on the GPU */
     uint32_t ffn_on_card;         /* dense feed-forward parts */
     bool output_on_card, on_disk;
+    bool reduces_logits;          /* the GPU can reduce its logits to candidates */
     st_plan_experts experts;
     st_plan_speed speed;
     const char *const *why;       /* lines */

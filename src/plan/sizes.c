@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "base/check.h"
 #include "plan/draft.h"
+#include "sampler/candidates.h"
 
 enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
 enum { RESTORE_POINTS = 4, RESTORE_SHARE = 32 }; /* points per running conversation; at most 1/32 of the RAM */
@@ -37,16 +38,24 @@ static void ask_scratch(st_planner *p, uint32_t batch)
     p->scratch_batch = batch;
 }
 
-/* Staging on the host: the logits of each running conversation and, beside a GPU, step blocks to upload and logits to
- * download. */
+bool st_draft_reduces(const st_planner *p, const st_draft *draft)
+{
+    return draft->trunk > 0 && draft->output && p->card_reduces;
+}
+
+/* Staging on the host: the logits of each running conversation and, beside a GPU, step blocks and adjustments to
+ * upload, and logits or candidates to download. */
 static bool size_staging(const st_planner *p, const st_draft *draft, st_plan_memory *s)
 {
     bool card = draft->trunk > 0;
+    size_t reduced = st_draft_reduces(p, draft) ? draft->out_rows : 0;
     size_t end = 0, row = (size_t)p->source->desc->vocab * sizeof(float), step = card ? st_step_bytes(&draft->step) : 0;
     bool sized = st_range_append(&end, 1, step, &s->staging_steps[0]) &&
                  st_range_append(&end, 1, step, &s->staging_steps[1]) &&
                  st_range_append(&end, card && draft->output ? draft->out_rows : 0, row, &s->staging_logits) &&
-                 st_range_append(&end, p->options.conversations, row, &s->staging_slot_logits);
+                 st_range_append(&end, p->options.conversations, row, &s->staging_slot_logits) &&
+                 st_range_append(&end, reduced, sizeof(st_adjustments), &s->staging_adjustments) &&
+                 st_range_append(&end, reduced, sizeof(st_candidates), &s->staging_candidates);
     s->staging_bytes = end;
     return sized;
 }
@@ -116,6 +125,7 @@ static bool size_memory(const st_planner *p, st_draft *draft, uint8_t device, co
                                   .nextn = p->options.nextn,
                                   .expert_cache = draft->mode == ST_MOE_CACHE,
                                   .watched = p->options.watch && p->moe_count > 0,
+                                  .candidates = device == ST_CARD && st_draft_reduces(p, draft) ? &p->reducing : NULL,
                                   .scratch = p->scratch[device]};
     size_t end = kv->total_bytes;
     if (!st_working_set_of(p->source->desc, p->source->program, &working, &s->working)) return false;

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "sampler/candidates.h"
 
 unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan,
                               int32_t value)
@@ -207,6 +208,26 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
     for (uint32_t i = 0; i < waves && status == STRATA_OK; i++)
         status = prepare_wave(ready, part, op, i, &out->waves[i], error);
     return status == STRATA_OK ? prepare_ask(ready, part, op, &out->ask, error) : status;
+}
+
+/* --- candidates --------------------------------------------------------------------------------------------------- */
+
+strata_status st_ready_reduction_new(const st_ready *ready, st_segment **out, strata_error *error)
+{
+    const st_ready_device *card = &ready->devices[ST_CARD];
+    int32_t logits = ready->source->program->main.logits;
+    st_op *op = st_arena_alloc(ready->arena, 1, sizeof *op);
+    if (!op) return st_error_memory(error, sizeof *op, "the program's stages");
+    *op = (st_op){.kind = ST_OP_CANDIDATES, .layer = -1, .block = ST_BLOCK_OUTPUT, .out = ST_NO_VALUE,
+                  .out2 = ST_NO_VALUE};
+    for (int i = 0; i < ST_OP_INPUTS; i++) op->in[i] = i == 0 ? logits : ST_NO_VALUE;
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) op->weight[i] = ST_NO_WEIGHT;
+    st_bound_op bound;
+    strata_status status = bind_op(ready, ST_CARD, op, (expert_source){0}, &bound, error);
+    bound.in[1] = (st_bound_value){card->working + card->set->adjustments, sizeof(st_adjustments) / sizeof(float)};
+    bound.out = (st_bound_value){card->working + card->set->candidates, sizeof(st_candidates) / sizeof(float)};
+    if (status != STRATA_OK) return status;
+    return prepare_bound(ready, ST_PART_MAIN, ST_CARD, &bound, 1, ST_ROWS_OUT, out, error);
 }
 
 static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows, st_ready_stage *out,

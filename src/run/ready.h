@@ -48,6 +48,9 @@ typedef struct st_ready {
 unsigned char *st_ready_value(const st_ready_device *device, const st_program *program, const st_plan *plan,
                               int32_t value);
 
+/* Prepares the GPU's reduction of the main part's logits to candidates, in the working set. */
+strata_status st_ready_reduction_new(const st_ready *ready, st_segment **out, strata_error *error);
+
 /* Binds and prepares the stages of a part's body or head. */
 strata_status st_ready_range_new(const st_ready *ready, int part, const st_stages *stages, st_rows rows,
                                  st_ready_range *out, strata_error *error);

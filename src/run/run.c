@@ -28,6 +28,9 @@ struct st_run {
     bool computing;          /* the last batch may not have reached batch_end */
     float *host_logits;      /* the GPU's logits are copied here */
     float *slot_logits;      /* [conversations, vocab]: logits by slot */
+    st_segment *reduce;      /* the GPU's logits to candidates; NULL: the plan does not reduce logits */
+    st_adjustments *adjustments; /* [out_rows]: copied to the GPU … */
+    st_candidates *candidates;   /* … and its candidates from there */
     const atomic_bool *interrupt;
     bool decoding;           /* the step has no rows of a prompt */
     st_watch_row *origins;   /* [batch], of a watched plan */
@@ -79,6 +82,8 @@ static void lay_out(st_run *run)
                                                 : run->devices[ST_HOST].step[part];
     run->host_logits = (float *)(void *)(staging + host->staging_logits);
     run->slot_logits = (float *)(void *)(staging + host->staging_slot_logits);
+    run->adjustments = (st_adjustments *)(void *)(staging + host->staging_adjustments);
+    run->candidates = (st_candidates *)(void *)(staging + host->staging_candidates);
 }
 
 static strata_status open_kv(st_run *run, strata_error *error)
@@ -106,11 +111,17 @@ static strata_status prepare_part(st_run *run, int which, const st_ready *ready,
     return status;
 }
 
+static bool reduces(const st_run *run)
+{
+    return run->source.plan->reduces_logits && run->source.plan->parts[ST_PART_MAIN].logits_device == ST_CARD;
+}
+
 static strata_status prepare(st_run *run, strata_error *error)
 {
     st_ready ready = {.source = &run->source, .kv = run->kv, .devices = run->devices, .arena = &run->arena};
     strata_status status = prepare_part(run, ST_PART_MAIN, &ready, error);
     if (status == STRATA_OK && run->source.plan->nextn) status = prepare_part(run, ST_PART_NEXTN, &ready, error);
+    if (status == STRATA_OK && reduces(run)) status = st_ready_reduction_new(&ready, &run->reduce, error);
     return status;
 }
 
@@ -152,6 +163,7 @@ void st_run_free(st_run *run)
         st_ready_range_free(run->devices, &run->parts[part].body);
         st_ready_range_free(run->devices, &run->parts[part].head);
     }
+    if (run->reduce) run->source.devices[ST_CARD].backend->segment_free(run->reduce);
     st_kv_free(run->kv);
     if (run->crossed) run->source.devices[ST_CARD].backend->event_free(run->crossed);
     if (run->step_sent) run->source.devices[ST_CARD].backend->event_free(run->step_sent);
@@ -161,6 +173,11 @@ void st_run_free(st_run *run)
         if (run->devices[d].queue) run->source.devices[d].backend->queue_free(run->devices[d].queue);
     st_arena_free(&run->arena);
     st_free(run);
+}
+
+st_adjustments *st_run_adjustments(st_run *run)
+{
+    return run->reduce ? run->adjustments : NULL;
 }
 
 st_kv *st_run_kv(st_run *run)
@@ -580,28 +597,69 @@ static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, 
     return send_step(run, part, 0, sizeof *step + count * sizeof *rows, error);
 }
 
-static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t row_limit, const uint32_t *rows,
-                              uint32_t count, const float **out, strata_error *error)
+/* Enqueues the head of a part; a failure has ended the step. */
+static strata_status begin_head(st_run *run, int part, uint32_t row_limit, const uint32_t *rows, uint32_t count,
+                                strata_error *error)
 {
     strata_status status = check_out_rows(run, rows, count, row_limit, error);
     if (status != STRATA_OK) return status;
     status = send_out_rows(run, part, rows, count, error);
     if (status == STRATA_OK) status = run_range(run, &run->parts[part].head, run->parts[part].master, count, error);
-    if (status != STRATA_OK) return give_up(run, status);
-    uint8_t device = run->source.plan->parts[part].logits_device;
-    unsigned char *value = value_at(run, device, logits);
-    if (device == ST_CARD) {
-        size_t bytes = (size_t)count * run->source.program->values[logits].width * sizeof(float);
-        status = copy(run, ST_HOST, run->host_logits, ST_CARD, value, bytes, error);
-        if (status == STRATA_OK) status = record_event(run, run->crossed, error);
-        if (status == STRATA_OK) status = wait_for(run, run->crossed, error);
-        run->pending = NULL; /* these copies were enqueued before this one */
-        run->computing = false;
-    }
-    *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;
+    return status == STRATA_OK ? STRATA_OK : give_up(run, status);
+}
+
+/* Copies what the GPU has computed, and waits for it. */
+static strata_status bring(st_run *run, void *to, const void *from, size_t bytes, strata_error *error)
+{
+    strata_status status = copy(run, ST_HOST, to, ST_CARD, from, bytes, error);
+    if (status == STRATA_OK) status = record_event(run, run->crossed, error);
+    if (status == STRATA_OK) status = wait_for(run, run->crossed, error);
+    run->pending = NULL; /* these copies were enqueued before this one */
+    run->computing = false;
+    return status;
+}
+
+static strata_status end_head(st_run *run, strata_status status)
+{
     if (status != STRATA_OK) return give_up(run, status);
     st_kv_confirm(run->kv); /* the head reads what the body has written */
     return STRATA_OK;
+}
+
+static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t row_limit, const uint32_t *rows,
+                              uint32_t count, const float **out, strata_error *error)
+{
+    strata_status status = begin_head(run, part, row_limit, rows, count, error);
+    if (status != STRATA_OK) return status;
+    uint8_t device = run->source.plan->parts[part].logits_device;
+    unsigned char *value = value_at(run, device, logits);
+    size_t bytes = (size_t)count * run->source.program->values[logits].width * sizeof(float);
+    if (device == ST_CARD) status = bring(run, run->host_logits, value, bytes, error);
+    *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;
+    return end_head(run, status);
+}
+
+/* The lists up to the last adjustment: empty ones are a few bytes. */
+static size_t lists_bytes(const st_run *run, uint32_t count)
+{
+    const st_adjustments *last = &run->adjustments[count - 1];
+    return (size_t)((const unsigned char *)&last->items[last->count] - (const unsigned char *)run->adjustments);
+}
+
+strata_status st_run_candidates(st_run *run, const uint32_t *rows, uint32_t count, const st_candidates **out,
+                                strata_error *error)
+{
+    const st_ready_device *card = &run->devices[ST_CARD];
+    strata_status status = begin_head(run, ST_PART_MAIN, run->last_count, rows, count, error);
+    if (status != STRATA_OK) return status;
+    status = copy(run, ST_CARD, card->working + card->set->adjustments, ST_HOST, run->adjustments,
+                  lists_bytes(run, count), error);
+    if (status == STRATA_OK) status = card->source.backend->launch(run->reduce, card->queue, count, error);
+    if (status == STRATA_OK)
+        status = bring(run, run->candidates, card->working + card->set->candidates, count * sizeof *run->candidates,
+                       error);
+    *out = run->candidates;
+    return end_head(run, status);
 }
 
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error)

@@ -11,6 +11,7 @@
 #include "moe/stream.h"
 #include "moe/watch.h"
 #include "plan/plan.h"
+#include "sampler/candidates.h"
 
 typedef struct st_run st_run;
 
@@ -59,6 +60,15 @@ strata_status st_run_wait(st_run *run, strata_error *error);
 /* Logits of rows of the last step (at most the plan's out_rows, each below its count): [count, vocab], valid until the
  * next call. */
 strata_status st_run_logits(st_run *run, const uint32_t *rows, uint32_t count, const float **out, strata_error *error);
+
+/* Where the GPU reduces the logits that it computes: [out_rows] lists of adjustments, which the caller writes before
+ * st_run_candidates. NULL: it does not. */
+st_adjustments *st_run_adjustments(st_run *run);
+
+/* The best candidates of rows of the last step, as st_run_logits, after the first `count` lists of adjustments:
+ * [count], valid until the next call. */
+strata_status st_run_candidates(st_run *run, const uint32_t *rows, uint32_t count, const st_candidates **out,
+                                strata_error *error);
 
 /* The row of logits that belongs to a slot, [vocab]: valid until another conversation gets the slot. */
 float *st_run_slot_logits(st_run *run, uint32_t slot);

@@ -37,6 +37,7 @@ struct st_sched {
     uint32_t lease_count;
     st_request **requests; /* [capacity]: those of the tasks */
     st_task *tasks;        /* [capacity] */
+    st_candidates *best;   /* [conversations]: by slot, of requests that wait */
     uint32_t capacity, count;
     st_policy_piece pieces[ST_CONVERSATIONS_MAX];
     st_run_piece run_pieces[ST_CONVERSATIONS_MAX];
@@ -100,25 +101,33 @@ static float *slot_logits(const st_sched *s, const st_request *r)
     return st_run_slot_logits(s->source.run, st_conversation_slot(r->conversation));
 }
 
-static void keep_logits(st_sched *s, st_request *r, const float *logits)
+static st_candidates *slot_best(const st_sched *s, const st_request *r)
 {
-    float *slot = slot_logits(s, r);
-    if (slot != logits) memcpy(slot, logits, s->source.vocab * sizeof *logits);
-    r->computed = r->has_logits = true;
+    return &s->best[st_conversation_slot(r->conversation)];
 }
 
-/* The request has the logits after its last token. */
-static void ask(st_sched *s, st_request *r, const float *logits)
+/* Logits stay with the slot also after the request; candidates only while it waits. */
+static void keep_offer(st_sched *s, st_request *r, const float *logits, const st_candidates *best)
+{
+    if (best) *slot_best(s, r) = *best;
+    if (logits && logits != slot_logits(s, r)) memcpy(slot_logits(s, r), logits, s->source.vocab * sizeof *logits);
+    r->has_best = best != NULL;
+    r->has_logits = true;
+    r->computed = logits != NULL;
+}
+
+/* The request has what comes after its last token: the logits, or the best candidates. */
+static void ask(st_sched *s, st_request *r, const float *logits, const st_candidates *best)
 {
     strata_token token = 0;
     r->started = true;
-    st_next next = r->next ? r->next(r->context, logits, &token) : ST_NEXT_END;
+    st_next next = r->next ? r->next(r->context, logits, best, &token) : ST_NEXT_END;
     r->waits = next == ST_NEXT_WAIT;
     if (next == ST_NEXT_TOKEN || next == ST_NEXT_LAST) {
         st_conversation_tokens(r->conversation)[r->count++] = token;
-        r->computed = r->has_logits = false;
+        r->computed = r->has_logits = r->has_best = false;
     } else {
-        keep_logits(s, r, logits);
+        keep_offer(s, r, logits, best);
     }
     if (next == ST_NEXT_END || next == ST_NEXT_LAST) finish(s, r, STRATA_OK, NULL);
     else if (r->notify) tell(s, r, false);
@@ -262,7 +271,7 @@ static void admit(st_sched *s, st_request *r, double now)
 static void park(st_sched *s, st_request *r)
 {
     st_conversation_run(r->conversation, false);
-    r->admitted = r->has_logits = r->waits = false;
+    r->admitted = r->has_logits = r->has_best = r->waits = false;
     r->prompt = false;
     s->counts.parked++;
     peek(r);
@@ -431,7 +440,7 @@ static bool ask_ready(st_sched *s)
         }
         if (r->waits) continue;
         asked = true;
-        ask(s, r, slot_logits(s, r));
+        ask(s, r, r->has_best ? NULL : slot_logits(s, r), r->has_best ? slot_best(s, r) : NULL);
     }
     return asked;
 }
@@ -503,6 +512,33 @@ static uint32_t rows_wanted(const st_sched *s, uint32_t count, uint32_t *rows, s
     return wanted;
 }
 
+/* Whether all these requests choose from candidates; their adjustments are then written. */
+static bool candidates_suffice(const st_sched *s, st_request *const *of, uint32_t count)
+{
+    st_adjustments *lists = st_run_adjustments(s->source.run);
+    bool all = lists != NULL;
+    for (uint32_t i = 0; i < count && all; i++) all = of[i]->adjust && of[i]->adjust(of[i]->context, &lists[i]);
+    return all;
+}
+
+/* Runs the head for these rows, and asks their requests. *seconds: of the head. */
+static strata_status ask_rows(st_sched *s, const uint32_t *rows, st_request *const *of, uint32_t count,
+                              uint32_t pieces, bool first, double *seconds, strata_error *error)
+{
+    const float *logits = NULL;
+    const st_candidates *best = NULL;
+    double before = s->source.clock(s->source.context);
+    bool few = candidates_suffice(s, of, count);
+    strata_status status = few ? st_run_candidates(s->source.run, rows, count, &best, error)
+                               : st_run_logits(s->source.run, rows, count, &logits, error);
+    *seconds += s->source.clock(s->source.context) - before;
+    if (status != STRATA_OK) return status;
+    if (first) keep_points(s, pieces);
+    for (uint32_t i = 0; i < count; i++)
+        ask(s, of[i], few ? NULL : logits + (size_t)i * s->source.vocab, few ? &best[i] : NULL);
+    return STRATA_OK;
+}
+
 /* Waits for the step. Requests that have all their logits are asked, a few rows of logits at a time. */
 static strata_status end_step(st_sched *s, uint32_t count, double *ended, strata_error *error)
 {
@@ -514,13 +550,7 @@ static strata_status end_step(st_sched *s, uint32_t count, double *ended, strata
     if (status == STRATA_OK && !wanted) keep_points(s, count);
     for (uint32_t first = 0; first < wanted && status == STRATA_OK; first += most) {
         uint32_t part = wanted - first < most ? wanted - first : most;
-        const float *logits;
-        double before = s->source.clock(s->source.context);
-        status = st_run_logits(s->source.run, rows + first, part, &logits, error);
-        *ended += s->source.clock(s->source.context) - before;
-        if (status != STRATA_OK) return status;
-        if (first == 0) keep_points(s, count);
-        for (uint32_t i = 0; i < part; i++) ask(s, of[first + i], logits + (size_t)i * s->source.vocab);
+        status = ask_rows(s, rows + first, of + first, part, count, first == 0, ended, error);
     }
     return status;
 }
@@ -679,7 +709,8 @@ strata_status st_sched_new(const st_sched_source *source, st_sched **out, strata
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    strata_status status = reserve(s, ST_CONVERSATIONS_MAX);
+    s->best = st_alloc_zero(source->plan->conversations, sizeof *s->best);
+    strata_status status = s->best ? reserve(s, ST_CONVERSATIONS_MAX) : STRATA_MEMORY;
     if (status != STRATA_OK) status = st_error_memory(error, ST_CONVERSATIONS_MAX * sizeof(st_task), "the scheduler");
     else if (pthread_create(&s->thread, NULL, serve, s) != 0)
         status = st_error_set(error, STRATA_RUNTIME, NULL, "the scheduler's thread cannot be created");
@@ -704,6 +735,7 @@ void st_sched_free(st_sched *sched)
     pthread_mutex_destroy(&sched->lock);
     st_free(sched->requests);
     st_free(sched->tasks);
+    st_free(sched->best);
     st_free(sched);
 }
 

@@ -53,11 +53,14 @@ typedef struct st_request {
     const atomic_bool *stop;    /* the request ends when it is true: after the step under way, or within it if that loses
                                    nothing but the step */
     const atomic_bool *interrupt; /* the request ends within a step */
-    /* Called by the scheduler's thread with [vocab] logits; must not wait. NULL: the request ends with its tokens. */
-    st_next (*next)(void *context, const float *logits, strata_token *token);
+    /* Called by the scheduler's thread with [vocab] logits or, if `adjust` has agreed, with the best candidates
+     * instead; must not wait. NULL: the request ends with its tokens. */
+    st_next (*next)(void *context, const float *logits, const st_candidates *best, strata_token *token);
+    /* Whether candidates suffice for the next token, with which adjustments. NULL: they do not. */
+    bool (*adjust)(void *context, st_adjustments *out);
     /* Called by the scheduler's thread when it admits the request for the first time; must not wait. May be NULL. */
     void (*on_admitted)(void *context);
-    void *context; /* of both */
+    void *context; /* of all three */
 
     /* Results. */
     strata_status status;
@@ -75,6 +78,7 @@ typedef struct st_request {
     uint32_t stored;           /* tokens stored, for `done` */
     uint32_t told, taken, heard; /* news so far; returned by st_sched_wait; answered by the next call of it */
     bool admitted, seen, started, has_logits, waits, resumed, left, ended, changed;
+    bool has_best;             /* instead of logits the slot has the candidates after the last token */
     pthread_cond_t news;
 } st_request;
 

@@ -1,4 +1,5 @@
 /* The planner's prediction against the virtual clock of the simulated devices: the same work, priced twice. */
+#include "support/clock_rig.h"
 #include "support/golden.h"
 
 #include <math.h>
@@ -30,15 +31,12 @@ static void compare(const char *name, const golden *g, const st_plan_options *pl
     golden_run r;
     golden_run_open(&r, g, &options);
     strata_error error;
-    const float *logits;
-    uint32_t row = 15;
     double start = st_sim_world_seconds(r.world);
     golden_feed(&r, 0, 48, NULL);
-    if (st_run_logits(r.run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
+    clock_head(r.run, 15, true);
     double filled = st_sim_world_seconds(r.world);
-    row = 0;
     if (golden_step(&r, r.conversation, g->tokens, 1, &error) != STRATA_OK) fail_msg("%s", error.message);
-    if (st_run_logits(r.run, &row, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
+    clock_head(r.run, 0, false);
     double decoded = st_sim_world_seconds(r.world);
     st_plan_speed speed = st_plan_predict(&r.source, r.plan, 48, 48, -1);
     check_close("prefill", name, 48 / (filled - start), speed.prefill_tps);

@@ -159,12 +159,25 @@ static void choose_experts(const st_cuda_call *c)
     }
 }
 
+/* The host chooses a token of the record: all are equal. */
+static void list_candidates(const st_cuda_call *c)
+{
+    uint32_t vocab = c->bound->in[0].width;
+    for (uint32_t row = 0; row < c->step->out_count; row++) {
+        st_candidates *out = (st_candidates *)c->bound->out.data + row;
+        memset(out, 0, sizeof *out);
+        out->count = vocab < ST_CANDIDATES_MAX ? vocab : ST_CANDIDATES_MAX;
+        for (uint32_t i = 0; i < out->count; i++) out->ids[i] = (int32_t)i;
+    }
+}
+
 /* The grid covers every row of the step. */
 static st_cuda_result fake_run(const st_cuda_call *c)
 {
     if (c->rows < (c->kind == ST_ROWS_ALL ? c->step->count : c->step->out_count)) return ST_CUDA_FAILED;
     launched++;
     if (c->bound->op->kind == ST_OP_ROUTE) choose_experts(c);
+    if (c->bound->op->kind == ST_OP_CANDIDATES) list_candidates(c);
     return ST_CUDA_OK;
 }
 

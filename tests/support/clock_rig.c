@@ -72,12 +72,20 @@ void clock_rig_close(clock_rig *r)
     plan_rig_close(&r->plan);
 }
 
+void clock_head(st_run *run, uint32_t row, bool prompt)
+{
+    strata_error error;
+    const float *logits;
+    const st_candidates *best;
+    st_adjustments *lists = prompt ? NULL : st_run_adjustments(run);
+    if (lists) lists[0].count = 0;
+    clock_must(lists ? st_run_candidates(run, &row, 1, &best, &error) : st_run_logits(run, &row, 1, &logits, &error), &error);
+}
+
 void clock_rig_step(clock_rig *r, st_conversation *c, uint32_t count)
 {
     strata_error error;
     st_run_piece piece = {.conversation = c, .count = count, .prompt = count > 1};
-    uint32_t row = count - 1;
-    const float *logits;
     clock_must(st_run_step(r->run, &piece, 1, &error), &error);
-    clock_must(st_run_logits(r->run, &row, 1, &logits, &error), &error);
+    clock_head(r->run, count - 1, piece.prompt);
 }

@@ -25,7 +25,10 @@ void clock_rig_close(clock_rig *r);
 
 void clock_must(strata_status status, const strata_error *error);
 
-/* Runs the next `count` tokens of the conversation and waits for the logits of the last. */
+/* Waits for the row's logits or, in an answer, for its candidates where the GPU reduces logits. */
+void clock_head(st_run *run, uint32_t row, bool prompt);
+
+/* Runs the next `count` tokens of the conversation and waits for the head of the last. */
 void clock_rig_step(clock_rig *r, st_conversation *c, uint32_t count);
 
 #endif

@@ -1,5 +1,6 @@
 #include "base/alloc.h"
 #include "base/check.h"
+#include "sampler/candidates.h"
 #include "support/plan_rig.h"
 
 static bool op_runs(const plan_rig *rig, uint32_t op)
@@ -132,7 +133,10 @@ static void check_staging(const plan_rig *rig)
     assert_int_equal(s->staging_steps[1], range_bytes(step));
     assert_int_equal(s->staging_logits, 2 * range_bytes(step));
     assert_int_equal(s->staging_slot_logits, s->staging_logits + range_bytes(logits));
-    assert_int_equal(s->staging_bytes, s->staging_slot_logits + plan->conversations * row);
+    size_t reduced = card && plan->reduces_logits ? plan->out_rows : 0;
+    assert_int_equal(s->staging_adjustments, s->staging_slot_logits + range_bytes(plan->conversations * row));
+    assert_int_equal(s->staging_candidates, s->staging_adjustments + range_bytes(reduced * sizeof(st_adjustments)));
+    assert_int_equal(s->staging_bytes, s->staging_candidates + reduced * sizeof(st_candidates));
 }
 
 /* The ranges of the executor's memory do not overlap; the layout and the working set have the planned sizes. */
@@ -143,10 +147,15 @@ static void check_memory(const plan_rig *rig, uint8_t d)
     const uint64_t *owners = plan->devices[d].owners;
     uint64_t restore = d == ST_HOST ? plan->restore_bytes : 0, tier = d == ST_HOST ? plan->tier_bytes : 0;
     st_working_set working;
+    st_op op = {.kind = ST_OP_CANDIDATES};
+    st_bound_op shape = {.op = &op, .in[0].width = rig->source.desc->vocab};
+    st_scratch reducing = {0};
+    if (plan->reduces_logits) reducing = rig->source.devices[ST_CARD].scratch(&shape, plan->out_rows);
     st_working_options options = {.op_device = plan->op_device, .device = d, .step = plan->step,
                                   .workers = rig->options.workers[d], .nextn = plan->nextn,
                                   .expert_cache = plan->experts.mode == ST_MOE_CACHE,
-                                  .watched = plan->watched && plan->experts.mode != ST_MOE_AUTO};
+                                  .watched = plan->watched && plan->experts.mode != ST_MOE_AUTO,
+                                  .candidates = d == ST_CARD && plan->reduces_logits ? &reducing : NULL};
     uint32_t ops = rig->source.program->op_count;
     st_scratch *scratch = st_alloc_array(ops, sizeof *scratch);
     assert_non_null(scratch);

@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "plan/draft.h"
+#include "sampler/candidates.h"
 
 /* plan_small: a layer's attention part is a norm, q, k, v and the output projection; its feed-forward part a norm and
  * three matrices; all are float32. A position is 32 keys and 32 values in each of four layers. */
@@ -88,6 +89,12 @@ static void check_refused(plan_rig *rig, strata_status status, const char *messa
 
 /* --- placement --------------------------------------------------------------------------------------------------- */
 
+/* Adjustments up and candidates down, for so many rows. */
+static uint64_t reduction(uint32_t rows)
+{
+    return up(rows * sizeof(st_adjustments), 256) + rows * sizeof(st_candidates);
+}
+
 static void everything_on_the_gpu(void **state)
 {
     (void)state;
@@ -115,7 +122,8 @@ static void everything_on_the_gpu(void **state)
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_KV), 0);
     st_step_limits step = {.rows = 16, .out_rows = 1, .conversations = 1, .tables = 1024 / PAGE};
     assert_memory_equal(&plan->step, &step, sizeof step);
-    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 2 * up(st_step_bytes(&step), 256) + LOGITS + LOGITS);
+    assert_true(plan->reduces_logits);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 2 * up(st_step_bytes(&step), 256) + LOGITS + LOGITS + reduction(1));
     assert_int_equal(device_of(&rig, ST_OP_EMBED, -1, 0), ST_HOST);
     check_why(&rig, "attention and KV of 4 of 4 layers");
     check_why(&rig, "the embedding stays in RAM");
@@ -207,6 +215,7 @@ static void whole_layers_move_to_ram_last_first(void **state)
     rig.options.cpu_ffn_layers = LAYERS;
     rig.options.layers = 1; /* with the output matrix */
     uint64_t working = plan_rig_get(&rig)->memory[ST_CARD].working.bytes, layer = ATTENTION + positions(1024) * ROW_F16;
+    working -= up(reduction(1), 256); /* logits that the host computes are not reduced */
     rig.options.cpu_ffn_layers = 0;
     rig.options.layers = ST_LAYERS_AUTO;
     for (uint32_t n = 1; n <= LAYERS; n++) {
@@ -619,7 +628,8 @@ static void conversations_have_logits_and_tables(void **state)
     const st_plan *plan = plan_rig_get(&rig);
     st_step_limits step = {.rows = 16, .out_rows = 3, .conversations = 5, .tables = 5 * 1024 / PAGE};
     assert_memory_equal(&plan->step, &step, sizeof step);
-    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 2 * up(st_step_bytes(&step), 256) + 3 * LOGITS + 5 * LOGITS);
+    assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING),
+                     2 * up(st_step_bytes(&step), 256) + 3 * LOGITS + 5 * LOGITS + reduction(3));
     rig.options.layers = 0;
     plan = plan_rig_get(&rig);
     assert_int_equal(owner(&rig, ST_HOST, ST_OWNER_STAGING), 5 * LOGITS);
@@ -692,7 +702,7 @@ static void refusals_are_exact_to_the_byte(void **state)
     /* All layers without the output matrix. A context that is a page shorter fits. */
     rig.devices[ST_CARD].types[ST_OP_GATHER] = rig.devices[ST_CARD].types[ST_OP_SOFTCAP] = 0;
     plan_rig_get(&rig);
-    uint64_t need = rig.plan->devices[ST_CARD].planned_bytes - OUTPUT - OUTPUT_NORM;
+    uint64_t need = rig.plan->devices[ST_CARD].planned_bytes - OUTPUT - OUTPUT_NORM - up(reduction(1), 256);
     rig.devices[ST_CARD].free_bytes = need + 1000;
     plan_rig_get(&rig);
     assert_false(rig.plan->output_on_card);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/alternatives.h"
+#include "sampler/candidates.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define MIB ((uint64_t)1 << 20)
@@ -151,7 +152,9 @@ static void bytes_agree_with_the_documentation(void **state)
     st_step_limits step = {.rows = 2048, .out_rows = 16, .conversations = 1, .tables = 32768 / PAGE};
     uint64_t steps = 2 * ((st_step_bytes(&step) + 255) / 256 * 256);
     uint64_t work = (uint64_t)2048 * 49664 + (uint64_t)16 * (2048 + 151936) * 4 + steps;
-    uint64_t fixed = weights + kv + work + worker + sums + 10 * wide;
+    uint64_t lists = (16 * sizeof(st_adjustments) + 255) / 256 * 256, best = 16 * sizeof(st_candidates);
+    uint64_t reduced = lists + (best + 255) / 256 * 256;
+    uint64_t fixed = weights + kv + work + worker + sums + reduced + 10 * wide;
     uint64_t room = (12 * GIB - 756 * MIB) / (2 * MIB) * (2 * MIB) - fixed, all = 24 * narrow + 24 * wide;
     uint64_t slots = room / all * all, left = room % all, more = left / narrow < 24 ? left / narrow : 24;
     slots += more * narrow;
@@ -160,7 +163,7 @@ static void bytes_agree_with_the_documentation(void **state)
     assert_int_equal(card[ST_OWNER_RUNTIME], 500 * MIB);
     assert_int_equal(card[ST_OWNER_WEIGHTS], weights);
     assert_int_equal(card[ST_OWNER_KV], kv);
-    assert_int_equal(card[ST_OWNER_SCRATCH], work + worker + sums);
+    assert_int_equal(card[ST_OWNER_SCRATCH], work + worker + sums + reduced);
     assert_int_equal(card[ST_OWNER_STAGING], 10 * wide);
     assert_int_equal(card[ST_OWNER_SLOTS], slots);
     assert_int_equal(card[ST_OWNER_PADDING], 0);
@@ -168,7 +171,7 @@ static void bytes_agree_with_the_documentation(void **state)
     assert_int_equal(host[ST_OWNER_WEIGHTS], 175030272);
     assert_int_equal(host[ST_OWNER_EXPERTS], 128 * all);
     assert_int_equal(host[ST_OWNER_SCRATCH], work + shared + 8 * host_worker);
-    assert_int_equal(host[ST_OWNER_STAGING], steps + (16 + 1) * 151936 * 4);
+    assert_int_equal(host[ST_OWNER_STAGING], steps + (16 + 1) * 151936 * 4 + lists + best);
     plan_rig_close(&rig);
 }
 

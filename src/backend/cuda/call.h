@@ -223,7 +223,7 @@ static inline st_cuda_experts_layout st_cuda_experts_lay_out(const st_op *op, ui
 
 /* Candidates: a block sorts a chunk of a row's logits and keeps the best in scratch, with sums of the chunk's raw logits; one
  * block of the row then sorts what is kept. */
-enum { ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_SUMS_BYTES = 16 };
+enum { ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_SUMS_BYTES = 16, ST_CUDA_CANDIDATE_ROWS = 16 }; /* rows at a time */
 
 static inline uint32_t st_cuda_candidate_chunks(uint32_t vocab)
 {

@@ -18,9 +18,10 @@ struct candidates_args {
     const float *logits;             /* [rows, vocab] */
     const st_adjustments *lists;     /* [rows] */
     st_candidates *out;              /* [rows] */
-    unsigned long long *kept;        /* [rows, chunks, KEPT]: scratch */
-    sums *chunk_sums;                /* [rows, chunks]: scratch */
+    unsigned long long *kept;        /* [rows at a time, chunks, KEPT]: scratch */
+    sums *chunk_sums;                /* [rows at a time, chunks]: scratch */
     uint32_t vocab, chunks;
+    uint32_t first; /* row of the launch */
 };
 
 /* The order of the keys is that of the logits, −0 equal to 0, then the lower id first. 0: no token. */
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(THREADS) keep_chunk(candidates_args a)
 {
     __shared__ unsigned long long keys[ST_CUDA_CHUNK];
     __shared__ sums shared[THREADS / ST_CUDA_WARP];
-    uint32_t row = blockIdx.y, chunk = blockIdx.x, first = chunk * ST_CUDA_CHUNK;
+    uint32_t row = a.first + blockIdx.y, chunk = blockIdx.x, first = chunk * ST_CUDA_CHUNK;
     if (row >= a.rows.count()) return;
     const float *logits = a.logits + (size_t)row * a.vocab;
     sums mine = {-INFINITY, 0, 0, 0};
@@ -122,14 +123,14 @@ __global__ void __launch_bounds__(THREADS) keep_chunk(candidates_args a)
         if (id >= first && id < a.vocab && id - first < ST_CUDA_CHUNK) keys[id - first] = key_of(adjust(logits[id], list.items[i]), id);
     }
     sort(keys);
-    size_t at = (size_t)row * a.chunks + chunk;
+    size_t at = (size_t)blockIdx.y * a.chunks + chunk;
     if (threadIdx.x < KEPT) a.kept[at * KEPT + threadIdx.x] = keys[threadIdx.x];
     if (threadIdx.x == 0) a.chunk_sums[at] = mine;
 }
 
 __device__ void write_sums(const candidates_args &a, uint32_t row, uint32_t count)
 {
-    const sums *chunks = a.chunk_sums + (size_t)row * a.chunks;
+    const sums *chunks = a.chunk_sums + (size_t)(row - a.first) * a.chunks;
     sums all = chunks[0];
     for (uint32_t i = 1; i < a.chunks; i++) all = join(all, chunks[i]);
     st_candidates &out = a.out[row];
@@ -143,9 +144,9 @@ __device__ void write_sums(const candidates_args &a, uint32_t row, uint32_t coun
 __global__ void __launch_bounds__(THREADS) keep_row(candidates_args a)
 {
     __shared__ unsigned long long keys[ST_CUDA_CHUNK];
-    uint32_t row = blockIdx.x, all = a.chunks * KEPT;
+    uint32_t row = a.first + blockIdx.x, all = a.chunks * KEPT;
     if (row >= a.rows.count()) return;
-    const unsigned long long *kept = a.kept + (size_t)row * all;
+    const unsigned long long *kept = a.kept + (size_t)blockIdx.x * all;
     uint32_t taken = 0;
     for (uint32_t held = 0; taken < all; held = KEPT) {
         uint32_t room = ST_CUDA_CHUNK - held;
@@ -170,9 +171,15 @@ extern "C" int st_cuda_candidates(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     uint32_t vocab = b->in[0].width, chunks = st_cuda_candidate_chunks(vocab);
+    uint32_t most = call->rows < ST_CUDA_CANDIDATE_ROWS ? call->rows : (uint32_t)ST_CUDA_CANDIDATE_ROWS;
     unsigned long long *kept = (unsigned long long *)call->scratch;
     candidates_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), (const st_adjustments *)b->in[1].data,
-                            (st_candidates *)b->out.data, kept, (sums *)(kept + (size_t)call->rows * chunks * KEPT), vocab, chunks};
-    int result = st_cuda_start<keep_chunk>(call->stream, dim3(chunks, call->rows), THREADS, 0, args);
-    return result ? result : st_cuda_start<keep_row>(call->stream, call->rows, THREADS, 0, args);
+                            (st_candidates *)b->out.data, kept, (sums *)(kept + (size_t)most * chunks * KEPT), vocab, chunks, 0};
+    int result = (int)cudaSuccess;
+    for (; args.first < call->rows && !result; args.first += most) {
+        uint32_t rows = call->rows - args.first < most ? call->rows - args.first : most;
+        result = st_cuda_start<keep_chunk>(call->stream, dim3(chunks, rows), THREADS, 0, args);
+        if (!result) result = st_cuda_start<keep_row>(call->stream, rows, THREADS, 0, args);
+    }
+    return result;
 }

@@ -89,6 +89,11 @@ static size_t attention_scratch(const st_op *op, uint32_t rows)
            most * (width + 2 * (size_t)op->p.attention.heads) * sizeof(float);
 }
 
+static size_t candidates_scratch(uint32_t vocab, uint32_t rows)
+{
+    return (rows < ST_CUDA_CANDIDATE_ROWS ? rows : (uint32_t)ST_CUDA_CANDIDATE_ROWS) * st_cuda_candidates_row_bytes(vocab);
+}
+
 /* A graph's kernels lay out scratch for the rows of the graph, which may be more than those of the launch. */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
 {
@@ -97,7 +102,7 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
     case ST_OP_MATMUL: return (st_scratch){.shared_bytes = matmul_scratch(shape, rows)};
     case ST_OP_EXPERTS: return (st_scratch){.shared_bytes = experts_scratch(shape, rows)};
     case ST_OP_ATTENTION: return (st_scratch){.shared_bytes = attention_scratch(shape->op, rows)};
-    case ST_OP_CANDIDATES: return (st_scratch){.shared_bytes = rows * st_cuda_candidates_row_bytes(shape->in[0].width)};
+    case ST_OP_CANDIDATES: return (st_scratch){.shared_bytes = candidates_scratch(shape->in[0].width, rows)};
     default: return (st_scratch){0};
     }
 }
