@@ -371,7 +371,8 @@ static bool refuse_malformed(http_request *r)
     http_fault fault = http_strict(r->mhd);
     if (!fault.message) return false;
     http_reply reply = {.status = (int)fault.status, .content_type = "application/json"};
-    server_buf_printf(&reply.body, "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\"}}", fault.message);
+    server_buf_printf(&reply.body, "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\"}}",
+                      fault.message);
     http_add_header(r, "Connection", "close");
     http_answer(r, reply);
     return true;
@@ -534,7 +535,8 @@ strata_status http_start(const http_options *options, http_server **out, strata_
         MHD_OPTION_LISTEN_SOCKET, options->socket, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_CONNECTION_LIMIT, connection_limit(),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HEADER_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)options->timeout_seconds + 1, MHD_OPTION_UNESCAPE_CALLBACK, /* the watcher comes first */ unescape, NULL,
+        (unsigned)options->timeout_seconds + 1 /* the watcher comes first */, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
+        NULL,
         MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_ARRAY, options->tls_cert ? tls : none, MHD_OPTION_END);
     if (!server->daemon) {

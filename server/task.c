@@ -92,8 +92,9 @@ void server_task_unref(server_task *task)
     free(task);
 }
 
-/* A cancelled call ends with the step under way, whose pages and recurrent state stay good for the client's next attempt;
- * an interrupt would give them up. It is for a session between two calls: the next one ends before its first step. */
+/* A cancelled call ends with the step under way, whose pages and recurrent state stay good for the client's next
+ * attempt; an interrupt would give them up. It is for a session between two calls: the next one ends before its first
+ * step. */
 void server_session_stop(strata_session *session)
 {
     if (!strata_session_cancel(session)) strata_session_interrupt(session, true);

@@ -38,15 +38,16 @@ typedef struct server_work {
     size_t idle_workers;
 } server_work;
 
-/* `sessions`: how many the engine runs at a time. Workers are started when they are needed, as many as may run or wait. */
+/* `sessions`: how many the engine runs at a time. Workers are started when they are needed, as many as may run or
+ * wait. */
 strata_status server_work_start(server_work *w, struct server *server, size_t sessions, strata_error *error);
 /* Ends the threads; every task has ended, and later ones are refused. */
 void server_work_stop(server_work *w);
 /* After the transport has stopped. */
 void server_work_free(server_work *w);
 
-/* Runs a function on a preparing thread; `aside`: it will not wait for the engine. False: the queue is full, or there is
- * no memory. */
+/* Runs a function on a preparing thread; `aside`: it will not wait for the engine. False: the queue is full, or there
+ * is no memory. */
 bool server_work_prepare(server_work *w, server_job_function *run, void *argument, bool aside);
 /* Queues the choices of a prepared task, in order. */
 void server_work_queue(server_work *w, struct server_task *task);

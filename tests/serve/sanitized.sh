@@ -4,7 +4,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 export STRATA=build/${SANITIZER:-asan}/strata TSAN_OPTIONS=exitcode=66
 failed=0
-for name in openai apis prefix http streams; do
+for name in openai apis prefix clients http streams; do
     output=$(timeout 500 "tests/serve/test_$name.py" 2>&1)
     code=$?
     grep -E '^(not )?ok\b|^# ' <<<"$output"

@@ -234,8 +234,8 @@ with Server(model("breaks"), "--parallel", 2) as s:
             r = s.post(path, {**body, "stream": True})
             assert r.status == 200, r.text
             return r
-        name, data = last("/v1/chat/completions", ask("hi")).events()[-1]
-        assert name is None and json.loads(data)["error"]["type"] == "server_error", data
+        (name, data), end = last("/v1/chat/completions", ask("hi")).events()[-2:]
+        assert end == (None, "[DONE]") and name is None and json.loads(data)["error"]["type"] == "server_error", data
         assert '"content":"It"' in last("/v1/chat/completions", ask("hi")).text, "and what came before"
         name, data = last("/v1/messages", messages("hi")).events()[-1]
         assert name == "error" and json.loads(data) == {"type": "error", "error": {**json.loads(data)["error"], "type": "api_error"}}, data

@@ -175,7 +175,7 @@ with Server(model("hello"), "--cors-origin", "https://page.example") as s:
     @test
     def random_requests_get_an_answer():
         found = random_requests.send(s, 300 if slow else 2000, 19)
-        assert all(found.get(code, 0) > 5 for code in (200, 400, 404)), found
+        assert found[200] > 50 and found[400] > 50, found
 
     @test
     def bodies_have_a_limit():

@@ -195,9 +195,11 @@ with Server(model("loop"), "-c", 256) as s:
             return d["choices"][0]["message"]["content"].split()
         plain = words()
         assert plain[20:40] == plain[:20] == [f"w{i}" for i in range(20)]
-        for penalty in {"presence_penalty": 100}, {"frequency_penalty": 100}, {"repeat_penalty": 100}:
-            found = words(**penalty)
-            assert found[:20] == plain[:20] and found[20] != "w0", (penalty, found)
+        for half in {"presence_penalty": 100}, {"frequency_penalty": 100}, {"repeat_penalty": 100}, {"presence_penalty": 5}:
+            assert words(**half)[20] == "w0", "the model is too sure"
+        for penalties in {"presence_penalty": 100, "frequency_penalty": 100}, {"repeat_penalty": 100, "presence_penalty": 5}:
+            found = words(**penalties)
+            assert found[:20] == plain[:20] and found[20] != "w0", (penalties, found)
 
     @test
     def a_full_context_ends_the_answer():
