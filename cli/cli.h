@@ -144,8 +144,8 @@ const char **cli_repeated(const cli_arguments *arguments, cli_option_id id, size
 strata_status cli_find_model(cli_arguments *arguments, strata_error *error);
 /* STRATA_USAGE with the ways to name a model, unless there is one. */
 strata_status cli_need_model(const cli_arguments *arguments, strata_error *error);
-/* The hint of an error about a model file that does not exist: names of other programs, links, and files in the folder of
- * downloads. */
+/* The hint of an error about a model file that does not exist: names of other programs, links, and files in the folder
+ * of downloads. */
 void cli_hint_missing(const char *name, strata_error *error);
 /* STRATA_USAGE unless the option was given. */
 strata_status cli_need(const cli_arguments *arguments, cli_option_id id, strata_error *error);

@@ -422,8 +422,8 @@ static void print_table(const bench *b)
     char name[64], spread[64], memory[160], peak[32];
     const char *mark = cli_simulated(b->arguments);
     int width = *mark ? 28 : 18;
-    printf("%-*s %9s  %-25s%10s %6s %9s %9s %9s %9s\n", width, "test", "t/s", "(min – max)", "predicted", "ratio", "GB/s",
-           "of reads", "Gop/s", "of int8");
+    printf("%-*s %9s  %-25s%10s %6s %9s %9s %9s %9s\n", width, "test", "t/s", "(min – max)", "predicted", "ratio",
+           "GB/s", "of reads", "Gop/s", "of int8");
     for (size_t i = 0; i < b->row_count; i++) {
         const bench_row *row = &b->rows[i];
         snprintf(spread, sizeof spread, "(%.1f – %.1f)", row->slowest, row->fastest);

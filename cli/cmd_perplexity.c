@@ -112,7 +112,9 @@ strata_status cli_cmd_perplexity(const cli_arguments *arguments, strata_error *e
     score s = {0};
     if (values[OPTION_FILE].set == values[OPTION_IDS_FILE].set)
         return cli_fail(error, STRATA_USAGE,
-                        values[OPTION_FILE].set ? NULL : "give the text: -f FILE; the argument without a name is the model",
+                        values[OPTION_FILE].set
+                            ? NULL
+                            : "give the text: -f FILE; the argument without a name is the model",
                         "perplexity: expected one of --file and --ids-file, found %s",
                         values[OPTION_FILE].set ? "both" : "neither");
     if (values[OPTION_CONTEXT].set && values[OPTION_CONTEXT].number < 2)
