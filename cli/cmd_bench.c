@@ -386,9 +386,9 @@ static strata_status print_json(const bench *b, strata_error *error)
     bool ops = b->arguments->values[OPTION_OPS].set;
     json_t *root = json_pack("{s:o, s:o, s:o}", ops ? "operations" : "rows", json_incref(ops ? operations : rows),
                              "machine", machine, "engine", engine);
-    whole = json_object_set_new(root, "simulated", json_boolean(cli_simulates(b->arguments))) == 0 && whole;
     if (!ops)
-        whole = json_object_set_new(root, "load_seconds", json_real(b->load_seconds)) == 0 &&
+        whole = json_object_set_new(root, "simulated", json_boolean(cli_simulates(b->arguments))) == 0 &&
+                json_object_set_new(root, "load_seconds", json_real(b->load_seconds)) == 0 &&
                 json_object_set_new(root, "first_token_seconds", json_real(b->first_seconds)) == 0 &&
                 json_object_set_new(root, "peak_bytes", json_integer((json_int_t)b->peak_bytes)) == 0 && whole;
     if (whole && b->arguments->values[OPTION_EXPERT_STATS].set) whole = add_expert_stats(b, root);
