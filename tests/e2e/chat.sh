@@ -197,7 +197,8 @@ check "the terminal is restored" eventually eval 'terminal display -p -t "chat$n
 
 open_chat --temp 0 -c 65536 --cpu ref -t 1
 eventually prompt_is_back
-terminal set-buffer -b long "$(printf 'word %.0s' $(seq 8000))"
+printf 'word %.0s' $(seq 8000) >"$work/words"
+terminal load-buffer -b long "$work/words"
 terminal paste-buffer -p -b long -t "chat$number"
 key Enter
 eventually eval 'screen | grep -qE "^prompt +[0-9]+ %"'
