@@ -145,7 +145,7 @@ key X
 check "and edited in a window that changes its size" eventually eval 'screen | sed "/^$/d" | tail -5 | grep -q "endX"'
 terminal resize-window -t "chat$number" -x 100 -y 30
 key Enter
-check "and answered: it is too long" eventually shows "hint: use a larger -c or a shorter prompt"
+check "and answered: it is too long" eventually shows "hint: use a shorter prompt"
 type_line "hello"
 check "the chat goes on" eventually answered 1
 type_line "/quit"
