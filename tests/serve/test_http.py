@@ -315,6 +315,17 @@ with Server(model("loop"), "--parallel", 2, "-c", 50000) as s:
         wait_until(lambda: running(s) == 0, 5)
 
     @test
+    def choices_run_as_far_as_there_are_places():
+        with stream(s, ask("hi", stream=True, n=5)) as c:
+            threading.Thread(target=receive, args=(c,), daemon=True).start()
+            wait_until(lambda: s.metrics()["strata_requests_running"] == 2, 5)
+            for _ in range(10):
+                m = s.metrics()
+                assert m["strata_requests_running"] == 2 and m["strata_requests_queued"] == 0 and m["strata_sessions"] == 5, m
+            c.shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: running(s) == 0 and s.metrics()["strata_sessions"] == 0, 5)
+
+    @test
     def a_full_queue_is_503():
         with busy(s), busy(s):
             waiting = [stream(s) for _ in range(256)]
