@@ -23,7 +23,7 @@ typedef struct st_event st_event;
 typedef struct st_segment st_segment;
 
 typedef struct st_device_options {
-    const char *cpu;  /* "ref", "avx2", "avx512"; NULL: the fastest that the CPU supports */
+    const char *cpu;  /* "ref", "avx2", "avx512", "amx"; NULL: the fastest that the CPU supports */
     uint32_t threads; /* 0: all physical cores */
     bool profile;     /* time every kind of operation */
     void *world;      /* of a simulated device: its st_sim_world */
@@ -45,7 +45,7 @@ enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
 /* Measured rates of the device. */
 typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
-    double int8_ops;    /* of a CPU: multiplications and additions per second; 0: no int8 path */
+    double int8_ops;    /* of a CPU: multiplications and additions per second, in int8 or, with AMX, bfloat16; 0: neither */
     /* of a GPU: */
     double batch_ops;          /* multiplications and additions per second of a batch's matrix products */
     double link_up, link_down; /* bytes per second of pinned copies */

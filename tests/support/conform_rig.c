@@ -10,8 +10,8 @@ enum { SCRATCH_BYTES = 1 << 24, FENCE_BYTES = 256, WORKERS = 2 };
 
 /* --- one operation on one device ------------------------------------------------------------------------------------------------ */
 
-/* The levels' devices, opened once. */
-static struct { const char *cpu; st_device *device; } devices[3];
+/* The devices of the levels, opened once; an empty one ends the list. */
+static struct { const char *cpu; st_device *device; } devices[8];
 
 static st_device *device_of(const char *cpu)
 {

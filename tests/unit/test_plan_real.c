@@ -148,7 +148,7 @@ static void bytes_agree_with_the_documentation(void **state)
     uint64_t narrow = 2654208, wide = 3059712; /* an expert */
     uint64_t layer = 17408 + 2 * 4718592 + 589824 + 860160 + 1048576, output = 255252480 + 8192;
     uint64_t weights = 48 * layer + output, kv = (uint64_t)48 * (32768 + PAGE) * 2 * 4 * 128 * 2;
-    uint64_t shared = 126208256, worker = (2048 + 2 * 768 + 2048) * 4, host_worker = 368640, sums = (uint64_t)2 * 2048 * 2048 * 4;
+    uint64_t shared = 159451392, worker = (2048 + 2 * 768 + 2048) * 4, host_worker = 712704, sums = (uint64_t)2 * 2048 * 2048 * 4;
     st_step_limits step = {.rows = 2048, .out_rows = 16, .conversations = 1, .tables = 32768 / PAGE};
     uint64_t steps = 2 * ((st_step_bytes(&step) + 255) / 256 * 256);
     uint64_t work = (uint64_t)2048 * 49664 + (uint64_t)16 * (2048 + 151936) * 4 + steps;

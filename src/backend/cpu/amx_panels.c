@@ -71,9 +71,22 @@ static void widen(const st_isa_type *type, const st_strip *strip, unsigned char 
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
+/* What is prefetched beside a block: some rows of that block of the tokens that follow. */
+typedef struct ahead {
+    const unsigned char *acts; /* the two tiles of tokens that follow */
+    size_t first, end;         /* of the rows of both tiles */
+} ahead;
+
+INLINE void prefetch_rows(const st_panel_product *p, const ahead *next, size_t block)
+{
+    for (size_t row = next->first; row < next->end; row++)
+        _mm_prefetch((const char *)next->acts + row / TILE * p->acts_step + block * TILE_BYTES + row % TILE * TILE_ROW_BYTES,
+                     _MM_HINT_T1);
+}
+
 /* Tiles 0 to 3 are the sums of one or two tiles of tokens with a strip; 4 and 5 hold tokens, 6 and 7 weights. */
 INLINE void multiply_pair(const st_panel_product *p, const unsigned char *acts, const unsigned char *weights, float *sums,
-                          bool second)
+                          bool second, const ahead *next)
 {
     if (p->add) {
         _tile_loadd(0, sums, TILE_ROW_BYTES);
@@ -93,6 +106,7 @@ INLINE void multiply_pair(const st_panel_product *p, const unsigned char *acts, 
         _tile_loadd(7, weights + TILE_BYTES, TILE_ROW_BYTES);
         _tile_dpbf16ps(1, 4, 7);
         if (!second) continue;
+        prefetch_rows(p, next, b);
         _tile_loadd(5, acts + p->acts_step, TILE_ROW_BYTES);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
@@ -121,11 +135,13 @@ static void multiply(const st_panel_product *p)
         size_t tokens = p->tokens - token < PAIR ? p->tokens - token : PAIR;
         const unsigned char *acts = p->acts + token / TILE * p->acts_step;
         float *sums = p->sums + token / PAIR * p->strips * 2 * HALVES * SUMS;
+        size_t after = p->tokens - token - tokens, rows = after < PAIR ? after : PAIR; /* to prefetch */
         if (tokens != configured) load_tiles_for(configured = tokens);
         for (size_t s = 0; s < p->strips; s++, sums += 2 * HALVES * SUMS) {
             const unsigned char *weights = p->weights + s * p->weights_step;
-            if (tokens > TILE) multiply_pair(p, acts, weights, sums, true);
-            else multiply_pair(p, acts, weights, sums, false);
+            ahead next = {acts + 2 * p->acts_step, s * rows / p->strips, (s + 1) * rows / p->strips};
+            if (tokens > TILE) multiply_pair(p, acts, weights, sums, true, &next);
+            else multiply_pair(p, acts, weights, sums, false, &next);
         }
     }
     _tile_release();

@@ -55,9 +55,16 @@ static bool is_batch(const st_op *op, size_t rows)
     return rows * op->p.experts.used >= (size_t)ST_FEW_PAIRS * op->p.experts.experts;
 }
 
-/* Columns of a part. For a few rows the weights of a part are read in one stretch: the fewer rows, the longer. */
-static size_t columns_of_part(const st_op *op, size_t rows)
+/* The same for bfloat16: its kernels unpack at higher cost and multiply at lower. */
+static bool is_panel(const st_op *op, size_t rows)
 {
+    return rows * op->p.experts.used >= (size_t)ST_PANEL_ROWS * op->p.experts.experts;
+}
+
+/* Columns of a part. For a few rows the weights of a part are read in one stretch: the fewer rows, the longer. */
+static size_t columns_of_part(const st_op *op, size_t rows, bool panels)
+{
+    if (panels) return ST_PANEL_FEW;
     if (is_batch(op, rows)) return ST_STRIP_ROWS;
     return rows < ST_FEW_ROWS ? ST_FEW_COLUMNS : ST_SOME_COLUMNS;
 }
@@ -90,12 +97,12 @@ static layout lay_out(const st_op *op, size_t embedding, size_t rows)
 st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
 {
     size_t hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
-    size_t columns = (size_t)rows * ST_STRIP_ROWS;
+    size_t columns = (size_t)rows * (is_panel(shape->op, rows) ? ST_PANEL_FEW : ST_STRIP_ROWS);
     for (size_t few = 1; few <= rows && !is_batch(shape->op, few); few++) {
-        size_t of_few = few * columns_of_part(shape->op, few);
+        size_t of_few = few * columns_of_part(shape->op, few, false);
         if (of_few > columns) columns = of_few;
     }
-    size_t width = hidden > embedding ? hidden : embedding, strip = st_batch_bytes(width, ST_STRIP_ROWS, rows), floats = width * sizeof(float);
+    size_t width = hidden > embedding ? hidden : embedding, strip = st_batch_bytes(width, ST_PANEL_FEW, rows), floats = width * sizeof(float);
     return (st_scratch){.shared_bytes = lay_out(shape->op, embedding, rows).bytes,
                         .worker_bytes = columns * sizeof(float) + (floats > strip ? floats : strip)};
 }
@@ -350,8 +357,8 @@ static void set_up(experts_job *job, const st_cpu_call *call)
                          .down = &bound->weight[2], .up_first = fused ? call->op->p.experts.width : 0,
                          .width = call->op->p.experts.width, .embedding = bound->in[0].width,
                          .batch = is_batch(call->op, call->rows)};
-    job->panels = job->batch ? call->panels : NULL;
-    job->columns = columns_of_part(call->op, call->rows);
+    job->panels = is_panel(call->op, call->rows) ? call->panels : NULL;
+    job->columns = columns_of_part(call->op, call->rows, job->panels);
     if (call->op->p.experts.ungated) job->up = NULL;
     job->int8_in = is_int8(call->isa, job->gate) && (!job->up || is_int8(call->isa, job->up));
     job->int8_out = is_int8(call->isa, job->down);

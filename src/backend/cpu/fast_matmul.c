@@ -319,11 +319,16 @@ static void columns_part(void *context, uint32_t worker, size_t part)
     }
 }
 
+static bool is_panel(const st_cpu_call *call)
+{
+    return call->panels && call->rows >= ST_PANEL_ROWS;
+}
+
 /* Columns of a part of a bfloat16 batch. The more columns, the less often a thread reads the activations from a distant
  * cache, but the last parts may leave threads idle: the number with the least estimated time. */
 static size_t panel_columns(size_t threads, size_t columns)
 {
-    static const struct { size_t columns; double cost; } sizes[] = {{128, 1.0}, {64, 1.2}, {32, 1.4}}; /* measured */
+    static const struct { size_t columns; double cost; } sizes[] = {{ST_PANEL_COLUMNS, 1.0}, {128, 1.2}, {64, 1.5}, {32, 2.1}}; /* measured */
     size_t best = 0;
     double least = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -340,8 +345,8 @@ static size_t panel_columns(size_t threads, size_t columns)
  * batch. More tokens: a strip, or some in bfloat16. */
 static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t columns)
 {
-    if (call->rows > ST_STRIP_TOKENS)
-        return call->panels ? panel_columns(st_pool_threads(call->pool), columns) : ST_STRIP_ROWS;
+    if (is_panel(call)) return panel_columns(st_pool_threads(call->pool), columns);
+    if (call->rows > ST_STRIP_TOKENS) return ST_STRIP_ROWS;
     size_t bytes = 0, threads = st_pool_threads(call->pool);
     for (uint32_t i = 0; i < call->group; i++) bytes += call->bound[i].weight[0].row_bytes * call->bound[i].out.width;
     size_t parts = (bytes / PIECE_BYTES + threads) / threads * threads;
@@ -366,7 +371,7 @@ static void int8_matmul(const st_cpu_call *call)
     matmul_job job = {.call = call,
                       .acts = {.memory = call->shared, .width = call->bound->weight[0].ne[0]},
                       .batch = batch,
-                      .panel = batch && call->panels ? call->shared : NULL,
+                      .panel = is_panel(call) ? call->shared : NULL,
                       .columns_per_part = columns_of_part(call, batch, columns)};
     lay_out(&job);
     if (batch) st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);

@@ -9,7 +9,7 @@ enum {
     TILE_FLOATS = ST_PANEL_TILE * ST_PANEL_TILE,
     PAIR = 2 * ST_PANEL_TILE,            /* tokens whose sums lie together */
     STRIP_SUMS = PAIR * ST_STRIP_ROWS,   /* their sums with a strip */
-    STRIP_BYTES = ST_STRIP_WIDTH * ST_STRIP_ROWS * 2, /* a widened strip */
+    STRIP_BYTES = ST_PANEL_WIDTH * ST_STRIP_ROWS * 2, /* a widened strip */
 };
 
 static size_t smaller(size_t a, size_t b)
@@ -86,8 +86,8 @@ static void multiply_tokens(const st_cpu_call *call, const st_row_range *rows, c
     float *sums = scratch + strips * STRIP_BYTES / sizeof *scratch, *strip = sums + pairs * strips * STRIP_SUMS;
     st_panel_product product = {.weights = (unsigned char *)scratch, .acts_step = panel_step(width), .weights_step = STRIP_BYTES,
                                 .tokens = tokens, .strips = strips, .sums = sums};
-    for (size_t at = 0; at < width; at += ST_STRIP_WIDTH) {
-        size_t count = smaller(width - at, ST_STRIP_WIDTH);
+    for (size_t at = 0; at < width; at += ST_PANEL_WIDTH) {
+        size_t count = smaller(width - at, ST_PANEL_WIDTH);
         widen_rows(call, rows, at, count, strip, (unsigned char *)scratch);
         product.acts = panel + at / ST_ACT_BLOCK * ST_PANEL_TILE_BYTES;
         product.blocks = count / ST_ACT_BLOCK;

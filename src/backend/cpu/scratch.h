@@ -12,7 +12,10 @@ enum {
     ST_STRIP_TOKENS = 64,   /* for more tokens a strip holds whole rows, and their sums stay in registers */
     ST_PANEL_TILE = 16,     /* bfloat16 batches: tokens, or rows of weights, of a tile */
     ST_PANEL_TILE_BYTES = ST_PANEL_TILE * ST_ACT_BLOCK * 2,
-    ST_PANEL_COLUMNS = 128, /* bfloat16 batches: rows of weights that are multiplied with all tokens at a time */
+    ST_PANEL_ROWS = 32,     /* bfloat16 batches: fewer rows than this, or tokens per expert, run in int8 */
+    ST_PANEL_WIDTH = 256,   /* bfloat16 batches: elements of a row that are widened at a time */
+    ST_PANEL_COLUMNS = 256, /* bfloat16 batches: rows of weights that are multiplied with all tokens at a time */
+    ST_PANEL_FEW = 64,      /* … of an expert */
     ST_PANEL_TOKENS = 512,  /* bfloat16 batches: tokens whose sums are kept at a time */
     ST_FLOAT_COLUMNS = 32,  /* float GEMM of a batch: columns of a tile */
     ST_FLOAT_STRETCH = 256, /* float GEMM of a batch: elements summed per tile */
