@@ -41,8 +41,10 @@ INLINE void widen_word(const uint8_t *word, __m512 scale, __m512 offset, unsigne
     const __m512i byte = _mm512_set1_epi32(255);
     __m512i words = _mm512_loadu_si512(word);
     __m512 x[4];
-    for (unsigned i = 0; i < 4; i++)
-        x[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(words, 8 * i), byte)), scale, offset);
+    for (unsigned i = 0; i < 4; i++) {
+        __m512i element = _mm512_and_si512(_mm512_srli_epi32(words, 8 * i), byte);
+        x[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(element), scale, offset);
+    }
     _mm512_storeu_si512(out, pairs_of(x[0], x[1]));
     _mm512_storeu_si512(out + TILE_ROW_BYTES, pairs_of(x[2], x[3]));
 }
@@ -50,14 +52,15 @@ INLINE void widen_word(const uint8_t *word, __m512 scale, __m512 offset, unsigne
 /* The parameters of the strip are compile-time constants at every inlined call. */
 INLINE void widen_strip(const st_strip *strip, int group, float zero, bool has_offset, unsigned char *out)
 {
+    const size_t groups = ST_ACT_BLOCK / (size_t)group, words = (size_t)group / 4;
     for (size_t b = 0; b < strip->blocks; b++)
-        for (size_t half = 0; half < HALVES; half++, out += TILE_BYTES)
-            for (size_t i = 0; i < ST_ACT_BLOCK / 4; i++) {
-                size_t g = (b * ST_ACT_BLOCK + 4 * i) / (size_t)group * ST_STRIP_ROWS + half * TILE;
-                __m512 scale = _mm512_loadu_ps(strip->scale + g);
-                __m512 offset = has_offset ? _mm512_loadu_ps(strip->offset + g) : _mm512_mul_ps(scale, _mm512_set1_ps(-zero));
-                widen_word(strip->bytes + (b * ST_ACT_BLOCK / 4 + i) * WORD_BYTES + half * TILE * 4, scale, offset,
-                           out + 2 * i * TILE_ROW_BYTES);
+        for (size_t half = 0; half < HALVES; half++)
+            for (size_t g = b * groups; g < (b + 1) * groups; g++) {
+                size_t at = g * ST_STRIP_ROWS + half * TILE;
+                const uint8_t *bytes = strip->bytes + g * words * WORD_BYTES + half * TILE * 4;
+                __m512 scale = _mm512_loadu_ps(strip->scale + at), offset = _mm512_mul_ps(scale, _mm512_set1_ps(-zero));
+                if (has_offset) offset = _mm512_loadu_ps(strip->offset + at);
+                for (size_t i = 0; i < words; i++, out += 2 * TILE_ROW_BYTES) widen_word(bytes + i * WORD_BYTES, scale, offset, out);
             }
 }
 
@@ -79,14 +82,14 @@ typedef struct ahead {
 
 INLINE void prefetch_rows(const st_panel_product *p, const ahead *next, size_t block)
 {
+    const char *tiles = (const char *)next->acts + block * TILE_BYTES;
     for (size_t row = next->first; row < next->end; row++)
-        _mm_prefetch((const char *)next->acts + row / TILE * p->acts_step + block * TILE_BYTES + row % TILE * TILE_ROW_BYTES,
-                     _MM_HINT_T1);
+        _mm_prefetch(tiles + row / TILE * p->acts_step + row % TILE * TILE_ROW_BYTES, _MM_HINT_T1);
 }
 
 /* Tiles 0 to 3 are the sums of one or two tiles of tokens with a strip; 4 and 5 hold tokens, 6 and 7 weights. */
-INLINE void multiply_pair(const st_panel_product *p, const unsigned char *acts, const unsigned char *weights, float *sums,
-                          bool second, const ahead *next)
+INLINE void multiply_pair(const st_panel_product *p, const unsigned char *acts, const unsigned char *weights,
+                          float *sums, bool second, const ahead *next)
 {
     if (p->add) {
         _tile_loadd(0, sums, TILE_ROW_BYTES);

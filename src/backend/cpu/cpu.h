@@ -40,8 +40,8 @@ void st_cpu_scratch_unfence(const st_segment_source *source, uint32_t workers);
 
 /* probe.c: measures the machine's rates with the threads of `pool`; `isa` is NULL on the reference path, `panels` where
  * batches are multiplied in int8. */
-strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, const st_isa_panels *panels, st_device_rates *out,
-                           strata_error *error);
+strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, const st_isa_panels *panels,
+                           st_device_rates *out, strata_error *error);
 
 static inline float *st_cpu_scratch(const st_cpu_call *call, uint32_t worker)
 {

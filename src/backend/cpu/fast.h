@@ -58,12 +58,12 @@ typedef struct st_batch {
 /* Scratch of a worker for st_batch_multiply, with any kernels. */
 size_t st_batch_bytes(size_t width, size_t columns, size_t tokens);
 
-/* out[t × stride + i] = token t of the batch · row first + i of a matrix, for `columns` rows, at most ST_PANEL_COLUMNS with
- * bfloat16 activations, otherwise ST_STRIP_ROWS. `data` is where the matrix is. */
-void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, const void *data, size_t first, size_t columns,
-                       const st_batch *batch, float *scratch, float *out, size_t stride);
+/* out[t × stride + i] = token t of the batch · row first + i of a matrix, for `columns` rows: at most ST_PANEL_COLUMNS
+ * with bfloat16 activations, otherwise ST_STRIP_ROWS. `data` is where the matrix is. */
+void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, const void *data, size_t first,
+                       size_t columns, const st_batch *batch, float *scratch, float *out, size_t stride);
 
-/* --- activations in bfloat16 (fast_panel.c) ------------------------------------------------------------------------- */
+/* --- activations in bfloat16 (fast_panel.c) ----------------------------------------------------------------------- */
 
 /* Rows of activations in tiles of ST_PANEL_TILE rows. */
 size_t st_panel_bytes(size_t width, size_t rows);
@@ -72,7 +72,7 @@ void st_panel_copy(unsigned char *panel, size_t width, size_t from, size_t to); 
 
 size_t st_panel_scratch_bytes(size_t columns, size_t tokens); /* of a worker for st_panel_multiply */
 /* out[t × stride + i] = token t of the panel · row i */
-void st_panel_multiply(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel, size_t tokens, float *scratch,
-                       float *out, size_t stride);
+void st_panel_multiply(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel, size_t tokens,
+                       float *scratch, float *out, size_t stride);
 
 #endif

@@ -79,7 +79,8 @@ static size_t batch_acts_bytes(size_t width, size_t rows)
 static layout lay_out(const st_op *op, size_t embedding, size_t rows)
 {
     size_t experts = op->p.experts.experts, pairs = rows * op->p.experts.used, end = 0;
-    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_PANEL_TILE - 1); /* every expert starts at a tile */
+    size_t places = pairs + (pairs < experts ? pairs : experts) * (ST_PANEL_TILE - 1); /* an expert starts at a tile */
+    size_t inputs = is_batch(op, rows) ? batch_acts_bytes(embedding, places) : st_acts_bytes(embedding, rows);
     layout at = {.first = reserve(&end, (experts + 1) * sizeof(uint32_t)),
                  .places = reserve(&end, (experts + 1) * sizeof(uint32_t)),
                  .pair = reserve(&end, pairs * sizeof(uint32_t)),
@@ -87,7 +88,7 @@ static layout lay_out(const st_op *op, size_t embedding, size_t rows)
                  .next = reserve(&end, experts * sizeof(uint32_t)),
                  .active = reserve(&end, experts * sizeof(uint32_t)),
                  .hidden = reserve(&end, places * op->p.experts.width * sizeof(float)),
-                 .inputs = reserve(&end, is_batch(op, rows) ? batch_acts_bytes(embedding, places) : st_acts_bytes(embedding, rows)),
+                 .inputs = reserve(&end, inputs),
                  .hidden_acts = reserve(&end, batch_acts_bytes(op->p.experts.width, places))};
     at.bytes = end;
     return at;
@@ -102,7 +103,8 @@ st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
         size_t of_few = few * columns_of_part(shape->op, few, false);
         if (of_few > columns) columns = of_few;
     }
-    size_t width = hidden > embedding ? hidden : embedding, strip = st_batch_bytes(width, ST_PANEL_FEW, rows), floats = width * sizeof(float);
+    size_t width = hidden > embedding ? hidden : embedding, floats = width * sizeof(float);
+    size_t strip = st_batch_bytes(width, ST_PANEL_FEW, rows);
     return (st_scratch){.shared_bytes = lay_out(shape->op, embedding, rows).bytes,
                         .worker_bytes = columns * sizeof(float) + (floats > strip ? floats : strip)};
 }

@@ -177,22 +177,24 @@ size_t st_batch_bytes(size_t width, size_t columns, size_t tokens)
     return strip > panel ? strip : panel;
 }
 
-void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, const void *data, size_t first, size_t columns,
-                       const st_batch *batch, float *scratch, float *out, size_t stride)
+void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, const void *data, size_t first,
+                       size_t columns, const st_batch *batch, float *scratch, float *out, size_t stride)
 {
-    st_row_range rows = {matrix, (const unsigned char *)data + first * matrix->row_bytes, columns, first + columns >= matrix->ne[1]};
+    const unsigned char *from = (const unsigned char *)data + first * matrix->row_bytes;
+    st_row_range rows = {matrix, from, columns, first + columns >= matrix->ne[1]};
     if (batch->panel) st_panel_multiply(call, &rows, batch->panel, batch->tokens, scratch, out, stride);
     else strip_multiply(call->isa, &rows, batch, scratch, out, stride);
 }
 
-/* Shared: int8 activations and residuals, or bfloat16 activations. For each worker: a strip and its sums, a row of floats, or a tile of a float
- * matrix. */
+/* Shared: int8 activations and residuals, or bfloat16 activations. For each worker: strips and their sums, a row of
+ * floats, or a tile of a float matrix. */
 st_scratch st_cpu_fast_matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
     enum { FLOAT_PIECE_BYTES = ST_FLOAT_COLUMNS * (2 * ST_FLOAT_STRETCH + ST_FLOAT_ROWS) * 4 };
     size_t width = shape->weight[0].ne[0], floats = width * sizeof(float);
     size_t worker = st_batch_bytes(width, ST_PANEL_COLUMNS, rows), panel = st_panel_bytes(width, rows);
-    size_t acts = st_acts_bytes(width, rows) + st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, rows) + rows * sizeof(st_refined);
+    size_t rest = st_acts_bytes(ST_REFINED * ST_ACT_BLOCK, rows) + rows * sizeof(st_refined);
+    size_t acts = st_acts_bytes(width, rows) + rest;
     if (floats > worker) worker = floats;
     return (st_scratch){.shared_bytes = acts > panel ? acts : panel,
                         .worker_bytes = worker > FLOAT_PIECE_BYTES ? worker : FLOAT_PIECE_BYTES};
@@ -267,8 +269,8 @@ static void quantise_tile(void *context, uint32_t worker, size_t tile)
     const matmul_job *job = context;
     size_t end = (tile + 1) * ST_ACT_TILE;
     for (size_t row = tile * ST_ACT_TILE; row < end && row < job->call->rows; row++) {
-        if (job->panel)
-            st_panel_pack(job->call->panels, st_cpu_row(job->call->bound->in[0], row), job->acts.width, job->panel, row);
+        const float *x = st_cpu_row(job->call->bound->in[0], row);
+        if (job->panel) st_panel_pack(job->call->panels, x, job->acts.width, job->panel, row);
         else quantise_row(job, row);
     }
 }
@@ -294,7 +296,8 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
 
 static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_t first, size_t count, float *scratch)
 {
-    st_batch batch = {.acts = job->acts, .rest = job->rest, .lists = job->lists, .panel = job->panel, .tokens = job->call->rows};
+    st_batch batch = {.acts = job->acts, .rest = job->rest, .lists = job->lists, .panel = job->panel,
+                      .tokens = job->call->rows};
     size_t step = job->panel ? ST_PANEL_COLUMNS : ST_STRIP_ROWS;
     for (size_t i = first; i < first + count; i += step) {
         size_t columns = first + count - i < step ? first + count - i : step;
@@ -328,7 +331,8 @@ static bool is_panel(const st_cpu_call *call)
  * cache, but the last parts may leave threads idle: the number with the least estimated time. */
 static size_t panel_columns(size_t threads, size_t columns)
 {
-    static const struct { size_t columns; double cost; } sizes[] = {{ST_PANEL_COLUMNS, 1.0}, {128, 1.2}, {64, 1.5}, {32, 2.1}}; /* measured */
+    static const struct { size_t columns; double cost; } sizes[] = { /* measured */
+        {ST_PANEL_COLUMNS, 1.0}, {128, 1.2}, {64, 1.5}, {32, 2.1}};
     size_t best = 0;
     double least = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

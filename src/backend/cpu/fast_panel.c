@@ -1,6 +1,6 @@
 /* Batches in bfloat16 (st_isa_panels). The rows of weights of a product are unpacked into strips, a part of their
- * elements at a time, widened, and multiplied with all tokens; the sums of the tokens stay in scratch between the parts.
- * Owns that scratch and the packed activations; knows no instruction set. */
+ * elements at a time, widened, and multiplied with all tokens; the tokens' sums stay in scratch between the parts. Owns
+ * that scratch and the packed activations; knows no instruction set. */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
@@ -73,19 +73,19 @@ static void widen_rows(const st_cpu_call *call, const st_row_range *rows, size_t
     for (size_t first = 0; first < rows->lanes; first += ST_STRIP_ROWS, weights += STRIP_BYTES) {
         strip_rows.rows = rows->rows + first * rows->matrix->row_bytes;
         strip_rows.lanes = smaller(rows->lanes - first, ST_STRIP_ROWS);
-        strip_rows.last = rows->last || first + ST_STRIP_ROWS < rows->lanes; /* the next strip is not unpacked after it */
+        strip_rows.last = rows->last || first + ST_STRIP_ROWS < rows->lanes; /* the next strip is not read after it */
         st_strip strip = st_strip_fill(type, &strip_rows, at, count, scratch);
         call->panels->widen(type, &strip, weights);
     }
 }
 
-static void multiply_tokens(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel, size_t tokens,
-                            float *scratch, float *out, size_t stride)
+static void multiply_tokens(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel,
+                            size_t tokens, float *scratch, float *out, size_t stride)
 {
     size_t width = rows->matrix->ne[0], strips = strips_of(rows->lanes), pairs = (tokens + PAIR - 1) / PAIR;
     float *sums = scratch + strips * STRIP_BYTES / sizeof *scratch, *strip = sums + pairs * strips * STRIP_SUMS;
-    st_panel_product product = {.weights = (unsigned char *)scratch, .acts_step = panel_step(width), .weights_step = STRIP_BYTES,
-                                .tokens = tokens, .strips = strips, .sums = sums};
+    st_panel_product product = {.weights = (unsigned char *)scratch, .acts_step = panel_step(width),
+                                .weights_step = STRIP_BYTES, .tokens = tokens, .strips = strips, .sums = sums};
     for (size_t at = 0; at < width; at += ST_PANEL_WIDTH) {
         size_t count = smaller(width - at, ST_PANEL_WIDTH);
         widen_rows(call, rows, at, count, strip, (unsigned char *)scratch);
@@ -97,8 +97,8 @@ static void multiply_tokens(const st_cpu_call *call, const st_row_range *rows, c
     for (size_t t = 0; t < tokens; t++) store_token(sums, strips, t, rows->lanes, out + t * stride);
 }
 
-void st_panel_multiply(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel, size_t tokens, float *scratch,
-                       float *out, size_t stride)
+void st_panel_multiply(const st_cpu_call *call, const st_row_range *rows, const unsigned char *panel, size_t tokens,
+                       float *scratch, float *out, size_t stride)
 {
     for (size_t token = 0; token < tokens; token += ST_PANEL_TOKENS)
         multiply_tokens(call, rows, panel + token / ST_PANEL_TILE * panel_step(rows->matrix->ne[0]),

@@ -1,6 +1,6 @@
-/* Measures the machine's rates: memory reads, and the arithmetic of batches in registers (int8, or bfloat16 on AMX). Each is the best of many rounds with
- * all workers. The first rounds wake the workers and raise the clock; rounds disturbed by other processes do not
- * count. */
+/* Measures the machine's rates: memory reads, and the arithmetic of batches in registers (int8, or bfloat16 on AMX).
+ * Each is the best of many rounds with all workers. The first rounds wake the workers and raise the clock; rounds
+ * disturbed by other processes do not count. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -71,8 +71,8 @@ static double best_round(st_pool *pool, st_pool_job part, probe_job *job, size_t
     return best;
 }
 
-strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, const st_isa_panels *panels, st_device_rates *out,
-                           strata_error *error)
+strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, const st_isa_panels *panels,
+                           st_device_rates *out, strata_error *error)
 {
     size_t parts = PARTS_PER_WORKER * (size_t)st_pool_threads(pool);
     size_t part_bytes = (size_t)st_memory_probe_bytes_now() / parts / PART_ALIGNMENT * PART_ALIGNMENT;
@@ -89,7 +89,8 @@ strata_status st_cpu_probe(st_device *device, st_pool *pool, const st_isa *isa, 
     if (isa) {
         job.work = panels ? panels->work : isa->int8_work;
         while (time_round(pool, int8_part, &job, parts) < INT8_ROUND_SECONDS) job.part_work *= 2;
-        double ops = (double)(panels ? panels->ops_per_round : isa->int8_ops_per_round) * (double)job.part_work * (double)parts;
+        uint32_t round_ops = panels ? panels->ops_per_round : isa->int8_ops_per_round;
+        double ops = (double)round_ops * (double)job.part_work * (double)parts;
         rates.int8_ops = ops / best_round(pool, int8_part, &job, parts, INT8_SECONDS);
     }
     st_backend_cpu()->free(device, buffer);
