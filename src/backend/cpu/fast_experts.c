@@ -24,7 +24,7 @@ typedef struct experts_job {
     const st_bound_weight *gate, *up, *down; /* up NULL: the experts have no gate, and `gate` is their only matrix */
     size_t up_first;       /* first row of up in its matrix: the row after gate if the two are fused */
     size_t width, embedding;
-    size_t columns;        /* columns of a part: a strip; more for a few tokens, for streaming reads */
+    size_t columns;        /* columns of a part of the running pass: a strip; more for a few tokens, for streaming reads */
     bool batch;            /* strips and activations in tiles by expert; otherwise dots and activations by token */
     const st_isa_panels *panels; /* of a batch: its activations are in bfloat16 */
     pair_list list;
@@ -61,8 +61,8 @@ static bool is_panel(const st_op *op, size_t rows)
     return rows * op->p.experts.used >= (size_t)ST_PANEL_ROWS * op->p.experts.experts;
 }
 
-/* Columns of a part. For a few rows the weights of a part are read in one stretch: the fewer rows, the longer. */
-static size_t columns_of_part(const st_op *op, size_t rows, bool panels)
+/* The most columns of a part. For a few rows its weights are read in one stretch: the fewer rows, the longer. */
+static size_t columns_max(const st_op *op, size_t rows, bool panels)
 {
     if (panels) return ST_PANEL_FEW;
     if (is_batch(op, rows)) return ST_STRIP_ROWS;
@@ -74,6 +74,21 @@ static size_t batch_acts_bytes(size_t width, size_t rows)
 {
     size_t acts = st_acts_bytes(width, rows), panel = st_panel_bytes(width, rows);
     return acts > panel ? acts : panel;
+}
+
+/* Columns of a part of a pass that computes `width` columns `times` times. For a few rows as many as leave the fewest
+ * threads idle at the end: with 8 experts, 768 columns each and 16 threads 192, not 256. */
+static size_t columns_of_part(const experts_job *job, size_t width, size_t times)
+{
+    size_t most = columns_max(job->call->op, job->call->rows, job->panels), threads = st_pool_threads(job->call->pool);
+    size_t best = most, least = SIZE_MAX;
+    for (size_t columns = most; columns >= ST_STRIP_ROWS && !job->batch; columns -= ST_STRIP_ROWS) {
+        size_t parts = times * ((width + columns - 1) / columns), longest = (parts + threads - 1) / threads * columns;
+        if (longest >= least) continue;
+        least = longest;
+        best = columns;
+    }
+    return best;
 }
 
 static layout lay_out(const st_op *op, size_t embedding, size_t rows)
@@ -100,7 +115,7 @@ st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows)
     size_t hidden = shape->op->p.experts.width, embedding = shape->in[0].width;
     size_t columns = (size_t)rows * (is_panel(shape->op, rows) ? ST_PANEL_FEW : ST_STRIP_ROWS);
     for (size_t few = 1; few <= rows && !is_batch(shape->op, few); few++) {
-        size_t of_few = few * columns_of_part(shape->op, few, false);
+        size_t of_few = few * columns_max(shape->op, few, false);
         if (of_few > columns) columns = of_few;
     }
     size_t width = hidden > embedding ? hidden : embedding, floats = width * sizeof(float);
@@ -360,7 +375,6 @@ static void set_up(experts_job *job, const st_cpu_call *call)
                          .width = call->op->p.experts.width, .embedding = bound->in[0].width,
                          .batch = is_batch(call->op, call->rows)};
     job->panels = is_panel(call->op, call->rows) ? call->panels : NULL;
-    job->columns = columns_of_part(call->op, call->rows, job->panels);
     if (call->op->p.experts.ungated) job->up = NULL;
     job->int8_in = is_int8(call->isa, job->gate) && (!job->up || is_int8(call->isa, job->up));
     job->int8_out = is_int8(call->isa, job->down);
@@ -388,7 +402,9 @@ void st_cpu_fast_experts(const st_cpu_call *call)
     list_pairs(&job);
     size_t active = job.list.active_count;
     if (job.int8_in) st_pool_run(call->pool, quantise_input, &job, call->rows);
+    job.columns = columns_of_part(&job, job.width, active);
     st_pool_run(call->pool, hidden_part, &job, active * ((job.width + job.columns - 1) / job.columns));
     if (job.int8_out) st_pool_run(call->pool, quantise_hidden, &job, active);
+    job.columns = columns_of_part(&job, job.embedding, 1);
     st_pool_run(call->pool, output_part, &job, (job.embedding + job.columns - 1) / job.columns);
 }
