@@ -216,6 +216,30 @@ static void the_target_of_a_copy_is_poisoned_until_it_ends(void **state)
     close_rig(&r);
 }
 
+/* A KV cache is filled with zeros at once: ranges that take no host memory still do not. */
+static void a_large_range_becomes_zeros(void **state)
+{
+    (void)state;
+    enum { BYTES = (300 << 20) + 77, START = 3 };
+    st_sim_options options = sim_options();
+    options.card.total_bytes = options.card.free_bytes = 400 << 20;
+    sim_rig r;
+    strata_error error;
+    void *memory;
+    assert_int_equal(sim_rig_open(&r, sim_world_open(&options), &error), STRATA_OK);
+    assert_int_equal(card->alloc(r.device, BYTES + START, &memory, &error), STRATA_OK);
+    unsigned char *at = (unsigned char *)memory + START;
+    static const size_t places[] = {0, 1, 4095, 5000, BYTES / 2, BYTES - 5000, BYTES - 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) at[places[i]] = 7;
+    at[-1] = 7; /* it is not of the range */
+    assert_int_equal(card->zero(r.up, at, BYTES, &error), STRATA_OK);
+    assert_int_equal(drain(&r, r.up, &error), STRATA_OK);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) assert_int_equal(at[places[i]], 0);
+    assert_int_equal(at[-1], 7);
+    card->free(r.device, memory);
+    close_rig(&r);
+}
+
 static void a_copy_with_addresses_of_the_wrong_device_is_refused(void **state)
 {
     (void)state;
@@ -622,6 +646,7 @@ int main(void)
         cmocka_unit_test(device_info), cmocka_unit_test(memory_is_limited),
         cmocka_unit_test(allocations_do_not_overlap), cmocka_unit_test(freeing_an_unknown_address_is_an_error),
         cmocka_unit_test(a_gpu_without_free_memory), cmocka_unit_test(the_target_of_a_copy_is_poisoned_until_it_ends),
+        cmocka_unit_test(a_large_range_becomes_zeros),
         cmocka_unit_test(a_copy_with_addresses_of_the_wrong_device_is_refused),
         cmocka_unit_test(memory_freed_during_a_copy_is_an_error), cmocka_unit_test(operations_take_the_predicted_time),
         cmocka_unit_test(a_missing_wait_is_an_error), cmocka_unit_test(the_host_reads_poison_without_a_wait),

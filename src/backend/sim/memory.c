@@ -36,6 +36,27 @@ void st_sim_poison(void *memory, size_t bytes)
     if (bytes) memset(memory, POISON, bytes);
 }
 
+bool st_sim_is_large(size_t bytes)
+{
+    return bytes > POISON_MAX;
+}
+
+/* Gives the whole pages among `bytes` bytes back: they are zeros when they are used again. */
+static void drop_pages(unsigned char *memory, size_t bytes)
+{
+    uintptr_t first = st_align_up((uintptr_t)memory, PAGE), end = ((uintptr_t)memory + bytes) / PAGE * PAGE;
+    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
+void st_sim_zero(void *memory, size_t bytes)
+{
+    size_t edge = st_sim_is_large(bytes) ? PAGE : bytes;
+    memset(memory, 0, edge);
+    if (edge == bytes) return;
+    memset((unsigned char *)memory + bytes - PAGE, 0, PAGE);
+    drop_pages(memory, bytes);
+}
+
 static bool make_room(st_sim_memory *memory)
 {
     if (memory->count < memory->room) return true;
@@ -76,7 +97,7 @@ strata_status st_sim_memory_take(st_sim_memory *memory, size_t bytes, void **out
     memory->ranges[index] = (st_sim_range){.offset = offset, .taken = taken, .bytes = bytes};
     memory->count++;
     memory->used += taken;
-    if (bytes <= POISON_MAX) st_sim_poison(memory->base + offset, bytes); /* new GPU memory is not zeroed */
+    if (!st_sim_is_large(bytes)) st_sim_poison(memory->base + offset, bytes); /* new GPU memory is not zeroed */
     *out = memory->base + offset;
     return STRATA_OK;
 }
@@ -93,8 +114,7 @@ void st_sim_memory_give(st_sim_memory *memory, void *address)
     memory->used -= range.taken;
     memory->count--;
     memmove(memory->ranges + i, memory->ranges + i + 1, (memory->count - i) * sizeof *memory->ranges);
-    size_t first = st_align_up(range.offset, PAGE), end = (range.offset + range.taken) / PAGE * PAGE;
-    if (first < end) madvise(memory->base + first, end - first, MADV_DONTNEED);
+    drop_pages(memory->base + range.offset, range.taken);
 }
 
 /* The offset of an address; SIZE_MAX: outside. */

@@ -62,7 +62,8 @@ static void start_transfer(void *context)
 {
     transfer *t = context;
     st_sim_begin(t->world, &t->actor);
-    if (check_transfer(t, NULL) == STRATA_OK && is_made(t)) st_sim_poison(t->to, t->bytes);
+    bool poisons = t->from || !st_sim_is_large(t->bytes);
+    if (check_transfer(t, NULL) == STRATA_OK && is_made(t) && poisons) st_sim_poison(t->to, t->bytes);
 }
 
 static strata_status end_transfer(void *context, strata_error *error)
@@ -74,7 +75,7 @@ static strata_status end_transfer(void *context, strata_error *error)
     strata_status status = check_transfer(t, error);
     if (status != STRATA_OK || !is_made(t)) return status;
     if (t->from) memcpy(t->to, t->from, t->bytes);
-    else memset(t->to, 0, t->bytes);
+    else st_sim_zero(t->to, t->bytes);
     return STRATA_OK;
 }
 
