@@ -193,13 +193,16 @@ static bool has_messages(const cli_chat_state *c)
     return false;
 }
 
-/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED, but only the second
- * time if a conversation would be lost: the first may have been meant for an answer that has just ended. *text is NULL
- * at the end of the input. */
+/* A Ctrl-C that comes so soon after the prompt was meant for the answer, which has just ended. */
+static const double LATE_SECONDS = 2.0;
+
+/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED, unless it comes late
+ * for an answer and would lose the conversation. *text is NULL at the end of the input. */
 static strata_status read_message(cli_chat_state *c, char **text, size_t *length, strata_error *error)
 {
     draft d = {0};
     bool more = true, warned = !has_messages(c);
+    double late_until = cli_now_seconds() + LATE_SECONDS;
     strata_status status = STRATA_OK;
     while (more && status == STRATA_OK) {
         cli_line_event event;
@@ -208,7 +211,7 @@ static strata_status read_message(cli_chat_state *c, char **text, size_t *length
         if (event == CLI_LINE_CLEARED && (line || d.text || d.quoted)) {
             free(d.text);
             d = (draft){0};
-        } else if (event == CLI_LINE_CLEARED && !warned) {
+        } else if (event == CLI_LINE_CLEARED && !warned && cli_now_seconds() < late_until) {
             cli_say("Ctrl-C again, Ctrl-D or /quit ends the chat");
             warned = true;
         } else if (event == CLI_LINE_CLEARED) {

@@ -295,7 +295,7 @@ static strata_status command_help(cli_chat_state *c, const char *argument, strat
         if (row->also) fprintf(stderr, " (also %s)", row->also);
         fputc('\n', stderr);
     }
-    fputs("  Ctrl-C         stop the answer; at the prompt: clear the line; twice on an empty line: end the chat\n"
+    fputs("  Ctrl-C         stop the answer; at the prompt: clear the line, or end the chat if it is empty\n"
           "  Ctrl-D         end the chat\n"
           "  \"\"\"            begins and ends a message of several lines; a pasted block is one message\n"
           "  \\              at the end of a line: continue the message in the next line\n", stderr);

@@ -54,10 +54,9 @@ type_line 'not sent'
 eventually eval 'screen | sed "/^$/d" | tail -3 | grep -q …'
 key C-c
 check "Ctrl-C drops a message of several lines" eventually prompt_is_back
+sleep 2 # after this time a Ctrl-C was not meant for an answer
 key C-c
-eventually shows "Ctrl-C again"
-key C-c
-check "Ctrl-C on an empty line leaves, the second time" eventually left_with 130
+check "Ctrl-C on an empty line leaves" eventually left_with 130
 check "the history keeps a block as one line" eval 'grep -q $'"'"'^first line\vsecond line\v\tthird line$'"'"' "$XDG_STATE_HOME/strata/history"'
 
 # --- commands
