@@ -196,8 +196,8 @@ static bool has_messages(const cli_chat_state *c)
 /* A Ctrl-C that comes so soon after the prompt was meant for the answer, which has just ended. */
 static const double LATE_SECONDS = 2.0;
 
-/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED, unless it comes late
- * for an answer and would lose the conversation. *text is NULL at the end of the input. */
+/* Reads a message (free). Ctrl-C drops a half-typed one; on an empty line it is STRATA_INTERRUPTED, unless it comes
+ * late for an answer and would lose the conversation. *text is NULL at the end of the input. */
 static strata_status read_message(cli_chat_state *c, char **text, size_t *length, strata_error *error)
 {
     draft d = {0};

@@ -480,7 +480,8 @@ static strata_status take_parallel(bench *b, uint32_t *most, strata_error *error
         bool number = *at >= '0' && *at <= '9' && value >= 1 && value <= PARALLEL_MAX && (*end == ',' || *end == 0);
         if (!number || b->parallel_count == PARALLEL_LIST_MAX)
             return cli_fail(error, STRATA_USAGE, NULL,
-                            "bench: --parallel: expected at most %d numbers from 1 to %d, separated by commas, found %s",
+                            "bench: --parallel: expected at most %d numbers from 1 to %d, separated by commas, "
+                            "found %s",
                             PARALLEL_LIST_MAX, PARALLEL_MAX, text);
         b->parallel[b->parallel_count++] = (uint32_t)value;
         if (value > (long)*most) *most = (uint32_t)value;

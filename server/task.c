@@ -146,7 +146,8 @@ bool server_task_choices(server_task *task, server_fail *fail)
     size_t n = (size_t)task->parameters.n, count = task->prompt_count * n;
     if (count > LIMIT_CHOICES)
         return server_refuse(fail, FAULT_INVALID, "n",
-                             "n: expected at most %d answers in all, found %zu prompts × %zu", LIMIT_CHOICES, task->prompt_count, n);
+                             "n: expected at most %d answers in all, found %zu prompts × %zu", LIMIT_CHOICES,
+                             task->prompt_count, n);
     server_choice *choices = calloc(count, sizeof *choices);
     if (!choices) return server_refuse(fail, FAULT_BUSY, NULL, "no memory for the request");
     bool good = true;

@@ -45,7 +45,7 @@ enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
 /* Measured rates of the device. */
 typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
-    double int8_ops;    /* of a CPU: multiplications and additions per second, in int8 or, with AMX, bfloat16; 0: neither */
+    double int8_ops;    /* of a CPU: multiplications and additions per second, in int8 or, with AMX, bfloat16; 0: none */
     /* of a GPU: */
     double batch_ops;          /* multiplications and additions per second of a batch's matrix products */
     double link_up, link_down; /* bytes per second of pinned copies */

@@ -34,8 +34,8 @@ static inline void st_unpoison(const void *memory, size_t bytes)
     ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
 }
 
-/* An inner loop that is marked ST_CHECKS_RANGES checks each of its arrays once, instead of every element: tests that run
- * whole models under the sanitizer spend their time there. */
+/* An inner loop that is marked ST_CHECKS_RANGES checks each of its arrays once, instead of every element: tests that
+ * run whole models under the sanitizer spend their time there. */
 static inline void st_check_range(const void *memory, size_t bytes)
 {
     const volatile unsigned char *bad = __asan_region_is_poisoned((void *)(uintptr_t)memory, bytes);

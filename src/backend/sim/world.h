@@ -145,7 +145,8 @@ void st_sim_memory_give(st_sim_memory *memory, void *address);
 bool st_sim_memory_holds(const st_sim_memory *memory, const void *address, size_t bytes);
 bool st_sim_memory_touches(const st_sim_memory *memory, const void *address, size_t bytes);
 void st_sim_poison(void *memory, size_t bytes); /* writes NaN floats and indices of −1 */
-/* Large ranges of GPU memory that are unallocated pages, or become so when they are filled with zeros: they are not poisoned. */
+/* Large ranges of GPU memory that are unallocated pages, or become so when they are filled with zeros: they are not
+ * poisoned. */
 bool st_sim_is_large(size_t bytes);
 void st_sim_zero(void *memory, size_t bytes);
 
