@@ -7,6 +7,7 @@
 #include "backend/profiles.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/pool.h"
 #include "devices.h"
 #include "engine.h"
 #include "gpu.h"
@@ -215,6 +216,9 @@ strata_status st_placement_of(const strata_engine_options *options, st_placement
 {
     const strata_placement *placement = options->placement ? options->placement : &defaults;
     st_placement made = {.options = st_plan_options_default()};
+    if (threads > ST_POOL_THREADS_MAX) /* the plan counts the scratch of each */
+        return st_error_set(error, STRATA_USAGE, NULL, "options.threads: expected at most %d, found %" PRIu32,
+                            ST_POOL_THREADS_MAX, threads);
     strata_status status = set_words(options, placement, &made.options, error);
     if (status == STRATA_OK) status = place_devices(placement, use, threads, options->profile, &made, error);
     if (status != STRATA_OK) return status;

@@ -22,7 +22,6 @@
  * thread waits for it. So a worker that the caller waited for much longer than parts take backs off: it claims no
  * part for 2 ms, and each time it is late again, for twice as long as the last time. */
 enum {
-    THREADS_MAX = 1024,
     COUNT_BITS = 24, /* of the number of parts, and of the next part */
     SPIN_US = 50,
     CHECKS_PER_CLOCK = 64, /* loads of the word between two readings of the clock */
@@ -185,13 +184,14 @@ static void *worker_main(void *argument)
 static void wake_all(st_pool *pool)
 {
     atomic_fetch_add(&pool->epoch, 1);
-    if (atomic_load(&pool->sleepers)) syscall(SYS_futex, &pool->epoch, FUTEX_WAKE_PRIVATE, THREADS_MAX, NULL, NULL, 0);
+    if (!atomic_load(&pool->sleepers)) return;
+    syscall(SYS_futex, &pool->epoch, FUTEX_WAKE_PRIVATE, ST_POOL_THREADS_MAX, NULL, NULL, 0);
 }
 
 static uint32_t default_threads(void)
 {
     uint32_t cores = st_cores_here();
-    return cores > THREADS_MAX ? THREADS_MAX : cores;
+    return cores > ST_POOL_THREADS_MAX ? ST_POOL_THREADS_MAX : cores;
 }
 
 static strata_status start_workers(st_pool *pool, strata_error *error)
@@ -209,8 +209,9 @@ static strata_status start_workers(st_pool *pool, strata_error *error)
 strata_status st_pool_new(uint32_t threads, st_pool **out, strata_error *error)
 {
     if (threads == 0) threads = default_threads();
-    if (threads > THREADS_MAX)
-        return st_error_set(error, STRATA_USAGE, NULL, "threads: expected at most %d, found %u", THREADS_MAX, threads);
+    if (threads > ST_POOL_THREADS_MAX)
+        return st_error_set(error, STRATA_USAGE, NULL, "threads: expected at most %d, found %u", ST_POOL_THREADS_MAX,
+                            threads);
     st_pool *pool = st_alloc_aligned(sizeof *pool, _Alignof(st_pool));
     worker_thread *workers = st_alloc_aligned(threads * sizeof *workers, _Alignof(worker_thread));
     if (!pool || !workers) {
@@ -233,7 +234,7 @@ void st_pool_free(st_pool *pool)
     if (!pool) return;
     atomic_store(&pool->stop, 1);
     wake_all(pool);
-    syscall(SYS_futex, &pool->stop, FUTEX_WAKE_PRIVATE, THREADS_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &pool->stop, FUTEX_WAKE_PRIVATE, ST_POOL_THREADS_MAX, NULL, NULL, 0);
     for (uint32_t i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
     st_free(pool->workers);
     st_free(pool);
@@ -322,7 +323,7 @@ void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts)
         return;
     }
     /* More parts than the word can count run in several jobs, with room for one late addition of each thread. */
-    size_t most = COUNT_MASK - THREADS_MAX;
+    size_t most = COUNT_MASK - ST_POOL_THREADS_MAX;
     for (size_t first = 0; first < parts; first += most) {
         shifted_job shifted = {.job = job, .context = context, .first = first};
         size_t count = parts - first < most ? parts - first : most;

@@ -11,6 +11,8 @@
 
 typedef struct st_pool st_pool;
 
+enum { ST_POOL_THREADS_MAX = 1024 };
+
 /* `worker` is below st_pool_threads and indexes the thread's own scratch. */
 typedef void (*st_pool_job)(void *context, uint32_t worker, size_t part);
 

@@ -49,7 +49,14 @@ static strata_status clear_far_pages(const st_kv *kv, strata_error *error)
 {
     const st_kv_share *far = st_kv_far_share(kv);
     size_t bytes = far ? far->layout->cache_bytes : 0;
-    return bytes ? far->backend->zero(far->queue, far->memory, bytes, error) : STRATA_OK;
+    st_event *cleared = NULL;
+    if (!bytes) return STRATA_OK;
+    strata_status status = far->backend->zero(far->queue, far->memory, bytes, error);
+    if (status == STRATA_OK) status = far->backend->event_new(far->device, &cleared, error);
+    if (status == STRATA_OK) status = far->backend->event_record(cleared, far->queue, error);
+    if (status == STRATA_OK) status = far->backend->event_wait_host(cleared, WAIT_LIMIT_US, error);
+    if (cleared) far->backend->event_free(cleared);
+    return status;
 }
 
 strata_status st_kv_new(const st_kv_source *source, st_kv **out, strata_error *error)

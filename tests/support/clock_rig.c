@@ -57,6 +57,7 @@ void clock_rig_load(clock_rig *r, const st_stream_options *experts, const st_sim
     st_load_options load = {.untouched = true, .experts = *experts};
     open_stats(r);
     if (plan->watched) load.watch = &r->watch;
+    load.stats = r->watch.stats;
     clock_must(st_load_new(&r->plan.source, plan, r->devices, &load, &r->load, &error), &error);
     r->run = st_load_run(r->load);
     r->stream = st_load_stream(r->load);

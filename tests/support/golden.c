@@ -224,7 +224,8 @@ strata_status golden_run_try(golden_run *r, const golden *g, const golden_option
     }
     *r = (golden_run){.g = g, .batch = options->batch};
     describe_devices(r, options);
-    st_load_options load = {.experts = options->experts, .watch = options->watch, .recorded = options->recorded};
+    st_load_options load = {.experts = options->experts, .watch = options->watch, .recorded = options->recorded,
+                            .stats = options->watch ? options->watch->stats : NULL};
     strata_status status = plan_run(r, options, error);
     if (status == STRATA_OK) status = open_devices(r, options, error);
     if (status == STRATA_OK) status = st_load_new(&r->source, r->plan, r->devices, &load, &r->load, error);
