@@ -315,9 +315,8 @@ includedir=$${prefix}/include
 Name: strata
 Description: Language models larger than the GPU
 Version: $(VERSION)
-Requires.private: libpcre2-8 libutf8proc jansson
 Libs: -L$${libdir} -lstrata
-Libs.private: -lm -lpthread
+Libs.private: $(LIBS)
 Cflags: -I$${includedir}
 endef
 

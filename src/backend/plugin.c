@@ -65,7 +65,7 @@ strata_status st_plugin_load(const char *name, const char *folder, const st_back
     if (!find(name, folder, path, sizeof path))
         return st_error_set(error, STRATA_DEVICE,
                             "`make cuda` builds it (needs nvcc); placement.device sim simulates a GPU",
-                            "libstrata-%s.so not found beside the program or in ../lib/strata", name);
+                            "libstrata-%s.so not found (only a GPU needs it)", name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return st_error_set(error, STRATA_DEVICE, NULL, "libstrata-%s.so: %s", name, dlerror());
