@@ -339,6 +339,11 @@ typedef enum strata_finish {
     STRATA_FINISH_LENGTH, /* max_tokens reached, or the context is full */
     STRATA_FINISH_CANCEL, /* on_text or on_token returned false, strata_session_interrupt or strata_session_cancel */
 } strata_finish;
+enum { STRATA_TOP_LOGPROBS_MAX = 20 };
+typedef struct strata_likely {
+    strata_token token;
+    float logprob; /* log-probability, before biases and penalties */
+} strata_likely;
 /* A token as it was sampled. */
 typedef struct strata_sampled {
     strata_token token;
@@ -346,6 +351,9 @@ typedef struct strata_sampled {
     bool control;        /* a control token, whose text on_text does not get unless show_control is set */
     const float *logits; /* [vocab]: before biases and penalties; valid during the call. NULL: without_logits */
     size_t vocab;
+    float logprob;            /* of the token; NaN unless strata_generation.logprobs is set */
+    const strata_likely *top; /* [top_count]: the most likely tokens, the likeliest first; valid during the call */
+    size_t top_count;
 } strata_sampled;
 typedef struct strata_generation {
     strata_sampling sampling;
@@ -364,6 +372,8 @@ typedef struct strata_generation {
      * thread, which all sessions wait for: it must return soon and call nothing of the engine. May be NULL. */
     bool (*on_token)(void *context, const strata_sampled *sampled);
     void *context; /* of both */
+    bool logprobs;            /* on_token gets the token's logprob … */
+    size_t top_logprobs;      /* … and so many of the most likely tokens, at most STRATA_TOP_LOGPROBS_MAX */
     bool without_logits; /* on_token does not read sampled->logits, which may then be NULL: a GPU sends only the best
                             256 tokens, if they suffice (greedy, or a top_k from 1 to 256) */
 } strata_generation;

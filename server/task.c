@@ -269,42 +269,17 @@ static void keep_sampled(server_choice *c, strata_token token)
     if (room) c->sampled[c->sampled_count++] = token;
 }
 
-/* Keeps the most likely tokens in `top`, sorted. */
-static void rank(const strata_sampled *sampled, server_likely *top, size_t count)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < sampled->vocab; i++) {
-        float logit = sampled->logits[i];
-        if (kept == count && !(logit > top[kept - 1].logprob)) continue;
-        size_t place = kept < count ? kept++ : kept - 1;
-        while (place > 0 && top[place - 1].logprob < logit) {
-            top[place] = top[place - 1];
-            place--;
-        }
-        top[place] = (server_likely){.token = (strata_token)i, .logprob = logit};
-    }
-}
-
 static bool keep_logprob(server_choice *c, const strata_sampled *sampled)
 {
-    int64_t wanted = c->task->parameters.top_logprobs;
-    size_t count = wanted < 0 ? 0 : (size_t)wanted;
-    float largest = -INFINITY;
-    double sum = 0;
-    for (size_t i = 0; i < sampled->vocab; i++)
-        if (sampled->logits[i] > largest) largest = sampled->logits[i];
-    for (size_t i = 0; i < sampled->vocab; i++) sum += exp((double)(sampled->logits[i] - largest));
-    float norm = largest + (float)log(sum > 1 ? sum : 1); /* the largest term is 1 */
     void *items = c->logprobs;
     bool room = grow(&items, c->logprob_count, &c->logprob_capacity, sizeof *c->logprobs);
     c->logprobs = items;
     if (!room) return false;
-    server_logprob kept = {.chosen = {sampled->token, sampled->logits[sampled->token] - norm}, .top_count = count};
-    if (count > sampled->vocab) kept.top_count = count = sampled->vocab;
-    kept.top = calloc(count + 1, sizeof *kept.top);
+    server_logprob kept = {.chosen = {sampled->token, sampled->logprob}, .top_count = sampled->top_count};
+    kept.top = calloc(sampled->top_count + 1, sizeof *kept.top);
     if (!kept.top) return false;
-    if (count > 0) rank(sampled, kept.top, count);
-    for (size_t i = 0; i < count; i++) kept.top[i].logprob -= norm;
+    for (size_t i = 0; i < sampled->top_count; i++)
+        kept.top[i] = (server_likely){sampled->top[i].token, sampled->top[i].logprob};
     c->logprobs[c->logprob_count++] = kept;
     return true;
 }

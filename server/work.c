@@ -298,7 +298,9 @@ static server_finish run_generation(server_choice *c)
     strata_error error;
     generation.on_token = on_token;
     generation.context = c;
-    generation.without_logits = !c->task->parameters.logprobs;
+    generation.without_logits = true;
+    generation.logprobs = c->task->parameters.logprobs;
+    if (c->task->parameters.top_logprobs > 0) generation.top_logprobs = (size_t)c->task->parameters.top_logprobs;
     strata_status status = strata_session_generate(c->session, &generation, &answer, &error);
     server_finish finish = status == STRATA_OK ? finish_of(c, answer.finish) : FINISH_CANCEL;
     if (status == STRATA_OK && finish == FINISH_CANCEL && !atomic_load(&c->task->cancelled))

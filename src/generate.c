@@ -1,9 +1,11 @@
 /* Answers: tokens are sampled and turned into text on the scheduler's thread, which must not wait for anybody; the text
  * goes through an outlet to the session's thread, which passes it to the caller. */
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "sampler/likely.h"
 #include "sampler/stop.h"
 #include "session.h"
 
@@ -174,51 +176,73 @@ static bool outlet_is_full(generator *g)
     return full;
 }
 
-/* Passes a token to the caller; false: the caller cancels. */
-static bool tell_token(const generator *g, strata_token token, bool end, const float *logits)
+/* What a token is chosen from: all logits, or candidates. */
+typedef struct offer {
+    const float *logits;
+    const st_candidates *best;
+} offer;
+
+static void find_likely(const generator *g, const offer *from, strata_token token, st_likely *out)
 {
-    strata_sampled sampled = {.token = token, .end = end, .logits = logits,
+    size_t vocab = g->session->engine->desc->vocab, wanted = g->options->top_logprobs;
+    *out = (st_likely){.logprob = NAN};
+    if (!g->options->logprobs) return;
+    if (from->best) st_likely_of_candidates(from->best, token, wanted, out);
+    else st_likely_of_logits(from->logits, vocab, token, wanted, out);
+}
+
+/* Passes a token to the caller; false: the caller cancels. */
+static bool tell_token(const generator *g, strata_token token, bool end, const offer *from)
+{
+    st_likely likely;
+    if (!g->options->on_token) return true;
+    find_likely(g, from, token, &likely);
+    strata_sampled sampled = {.token = token, .end = end, .logits = from->logits,
                               .control = st_tokenizer_type(g->tokenizer, token) == ST_TOKEN_CONTROL,
-                              .vocab = g->session->engine->desc->vocab};
-    return !g->options->on_token || g->options->on_token(g->options->context, &sampled);
+                              .vocab = g->session->engine->desc->vocab, .logprob = likely.logprob,
+                              .top = likely.top, .top_count = likely.top_count};
+    return g->options->on_token(g->options->context, &sampled);
 }
 
 /* Chooses the next token. False: the answer ends without one. */
-static bool choose(generator *g, const float *logits, const st_candidates *best, strata_token *token)
+static bool choose(generator *g, const offer *from, strata_token *token)
 {
     if (g->answer.tokens < g->options->given_count) {
         *token = g->options->given[g->answer.tokens];
         return true;
     }
-    g->status = best ? st_sampler_pick_among(g->sampler, best, token, &g->error)
-                     : st_sampler_pick(g->sampler, logits, token, &g->error);
+    g->status = from->best ? st_sampler_pick_among(g->sampler, from->best, token, &g->error)
+                           : st_sampler_pick(g->sampler, from->logits, token, &g->error);
     g->broken = g->status != STRATA_OK;
     if (g->broken) return false;
     if (!st_tokenizer_is_end(g->tokenizer, *token)) return true;
-    (void)tell_token(g, *token, true, logits);
+    (void)tell_token(g, *token, true, from);
     g->answer.finish = STRATA_FINISH_END;
     return false;
 }
 
 /* Accepts a token and shows its text; *over: the answer ends with it. */
-static void take_token(generator *g, strata_token token, const float *logits, bool *over)
+static void take_token(generator *g, strata_token token, const offer *from, bool *over)
 {
     bool stopped = false;
     st_sampler_accept(g->sampler, token);
     g->answer.tokens++;
-    *over = !tell_token(g, token, false, logits);
+    *over = !tell_token(g, token, false, from);
     if (*over) g->answer.finish = STRATA_FINISH_CANCEL;
     g->status = *over ? show_rest(g) : show_token(g, token, &stopped);
     if (stopped) g->answer.finish = STRATA_FINISH_END;
     *over = *over || stopped;
 }
 
-/* A caller that reads the logits gets all of them. */
+/* A caller that reads the logits gets all of them. Logprobs are those before adjustments, and of a given token the
+ * candidates may have none. */
 static bool adjust(void *context, st_adjustments *out)
 {
     generator *g = context;
-    bool reads = g->options->on_token && !g->options->without_logits;
-    return !reads && st_sampler_adjust(g->sampler, out);
+    const strata_generation *o = g->options;
+    bool reads = o->on_token && !o->without_logits, likely = o->on_token && o->logprobs;
+    if (reads || (likely && g->answer.tokens < o->given_count)) return false;
+    return st_sampler_adjust(g->sampler, out) && !(likely && out->count);
 }
 
 static st_next next_token(void *context, const float *logits, const st_candidates *best, strata_token *token)
@@ -226,9 +250,10 @@ static st_next next_token(void *context, const float *logits, const st_candidate
     generator *g = context;
     if (outlet_is_full(g)) return ST_NEXT_WAIT;
     if (g->answer.tokens == 0) g->answer.first_seconds = st_engine_now(g->session->engine) - g->start;
-    bool chosen = choose(g, logits, best, token), over = false;
+    const offer from = {logits, best};
+    bool chosen = choose(g, &from, token), over = false;
     bool fits = chosen && g->request->count < strata_engine_context(g->session->engine);
-    if (chosen) take_token(g, *token, logits, &over);
+    if (chosen) take_token(g, *token, &from, &over);
     if (!over && fits && g->answer.tokens != g->options->max_tokens && g->status == STRATA_OK) return ST_NEXT_TOKEN;
     if (!over && g->status == STRATA_OK) g->status = show_rest(g);
     return fits ? ST_NEXT_LAST : ST_NEXT_END;

@@ -12,6 +12,7 @@ enum { PROMPT = 20, TOKENS = 24 };
 typedef struct listener {
     strata_token tokens[TOKENS];
     uint32_t count, with_logits;
+    strata_likely chosen[TOKENS], top[TOKENS][STRATA_TOP_LOGPROBS_MAX];
 } listener;
 
 static bool keep_token(void *context, const strata_sampled *sampled)
@@ -19,6 +20,12 @@ static bool keep_token(void *context, const strata_sampled *sampled)
     listener *l = context;
     assert_int_equal(sampled->vocab, SESSION_VOCAB);
     l->with_logits += sampled->logits != NULL;
+    if (sampled->top_count && l->count < TOKENS) {
+        l->chosen[l->count] = (strata_likely){sampled->token, sampled->logprob};
+        memcpy(l->top[l->count], sampled->top, sampled->top_count * sizeof *sampled->top);
+    } else {
+        assert_true(isnan(sampled->logprob));
+    }
     if (l->count < TOKENS) l->tokens[l->count++] = sampled->token;
     return true;
 }
@@ -32,17 +39,58 @@ static void open_gpu(session_rig *r, const char *name)
     session_rig_open(r, name, (strata_engine_options){.placement = &placement, .context = 256});
 }
 
-static listener generate(const session_rig *r, const strata_sampling *sampling, bool without_logits)
+static listener generate_with(const session_rig *r, const strata_sampling *sampling, bool without_logits, size_t top)
 {
     listener l = {0};
     strata_answer answer;
     strata_error error;
     strata_generation g = {.sampling = *sampling, .max_tokens = TOKENS, .ignore_end = true, .on_token = keep_token,
-                           .context = &l, .without_logits = without_logits};
+                           .context = &l, .without_logits = without_logits, .logprobs = top > 0, .top_logprobs = top};
     session_prompt(r->session, session_ids, PROMPT);
     if (strata_session_generate(r->session, &g, &answer, &error) != STRATA_OK) fail_msg("%s", error.message);
     assert_int_equal(answer.tokens, TOKENS);
     return l;
+}
+
+static listener generate(const session_rig *r, const strata_sampling *sampling, bool without_logits)
+{
+    return generate_with(r, sampling, without_logits, 0);
+}
+
+/* Log-probabilities from candidates are those of all logits; with adjustments, all logits are sent. */
+static void logprobs_are_those_of_all_logits(void **state)
+{
+    (void)state;
+    session_rig r;
+    open_gpu(&r, "llama");
+    strata_sampling sampling = {.temperature = 1, .top_k = 30, .top_p = 1, .repeat_penalty = 1, .seed = 5};
+    for (int i = 0; i < 2; i++) {
+        listener few = generate_with(&r, &sampling, true, 20), all = generate_with(&r, &sampling, false, 20);
+        assert_int_equal(few.with_logits, TOKENS); /* end tokens are banned: an adjustment */
+        assert_memory_equal(few.tokens, all.tokens, sizeof few.tokens);
+        sampling.seed++;
+    }
+    listener l = {0};
+    strata_answer answer;
+    strata_error error;
+    strata_generation g = {.sampling = sampling, .max_tokens = TOKENS, .on_token = keep_token, .context = &l,
+                           .without_logits = true, .logprobs = true, .top_logprobs = 20};
+    session_prompt(r.session, session_ids, PROMPT);
+    if (strata_session_generate(r.session, &g, &answer, &error) != STRATA_OK) fail_msg("%s", error.message);
+    listener all = {0};
+    g.without_logits = false;
+    g.context = &all;
+    session_prompt(r.session, session_ids, PROMPT);
+    if (strata_session_generate(r.session, &g, &answer, &error) != STRATA_OK) fail_msg("%s", error.message);
+    assert_true(l.count > 2 && l.with_logits == 1 && all.count == l.count && all.with_logits == all.count);
+    for (uint32_t i = 0; i < l.count; i++) {
+        assert_true(l.chosen[i].token == all.chosen[i].token && l.chosen[i].logprob < 0);
+        assert_true(fabsf(l.chosen[i].logprob - all.chosen[i].logprob) < 1e-4f);
+        for (int k = 0; k < STRATA_TOP_LOGPROBS_MAX; k++)
+            assert_true(l.top[i][k].token == all.top[i][k].token &&
+                        fabsf(l.top[i][k].logprob - all.top[i][k].logprob) < 1e-4f);
+    }
+    session_rig_close(&r);
 }
 
 static void the_tokens_are_those_of_all_logits(void **state)
@@ -120,7 +168,8 @@ static void a_cpu_reduces_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_tokens_are_those_of_all_logits), cmocka_unit_test(without_top_k_the_logits_are_sent),
+        cmocka_unit_test(the_tokens_are_those_of_all_logits), cmocka_unit_test(logprobs_are_those_of_all_logits),
+        cmocka_unit_test(without_top_k_the_logits_are_sent),
         cmocka_unit_test(logits_after_an_answer), cmocka_unit_test(a_cpu_reduces_nothing),
     };
     return cmocka_run_group_tests_name("reduced", tests, NULL, NULL);
