@@ -1,6 +1,5 @@
 #include "task.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
