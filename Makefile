@@ -165,7 +165,7 @@ CUDA_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_$(a),code=sm_$(a))
 CUDA_PTX := -gencode arch=compute_120,code=compute_120
 CUDA_INCLUDE = $(dir $(shell command -v $(NVCC)))../include
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. -Isrc -Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror
-CUDA_SOURCES := $(CUDA_HOST) $(CUDA_STATEMENT) src/backend/cuda/api.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
+CUDA_SOURCES := $(CUDA_HOST) $(CUDA_STATEMENT) src/backend/cuda/api.c src/backend/cuda/kernels.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
     src/base/fault.c src/base/utf8.c
 CUDA_KERNELS := $(sort $(wildcard src/backend/cuda/*.cu))
 # For the tests on a GPU, build/cuda80 has a plugin with the code path of 8.0, compiled for the same GPUs (the kernels see
@@ -190,7 +190,7 @@ $(eval $(call cuda_rules,cuda,libstrata-cuda.so,CUDA_GENCODE))
 $(eval $(call cuda_rules,cuda80,cuda80/libstrata-cuda.so,CUDA80_GENCODE))
 
 $(BUILD)/cuda/tests/test_cuda_fault: $(BUILD)/release/tests/fault/test_cuda_fault.o $(FAKE_SOURCES:%.c=$(BUILD)/release/%.o) \
-    $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_HOST) src/backend/cuda/api.c) $(CUDA_KERNELS:%=$(BUILD)/cuda/%.o) \
+    $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_HOST) src/backend/cuda/api.c src/backend/cuda/kernels.c) $(CUDA_KERNELS:%=$(BUILD)/cuda/%.o) \
     $(SUPPORT_SOURCES:%.c=$(BUILD)/release/%.o) $(BUILD)/release/libstrata.a
 	@mkdir -p $(@D)
 	@$(NVCC) -cudart static $(CUDA_GENCODE) -Xlinker -Bstatic,-lstdc++,-Bdynamic $^ $(LIBS) -lcmocka -o $@
@@ -207,7 +207,8 @@ cuda-here:
 
 # The host part as a plugin on the fake, for tests of what a program does with a GPU.
 FAKE_PLUGIN := $(BUILD)/release/tests/plugin/libstrata-cuda.so
-FAKE_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(filter-out %/api.c %/plugin.c,$(CUDA_SOURCES)) tests/plugin/fake.c tests/plugin/plugin.c)
+FAKE_HOST := $(filter-out %/api.c %/kernels.c %/plugin.c,$(CUDA_SOURCES)) tests/plugin/fake.c tests/plugin/plugin.c
+FAKE_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(FAKE_HOST) tests/plugin/table.c)
 $(BUILD)/plugin/%.o: %.c | $(BUILD)/.deps-build
 	@mkdir -p $(@D)
 	@gcc $(CFLAGS_COMMON) $(CFLAGS_release) -fPIC -fvisibility=hidden -c $< -o $@

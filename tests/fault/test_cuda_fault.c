@@ -21,7 +21,7 @@ static bool is_real(void)
 
 static const st_cuda_api *table_below(void)
 {
-    return is_real() ? st_cuda_api_real() : st_cuda_fake();
+    return is_real() ? st_cuda_api_real() : st_cuda_fake(NULL);
 }
 
 static const st_cuda_api *table(void)

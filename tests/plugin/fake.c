@@ -6,12 +6,14 @@
 #include "backend/cuda/cuda.h"
 #include "base/alloc.h"
 
-enum { TOTAL_MIB = 16384, CONTEXT_MIB = 500, BLOCKS_MAX = 16, PROBE_BYTES = 256 << 20 };
+enum { TOTAL_MIB = 16384, CONTEXT_MIB = 500, BLOCKS_MAX = 16, PROBE_BYTES = 256 << 20,
+       UNWRITTEN = 0xFF }; /* kernels that read it compute NaN */
 
 static struct { void *memory; size_t bytes; } blocks[BLOCKS_MAX]; /* of device memory */
 static size_t used_bytes;  /* their sum */
 static size_t taken_bytes; /* of device memory, by other processes */
 static uint64_t launched;
+static st_cuda_kernel kernels; /* NULL: they are left out */
 
 static st_cuda_result fake_new(void **out, size_t bytes)
 {
@@ -77,7 +79,7 @@ static st_cuda_result fake_alloc(void **out, size_t bytes)
     fake_memory(&free_bytes, &total_bytes);
     st_cuda_result result = i < BLOCKS_MAX && bytes <= free_bytes ? fake_new(out, bytes) : ST_CUDA_MEMORY;
     if (result != ST_CUDA_OK) return result;
-    memset(*out, 0, bytes);
+    memset(*out, kernels ? UNWRITTEN : 0, bytes);
     blocks[i].memory = *out;
     blocks[i].bytes = bytes;
     used_bytes += bytes;
@@ -176,6 +178,7 @@ static st_cuda_result fake_run(const st_cuda_call *c)
 {
     if (c->rows < (c->kind == ST_ROWS_ALL ? c->step->count : c->step->out_count)) return ST_CUDA_FAILED;
     launched++;
+    if (kernels) return kernels(c) == 0 ? ST_CUDA_OK : ST_CUDA_FAILED;
     if (c->bound->op->kind == ST_OP_ROUTE) choose_experts(c);
     if (c->bound->op->kind == ST_OP_CANDIDATES) list_candidates(c);
     return ST_CUDA_OK;
@@ -212,8 +215,9 @@ static st_cuda_result fake_read(const void *memory, size_t bytes, uint32_t *sink
     return fake_sync(stream);
 }
 
-const st_cuda_api *st_cuda_fake(void)
+const st_cuda_api *st_cuda_fake(st_cuda_kernel run)
 {
+    kernels = run;
     static const st_cuda_api api = {
         .reason = fake_reason,
         .facts = fake_facts,

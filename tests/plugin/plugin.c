@@ -4,7 +4,7 @@
 
 static strata_status open_fake(const st_device_options *options, st_device **out, strata_error *error)
 {
-    return st_cuda_open(st_cuda_fake(), options, out, error);
+    return st_cuda_open(st_cuda_fake_table(), options, out, error);
 }
 
 const st_backend *st_backend_plugin(void);

@@ -210,47 +210,10 @@ static st_cuda_result api_counter_wait(const uint64_t *counter, uint64_t value, 
     return tell((cudaError_t)st_cuda_counter_wait(counter, value, limit_us, timed_out, stream));
 }
 
-static const st_cuda_kernel kernels[ST_OP_COUNT] = {
-    [ST_OP_EMBED] = st_cuda_embed,
-    [ST_OP_MATMUL] = st_cuda_matmul,
-    [ST_OP_RMS_NORM] = st_cuda_rms_norm,
-    [ST_OP_ANGLES] = st_cuda_angles,
-    [ST_OP_ROPE] = st_cuda_rope,
-    [ST_OP_TEMPERATURE] = st_cuda_temperature,
-    [ST_OP_KV_STORE] = st_cuda_kv_store,
-    [ST_OP_ATTENTION] = st_cuda_attention,
-    [ST_OP_SLICE] = st_cuda_slice,
-    [ST_OP_CONCAT] = st_cuda_concat,
-    [ST_OP_ADD] = st_cuda_add,
-    [ST_OP_SCALE] = st_cuda_scale,
-    [ST_OP_MUL_WEIGHT] = st_cuda_mul_weight,
-    [ST_OP_GATED_ACT] = st_cuda_gated_act,
-    [ST_OP_SIGMOID_GATE] = st_cuda_sigmoid_gate,
-    [ST_OP_ROUTE] = st_cuda_route,
-    [ST_OP_EXPERTS] = st_cuda_experts,
-    [ST_OP_CONV] = st_cuda_conv,
-    [ST_OP_DELTANET] = st_cuda_deltanet,
-    [ST_OP_SILU_GATE] = st_cuda_silu_gate,
-    [ST_OP_GATHER] = st_cuda_gather,
-    [ST_OP_SOFTCAP] = st_cuda_softcap,
-    [ST_OP_CANDIDATES] = st_cuda_candidates,
-    [ST_OP_LAYER_NORM] = st_cuda_layer_norm,
-    [ST_OP_HEAD_MATMUL] = st_cuda_head_matmul,
-    [ST_OP_MUL] = st_cuda_mul,
-    [ST_OP_SSM] = st_cuda_ssm,
-};
-
-static cudaError_t run_call(const st_cuda_call *call)
-{
-    if (st_cuda_is_skipped(call, call->rows)) return cudaSuccess;
-    if (call->positioned) return (cudaError_t)st_cuda_positions_run(call);
-    return (cudaError_t)kernels[call->bound->op->kind](call);
-}
-
 static st_cuda_result api_run(const st_cuda_call *call)
 {
     choose();
-    return tell(run_call(call));
+    return tell((cudaError_t)st_cuda_run(call));
 }
 
 /* Captures the kernels; the capture ends in every case. */
@@ -259,7 +222,7 @@ static cudaError_t capture(const st_cuda_call *calls, uint32_t count, cudaGraph_
     cudaStream_t stream = calls[0].stream;
     cudaError_t code = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     if (code != cudaSuccess) return code;
-    for (uint32_t i = 0; i < count && code == cudaSuccess; i++) code = run_call(&calls[i]);
+    for (uint32_t i = 0; i < count && code == cudaSuccess; i++) code = (cudaError_t)st_cuda_run(&calls[i]);
     cudaError_t ended = cudaStreamEndCapture(stream, out);
     return code == cudaSuccess ? ended : code;
 }

@@ -38,7 +38,7 @@ __device__ float sum_of(const float *scores, uint32_t count)
 
 template <class K> __device__ void attend_row(const st_cuda_attention_args &a, uint32_t row, uint32_t head)
 {
-    extern __shared__ float shared[]; /* query[key], gathered[value], scores[TILE] */
+    ST_CUDA_DYNAMIC(float, shared); /* query[key], gathered[value], scores[TILE] */
     float *query = shared, *gathered = query + a.key, *scores = gathered + a.value;
     uint32_t kv_head = head / a.group;
     const float *in = a.in + ((size_t)row * a.heads + head) * a.key;

@@ -109,7 +109,7 @@ template <class F, int HEAD> struct tile_of {
 template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) flash(st_cuda_attention_args a)
 {
     enum { POSITIONS = tile_of<F, HEAD>::POSITIONS, PARTS = F::SPLIT ? 2 : 1 };
-    extern __shared__ uint4 shared[];
+    ST_CUDA_DYNAMIC(uint4, shared);
     rows_of<HEAD, ROWS> queries = {(__half *)shared};
     rows_of<HEAD, POSITIONS> keys = {queries.data + 2 * rows_of<HEAD, ROWS>::HALVES};
     rows_of<HEAD, POSITIONS> values = {keys.data + PARTS * rows_of<HEAD, POSITIONS>::HALVES};

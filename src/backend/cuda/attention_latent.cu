@@ -114,7 +114,7 @@ template <class F> struct tile_of {
 template <class F> __global__ void __launch_bounds__(THREADS) attend(st_cuda_attention_parts s, bool in_parts)
 {
     enum { POSITIONS = tile_of<F>::POSITIONS };
-    extern __shared__ uint4 shared[];
+    ST_CUDA_DYNAMIC(uint4, shared);
     __shared__ shared_scores<POSITIONS> sums;
     const st_cuda_attention_args &a = s.a;
     uint32_t blocks = (a.heads + HEADS - 1) / HEADS, row = blockIdx.x / blocks, first = blockIdx.x % blocks * HEADS;

@@ -84,7 +84,7 @@ template <int GROUP> __device__ void softmax(float (*scores)[TILE], uint32_t cou
 
 template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_part(st_cuda_attention_parts s)
 {
-    extern __shared__ float4 shared[]; /* query[GROUP, key] */
+    ST_CUDA_DYNAMIC(float4, shared); /* query[GROUP, key] */
     __shared__ float scores[GROUP][TILE], largest[GROUP], sums[GROUP], shrink[GROUP];
     __shared__ float4 reduced[THREADS];
     const st_cuda_attention_args &a = s.a;

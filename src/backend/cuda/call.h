@@ -265,6 +265,8 @@ static inline bool st_cuda_is_skipped(const st_cuda_call *call, uint32_t rows)
 /* Puts the operation's kernels into the stream. Returns a cudaError_t. */
 typedef int (*st_cuda_kernel)(const st_cuda_call *call);
 
+int st_cuda_run(const st_cuda_call *call); /* kernels.c: of any operation, unless a neighbour computes it */
+
 int st_cuda_embed(const st_cuda_call *call);
 int st_cuda_matmul(const st_cuda_call *call);
 int st_cuda_rms_norm(const st_cuda_call *call);

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "backend/cuda/call.h"
+#include "backend/cuda/machine.cuh"
 
 /* --- the step block: backend.h's accessors for device code ---------------------------------------------------------- */
 
@@ -194,8 +195,7 @@ template <auto KERNEL, class... Args>
 static int st_cuda_start(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
 {
     (void)&st_cuda_listed<KERNEL>::entry;
-    KERNEL<<<blocks, threads, shared_bytes, (cudaStream_t)stream>>>(args...);
-    return (int)cudaGetLastError();
+    return st_cuda_launch<KERNEL>(stream, blocks, threads, shared_bytes, args...);
 }
 
 static inline uint32_t st_cuda_blocks(size_t count, uint32_t each)

@@ -9,18 +9,11 @@ __global__ void set(uint64_t *counter, uint64_t value)
     *(volatile uint64_t *)counter = value;
 }
 
-__device__ uint64_t nanoseconds(void)
-{
-    uint64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
-
 __global__ void wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out)
 {
-    uint64_t start = nanoseconds();
+    uint64_t start = st_cuda_nanoseconds();
     while (*(const volatile uint64_t *)counter < value) {
-        if ((nanoseconds() - start) / 1000 > limit_us) {
+        if ((st_cuda_nanoseconds() - start) / 1000 > limit_us) {
             *(volatile uint32_t *)timed_out = 1;
             break;
         }

@@ -40,7 +40,7 @@ __device__ void unit_length(const float *in, uint32_t count, float *out)
 
 __global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
 {
-    extern __shared__ float shared[]; /* state[size, COLUMNS], q[size], k[size], decay[size], partial[SLICES, COLUMNS] */
+    ST_CUDA_DYNAMIC(float, shared); /* state[size, COLUMNS], q[size], k[size], decay[size], partial[SLICES, COLUMNS] */
     float *state = shared, *q = state + a.size * COLUMNS, *k = q + a.size, *decay = k + a.size, *partial = decay + a.size;
     uint32_t head = blockIdx.x, key_head = a.key_head(head), x = threadIdx.x, y = threadIdx.y;
     uint32_t column = blockIdx.y * COLUMNS + x, channels = (2 * a.key_heads + a.value_heads) * a.size;

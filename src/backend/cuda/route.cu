@@ -93,7 +93,7 @@ __device__ void drop_groups(const route_args &a, float *experts, float *groups, 
 
 __global__ void __launch_bounds__(ST_CUDA_WARP) route(route_args a)
 {
-    extern __shared__ float selected_by[]; /* [experts], then [groups] */
+    ST_CUDA_DYNAMIC(float, selected_by); /* [experts], then [groups] */
     uint32_t row = blockIdx.x, lane = threadIdx.x;
     if (row >= a.rows.count()) return;
     float *scores = a.scores + (size_t)row * a.experts, *weights = a.weights + (size_t)row * a.used, sum = 0;

@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
     constexpr int THREADS = shape::THREADS, ROWS = 8 * TN, STAGES = shape::STAGES, STAGE = shape::STAGE;
     constexpr int TOGETHER = shape::TOGETHER, PREFETCH = shape::PREFETCH;
     constexpr bool AHEAD = shape::AHEAD;
-    extern __shared__ uint4 stages[];
+    ST_CUDA_DYNAMIC(uint4, stages);
     __shared__ st_cuda_tile_rows<ROWS> rows;
     uint32_t of = 0, expert = 0, lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
     while (of + 1 < a.count && blockIdx.x >= a.products[of + 1].first_block) of++;

@@ -1,0 +1,84 @@
+/* What only nvcc compiles: the launch of a kernel, dynamic shared memory, and PTX instructions (compute capability 8.0). Kernels
+ * use these names, so that tests/emulate, which compiles them for the CPU, replaces this header and no other. Knows no
+ * operation. */
+#ifndef ST_CUDA_MACHINE_CUH
+#define ST_CUDA_MACHINE_CUH
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The dynamic shared memory of a block, as an array. */
+#define ST_CUDA_DYNAMIC(TYPE, NAME) extern __shared__ TYPE NAME[]
+
+/* Returns a cudaError_t. */
+template <auto KERNEL, class... Args>
+static int st_cuda_launch(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+{
+    KERNEL<<<blocks, threads, shared_bytes, (cudaStream_t)stream>>>(args...);
+    return (int)cudaGetLastError();
+}
+
+static __device__ __forceinline__ uint64_t st_cuda_nanoseconds(void)
+{
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+/* --- copies to shared memory ---------------------------------------------------------------------------------------- */
+
+/* 16 bytes from device memory to shared memory. */
+static __device__ __forceinline__ void st_cuda_copy_16(void *to, const void *from)
+{
+    unsigned shared = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+
+static __device__ __forceinline__ void st_cuda_copies_end()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most LEFT groups of copies are under way. */
+template <int LEFT> static __device__ __forceinline__ void st_cuda_copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/* Brings the line of an address into the L2 cache. */
+static __device__ __forceinline__ void st_cuda_prefetch(const void *from)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+/* --- tensor cores: f16 fragments, sums in float32 ------------------------------------------------------------------- */
+
+/* c[16 × 8] += a[16 × 16] · b[16 × 8] */
+static __device__ __forceinline__ void st_cuda_mma(float *c, const unsigned *a, unsigned b0, unsigned b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four matrices of 8 × 8 f16: lane 8 i + r has the address of row r of matrix i. */
+static __device__ __forceinline__ void st_cuda_load_matrices(unsigned *out, const void *row)
+{
+    unsigned shared = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+/* … each transposed. */
+static __device__ __forceinline__ void st_cuda_load_transposed(unsigned *out, const void *row)
+{
+    unsigned shared = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(shared)
+                 : "memory");
+}
+
+#endif
