@@ -63,7 +63,7 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := all
-.PHONY: force all cuda cuda-here run test smoke fetch-model check soak crowd asan tsan fuzz bench install uninstall help clean flags deps-build deps-test deps-dev
+.PHONY: force all cuda cuda-here emulate emulate-asan run test smoke fetch-model check soak crowd asan tsan fuzz bench install uninstall help clean flags deps-build deps-test deps-dev
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 # As many jobs as cores, unless make is called with -j; a make below takes its jobs from the one above.
@@ -163,7 +163,7 @@ CUDA_LIST = $(if $(filter all,$(CUDA_ARCHS)),$(CUDA_SUPPORTED),$(CUDA_ARCHS))
 CUDA_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_$(a),code=sm_$(a)) \
     $(if $(filter all,$(CUDA_ARCHS)),$(CUDA_PTX))
 CUDA_PTX := -gencode arch=compute_120,code=compute_120
-CUDA_INCLUDE = $(dir $(shell command -v $(NVCC)))../include
+CUDA_INCLUDE ?= $(dir $(shell command -v $(NVCC)))../include
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. -Isrc -Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror
 CUDA_SOURCES := $(CUDA_HOST) $(CUDA_STATEMENT) src/backend/cuda/api.c src/backend/cuda/kernels.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/error.c \
     src/base/fault.c src/base/utf8.c
@@ -217,6 +217,52 @@ $(FAKE_PLUGIN): $(FAKE_OBJECTS)
 	@gcc -shared -Wl,-z,defs $^ -lm -o $@
 -include $(FAKE_OBJECTS:.o=.d)
 
+# --- the CUDA plugin with its kernels compiled by g++ and emulated (tests/emulate): needs CUDA's headers and no GPU -------
+# Misaligned accesses abort; build/emulate-asan also finds accesses out of bounds, and runs with the programs of build/asan.
+EMULATE_CC = g++ -std=c++17 -g1 -fPIC -fvisibility=hidden -ffp-contract=off -MMD -MP -Itests/emulate/include -I. -Isrc -Itests \
+    -isystem $(CUDA_INCLUDE)
+EMULATE_CHECKS := -fsanitize=alignment -fno-sanitize-recover=alignment
+EMULATE_SOURCES := $(sort $(wildcard tests/emulate/*.cpp))
+EMULATE_HOST := $(FAKE_HOST) src/backend/cuda/kernels.c src/quant/half.c tests/emulate/table.c
+
+# $(1): folder of the objects; $(2): more flags; $(3): the configuration of the test programs
+define emulate_rules
+$(BUILD)/$(1)/%.cu.o: %.cu tests/emulate/cuda.h | $(BUILD)/.deps-build
+	@mkdir -p $$(@D)
+	@$$(call say,g++ $$< ($(1)))
+	@$$(EMULATE_CC) -O1 -w $(EMULATE_CHECKS) $(2) -include emulate/cuda.h -x c++ -c $$< -o $$@
+$(BUILD)/$(1)/%.o: %.cpp | $(BUILD)/.deps-build
+	@mkdir -p $$(@D)
+	@$$(call say,g++ $$< ($(1)))
+	@$$(EMULATE_CC) -O2 -Wall -Wextra -Werror $(2) -c $$< -o $$@
+$(BUILD)/$(1)/libstrata-cuda.so: $$(CUDA_KERNELS:%=$(BUILD)/$(1)/%.o) $$(EMULATE_SOURCES:%.cpp=$(BUILD)/$(1)/%.o) \
+    $$(EMULATE_HOST:%.c=$(BUILD)/plugin/%.o)
+	@g++ -shared -Wl,-z,$(if $(2),undefs,defs) $(EMULATE_CHECKS) $(2) $$^ -lm -o $$@
+$(BUILD)/$(1)/test_emulate: $(BUILD)/$(3)/tests/emulate/test_emulate.o $(BUILD)/$(1)/tests/emulate/wrong.cu.o \
+    $$(EMULATE_SOURCES:%.cpp=$(BUILD)/$(1)/%.o)
+	@g++ $(EMULATE_CHECKS) $(2) $$^ -lcmocka -o $$@
+-include $$(patsubst %,$(BUILD)/$(1)/%.d,$$(CUDA_KERNELS) $$(EMULATE_SOURCES:%.cpp=%) tests/emulate/wrong.cu)
+endef
+$(eval $(call emulate_rules,emulate,,release))
+$(eval $(call emulate_rules,emulate-asan,-fsanitize=address,asan))
+-include $(EMULATE_HOST:%.c=$(BUILD)/plugin/%.d)
+
+EMULATE_TESTS := $(patsubst %,tests/%,conform/test_conform conform/test_conversations conform/test_forms conform/test_forms_large \
+    unit/test_candidates golden/test_model_golden)
+# $(1): sample or all; $(2): folder of the plugin; $(3): configuration of the test programs
+emulate = if [ -r "$(CUDA_INCLUDE)/cuda_fp16.h" ]; then \
+    $(MAKE) --no-print-directory $(BUILD)/$(2)/libstrata-cuda.so $(BUILD)/$(2)/test_emulate $(EMULATE_TESTS:%=$(BUILD)/$(3)/%) && \
+    tests/emulate/run $(1) $(BUILD)/$(2) $(BUILD)/$(3); \
+    else echo "emulate: no nvcc and no CUDA_INCLUDE=FOLDER with CUDA's headers: the emulated kernels are left out"; fi
+
+## emulate: test the CUDA kernels without a GPU: compiled by g++, emulated on the CPU (needs nvcc's headers)
+emulate: deps-test
+	@$(call emulate,all,emulate,release)
+
+## emulate-asan: the same under the address sanitizer, a sample
+emulate-asan: deps-test
+	@$(call emulate,sample,emulate-asan,asan)
+
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
 TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_threads unit/test_sched unit/test_stress unit/test_interrupt unit/test_cache_stress \
@@ -241,9 +287,10 @@ test: deps-test fetch-model
 	@$(MAKE) --no-print-directory all $(RELEASE_TESTS) $(FAKE_PLUGIN) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
 
-## smoke: build and briefly run what test does not: the CUDA plugin, fuzz, tsan, bench, valgrind, lint, install
+## smoke: build and briefly run what test does not: the CUDA plugin, its kernels emulated, fuzz, tsan, bench, valgrind, lint, install
 smoke: deps-dev all
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory cuda; else echo "smoke: no nvcc: the CUDA plugin is left out"; fi
+	@$(call emulate,sample,emulate,release)
 	@$(MAKE) --no-print-directory $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
 	@tests/fuzz/run 2 $(FUZZ_TARGETS)
 	@tests/run $(TSAN_TESTS)

@@ -1,15 +1,16 @@
-/* A fake of the table of functions below the CUDA backend: memory is the host's, and streams run at once. Keeps the state of one
- * GPU; never fails but for memory. */
+/* A fake of the table of functions below the CUDA backend: memory is the host's, and streams run at once. Keeps the
+ * state of one GPU; never fails but for memory. */
 #ifndef TEST_PLUGIN_FAKE_H
 #define TEST_PLUGIN_FAKE_H
 
 #include "backend/cuda/api.h"
 
-/* `run` launches the kernels of an operation (tests/emulate). NULL: kernels are left out except for the router's choice, which
- * the host reads. */
+/* `run` launches the kernels of an operation (tests/emulate). NULL: kernels are left out except for the router's
+ * choice, which the host reads. */
 const st_cuda_api *st_cuda_fake(st_cuda_kernel run);
 
-/* The table of the plugin that plugin.c makes: tests/plugin/table.c without kernels, tests/emulate/table.c with them. */
+/* The table of the plugin that plugin.c makes: tests/plugin/table.c without kernels, tests/emulate/table.c with
+ * them. */
 const st_cuda_api *st_cuda_fake_table(void);
 
 #endif

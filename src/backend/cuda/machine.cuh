@@ -1,6 +1,6 @@
-/* What only nvcc compiles: the launch of a kernel, dynamic shared memory, and PTX instructions (compute capability 8.0). Kernels
- * use these names, so that tests/emulate, which compiles them for the CPU, replaces this header and no other. Knows no
- * operation. */
+/* What only nvcc compiles: the launch of a kernel, dynamic shared memory, and PTX instructions (compute capability
+ * 8.0). Kernels use these names, so that tests/emulate, which compiles them for the CPU, replaces this header and no
+ * other. Knows no operation. */
 #ifndef ST_CUDA_MACHINE_CUH
 #define ST_CUDA_MACHINE_CUH
 
@@ -25,7 +25,7 @@ static __device__ __forceinline__ uint64_t st_cuda_nanoseconds(void)
     return now;
 }
 
-/* --- copies to shared memory ---------------------------------------------------------------------------------------- */
+/* --- copies to shared memory -------------------------------------------------------------------------------------- */
 
 /* 16 bytes from device memory to shared memory. */
 static __device__ __forceinline__ void st_cuda_copy_16(void *to, const void *from)
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void st_cuda_prefetch(const void *from)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
-/* --- tensor cores: f16 fragments, sums in float32 ------------------------------------------------------------------- */
+/* --- tensor cores: f16 fragments, sums in float32 ----------------------------------------------------------------- */
 
 /* c[16 × 8] += a[16 × 16] · b[16 × 8] */
 static __device__ __forceinline__ void st_cuda_mma(float *c, const unsigned *a, unsigned b0, unsigned b1)
