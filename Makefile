@@ -257,11 +257,11 @@ emulate = if [ -r "$(CUDA_INCLUDE)/cuda_fp16.h" ]; then \
 
 ## emulate: test the CUDA kernels without a GPU: compiled by g++, emulated on the CPU (needs nvcc's headers)
 emulate: deps-test
-	@$(call emulate,all,emulate,release)
+	+@$(call emulate,all,emulate,release)
 
 ## emulate-asan: the same under the address sanitizer, a sample
 emulate-asan: deps-test
-	@$(call emulate,sample,emulate-asan,asan)
+	+@$(call emulate,sample,emulate-asan,asan)
 
 RELEASE_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/release/%)
 ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
@@ -290,7 +290,7 @@ test: deps-test fetch-model
 ## smoke: build and briefly run what test does not: the CUDA plugin, its kernels emulated, fuzz, tsan, bench, valgrind, lint, install
 smoke: deps-dev all
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory cuda; else echo "smoke: no nvcc: the CUDA plugin is left out"; fi
-	@$(call emulate,sample,emulate,release)
+	+@$(call emulate,sample,emulate,release)
 	@$(MAKE) --no-print-directory $(FUZZ_TARGETS) $(TSAN_TESTS) $(BENCH_PROGRAMS) $(BUILD)/release/tests/unit/test_base
 	@tests/fuzz/run 2 $(FUZZ_TARGETS)
 	@tests/run $(TSAN_TESTS)
