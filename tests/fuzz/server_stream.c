@@ -72,6 +72,7 @@ static void push(server_choice *c, const uint8_t *data, size_t size)
             data++;
             size--;
         }
+        if ((data[1] & 0xC0) == 0x80) break; /* a piece begins with a code point */
         if (length > size - 1) length = size - 1;
         while (length < size - 1 && (data[1 + length] & 0xC0) == 0x80) length++; /* whole code points */
         server_text_push(&c->text, (const char *)data + 1, length, control);
