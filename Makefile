@@ -285,7 +285,7 @@ fetch-model: | $(BUILD)/.deps-build
 ## test: every test, also under the sanitizers, and the fuzz corpus; ends with `N passed, N failed, N skipped`
 test: deps-test fetch-model
 	@$(MAKE) --no-print-directory all $(RELEASE_TESTS) $(FAKE_PLUGIN) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
-	@tests/run $(RELEASE_TESTS) $(ASAN_TESTS) $(CORPUS_TESTS) $(TEST_SCRIPTS)
+	@tests/run $(TEST_SCRIPTS) $(ASAN_TESTS) $(RELEASE_TESTS) $(CORPUS_TESTS) # the longest first
 
 ## smoke: build and briefly run what test does not: the CUDA plugin, its kernels emulated, fuzz, tsan, bench, valgrind, lint, install
 smoke: deps-dev all
