@@ -24,7 +24,7 @@ static int start_thread(server_work *w, void *(*run)(void *context), size_t stac
     return cause;
 }
 
-/* If no further worker can be started, the choice waits for one of those that exist. */
+/* If no further worker can be started, the choice waits for a running one. */
 static void wake_worker(server_work *w)
 {
     bool enough = w->choice_count <= w->idle_workers;

@@ -8,7 +8,7 @@ static size_t limit(size_t wanted, size_t count)
     return wanted < count ? wanted : count;
 }
 
-/* Inserts a logit behind those that are at least as high. */
+/* Inserts a logit behind the logits that are at least as high. */
 static void insert(st_likely *out, size_t most, strata_token token, float logit)
 {
     if (out->top_count == most && (most == 0 || !(logit > out->top[most - 1].logprob))) return;
