@@ -53,6 +53,7 @@ static __device__ __forceinline__ void st_cuda_quantise(const st_cuda_acts &acts
 /* As st_cuda_each_kernel, for rows of a multiple of 32 elements at `out`, which are quantised afterwards. */
 template <class F> static __global__ void st_cuda_each_quantised_kernel(st_cuda_rows rows, st_cuda_acts acts, const float *out, F f)
 {
+    st_cuda_begin();
     uint32_t first = (blockIdx.x * blockDim.x + threadIdx.x) * 4, row = blockIdx.y;
     if (first >= acts.width || row >= rows.count()) return;
     for (uint32_t i = 0; i < 4; i++) f(rows, row, first + i);

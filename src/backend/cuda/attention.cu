@@ -74,6 +74,7 @@ template <class K> __device__ void attend_row(const st_cuda_attention_args &a, u
 /* Rows of conversations with less than `rows_max` rows. */
 template <class K> __global__ void __launch_bounds__(THREADS) attend(st_cuda_attention_args a, uint32_t rows_max)
 {
+    st_cuda_begin();
     uint32_t end = a.rows.count() * a.heads;
     for (uint32_t i = blockIdx.x; i < end; i += gridDim.x) {
         uint32_t row = i / a.heads;

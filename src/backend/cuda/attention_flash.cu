@@ -108,6 +108,7 @@ template <class F, int HEAD> struct tile_of {
 
 template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) flash(st_cuda_attention_args a)
 {
+    st_cuda_begin();
     enum { POSITIONS = tile_of<F, HEAD>::POSITIONS, PARTS = F::SPLIT ? 2 : 1 };
     ST_CUDA_DYNAMIC(uint4, shared);
     rows_of<HEAD, ROWS> queries = {(__half *)shared};

@@ -113,6 +113,7 @@ template <class F> struct tile_of {
 /* A block per row and HEADS heads, and part of the context. */
 template <class F> __global__ void __launch_bounds__(THREADS) attend(st_cuda_attention_parts s, bool in_parts)
 {
+    st_cuda_begin();
     enum { POSITIONS = tile_of<F>::POSITIONS };
     ST_CUDA_DYNAMIC(uint4, shared);
     __shared__ shared_scores<POSITIONS> sums;

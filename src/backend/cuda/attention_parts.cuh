@@ -74,6 +74,7 @@ static __device__ void st_cuda_combine_head(const st_cuda_attention_parts &s, ui
 /* A block per row and head. */
 static __global__ void __launch_bounds__(ST_CUDA_PARTS_THREADS) st_cuda_combine_kernel(st_cuda_attention_parts s)
 {
+    st_cuda_begin();
     uint32_t row = blockIdx.x / s.a.heads;
     if (row < s.a.rows.count()) st_cuda_combine_head(s, row, blockIdx.x % s.a.heads, s.parts(s.a.rows.at(row).position));
 }

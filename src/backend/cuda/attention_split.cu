@@ -84,6 +84,7 @@ template <int GROUP> __device__ void softmax(float (*scores)[TILE], uint32_t cou
 
 template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_part(st_cuda_attention_parts s)
 {
+    st_cuda_begin();
     ST_CUDA_DYNAMIC(float4, shared); /* query[GROUP, key] */
     __shared__ float scores[GROUP][TILE], largest[GROUP], sums[GROUP], shrink[GROUP];
     __shared__ float4 reduced[THREADS];
@@ -182,6 +183,7 @@ __device__ __forceinline__ void write_part(const st_cuda_attention_parts &s, con
 /* Heads of 8 × LANES elements: LANES lanes have a position, eight elements each, and go through the part on their own. */
 template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREADS) attend_by_warps(st_cuda_attention_parts s)
 {
+    st_cuda_begin();
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES, UNROLL = GROUP > 4 ? 2 : 4 };
     const st_cuda_attention_args &a = s.a;
     block_of_heads b = block_of_heads::get<GROUP>(s);

@@ -105,6 +105,7 @@ __device__ void sort(unsigned long long *keys)
 /* A block for each chunk and row. */
 __global__ void __launch_bounds__(THREADS) keep_chunk(candidates_args a)
 {
+    st_cuda_begin();
     __shared__ unsigned long long keys[ST_CUDA_CHUNK];
     __shared__ sums shared[THREADS / ST_CUDA_WARP];
     uint32_t row = a.first + blockIdx.y, chunk = blockIdx.x, first = chunk * ST_CUDA_CHUNK;
@@ -143,6 +144,7 @@ __device__ void write_sums(const candidates_args &a, uint32_t row, uint32_t coun
 /* A block for each row: the best so far stay at the beginning of the keys. */
 __global__ void __launch_bounds__(THREADS) keep_row(candidates_args a)
 {
+    st_cuda_begin();
     __shared__ unsigned long long keys[ST_CUDA_CHUNK];
     uint32_t row = a.first + blockIdx.x, all = a.chunks * KEPT;
     if (row >= a.rows.count()) return;

@@ -177,6 +177,23 @@ template <int WARPS> static __device__ float st_cuda_block_sum(float x)
 
 /* --- launches -------------------------------------------------------------------------------------------------------- */
 
+/* Programmatic dependent launch (compute capability 9.0): a kernel starts while the one before it in the stream still runs,
+ * as soon as all blocks of that one have called st_cuda_release or ended. st_cuda_await returns when the kernel before has
+ * ended and its writes are visible. The rule that makes this safe:
+ *
+ * - Every thread of every kernel calls st_cuda_await, unconditionally and before any return. The end of a kernel then implies
+ *   the end of all kernels before it, however early it started: values and scratch may be reused two kernels later.
+ * - Before st_cuda_await a kernel writes nothing, and reads only its parameters and weights that never change:
+ *   no values, no step block, no KV cache, no expert slots.
+ *
+ * st_cuda_begin, the first statement of most kernels, is both. tests/e2e/kernels.sh checks that every kernel has it, or calls
+ * st_cuda_await at the outermost level before its first return. */
+static __device__ __forceinline__ void st_cuda_begin(void)
+{
+    st_cuda_release();
+    st_cuda_await();
+}
+
 /* A list of all kernels that can be launched: load.cu loads them before free memory is measured. */
 struct st_cuda_entry {
     const void *kernel;
@@ -206,6 +223,7 @@ static inline uint32_t st_cuda_blocks(size_t count, uint32_t each)
 /* Calls f(rows, row, column) for every element; rows have `width` columns. */
 template <class F> static __global__ void st_cuda_each_kernel(st_cuda_rows rows, uint32_t width, F f)
 {
+    st_cuda_begin();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     uint32_t row = (uint32_t)(i / width), column = (uint32_t)(i % width);
     if (row < rows.count()) f(rows, row, column);

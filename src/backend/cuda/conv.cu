@@ -25,6 +25,7 @@ struct conv_args {
 /* MAX ≥ taps: with few the inputs stay in registers. The last `taps` of seen[] are used, the current input is the last. */
 template <int MAX> __global__ void convolve(conv_args a)
 {
+    st_cuda_begin();
     uint32_t channel = blockIdx.x * THREADS + threadIdx.x, skipped = MAX - a.taps;
     if (channel >= a.channels || blockIdx.y >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.y);

@@ -5,12 +5,14 @@ namespace {
 
 __global__ void set(uint64_t *counter, uint64_t value)
 {
+    st_cuda_begin();
     __threadfence_system();
     *(volatile uint64_t *)counter = value;
 }
 
 __global__ void wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out)
 {
+    st_cuda_await(); /* and no release: the next kernel would take room while this one waits */
     uint64_t start = st_cuda_nanoseconds();
     while (*(const volatile uint64_t *)counter < value) {
         if ((st_cuda_nanoseconds() - start) / 1000 > limit_us) {

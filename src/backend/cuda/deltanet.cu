@@ -40,6 +40,7 @@ __device__ void unit_length(const float *in, uint32_t count, float *out)
 
 __global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
 {
+    st_cuda_begin();
     ST_CUDA_DYNAMIC(float, shared); /* state[size, COLUMNS], q[size], k[size], decay[size], partial[SLICES, COLUMNS] */
     float *state = shared, *q = state + a.size * COLUMNS, *k = q + a.size, *decay = k + a.size, *partial = decay + a.size;
     uint32_t head = blockIdx.x, key_head = a.key_head(head), x = threadIdx.x, y = threadIdx.y;
@@ -125,6 +126,7 @@ __device__ float element(float4 x, int i)
  * sums a row: with the state before it, o = (decay·S)ᵀq + (k·q) δ, and the sums that scale q and k to unit length. */
 template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(delta_args a)
 {
+    st_cuda_begin();
     enum { LANES = 8, SET_COLUMNS = 2, KEYS = SIZE / LANES, SUMS = 3 + 2 * SET_COLUMNS, DECAYS = CHANNELS ? KEYS : 1 };
     uint32_t head = blockIdx.x, lane = threadIdx.x % LANES, column = blockIdx.y * COLUMNS + threadIdx.x / LANES * SET_COLUMNS;
     if (blockIdx.z >= a.rows.conversation_count()) return;

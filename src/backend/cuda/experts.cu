@@ -27,6 +27,7 @@ struct experts_args {
 
 __global__ void fetch_tables(st_cuda_tables tables)
 {
+    st_cuda_begin();
     tables.fetch(blockIdx.x * blockDim.x + threadIdx.x);
 }
 
@@ -39,6 +40,7 @@ template <class W> __device__ float product(const unsigned char *row, const floa
 
 template <class W> __global__ void project(experts_args a)
 {
+    st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
     for (uint32_t pair = blockIdx.y; pair < a.rows.count() * a.used; pair += gridDim.y) {
         const unsigned char *expert = (const unsigned char *)a.table[a.ids[pair]];
@@ -56,6 +58,7 @@ template <class W> __global__ void project(experts_args a)
 
 template <class W> __global__ void combine(experts_args a)
 {
+    st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
     for (uint32_t row = blockIdx.y; row < a.rows.count() && column < a.embedding; row += gridDim.y) {
         float sum = 0;

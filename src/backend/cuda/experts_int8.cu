@@ -35,6 +35,7 @@ struct experts_args {
 /* int8 activations of the input, a row of blocks each; the last row of blocks copies the tables. */
 __global__ void __launch_bounds__(FIRST_THREADS) quantise_and_fetch(experts_args a, const float *in, st_cuda_tables tables)
 {
+    st_cuda_begin();
     uint32_t row = blockIdx.y, first = (blockIdx.x * FIRST_THREADS + threadIdx.x) * 4;
     if (row + 1 == gridDim.y)
         for (uint32_t i = first / 4; i < tables.experts; i += gridDim.x * FIRST_THREADS) tables.fetch(i);
@@ -45,6 +46,7 @@ __global__ void __launch_bounds__(FIRST_THREADS) quantise_and_fetch(experts_args
 /* hidden = activation(gate · in) × (up · in): a warp per element. */
 template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) project(experts_args a)
 {
+    st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, pair = blockIdx.y;
     if (column >= a.width || pair >= a.rows.count() * a.used) return;
     const unsigned char *gate = (const unsigned char *)a.gate_table[a.ids[pair]], *up = (const unsigned char *)a.up_table[a.ids[pair]];
@@ -59,8 +61,8 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) projec
     for (uint32_t u = lane; u < a.embedding / 32; u += ST_CUDA_WARP) {
         st_cuda_unit w[2];
         st_cuda_unit_acts x;
-        W::unpack(gate, u, w[0]);
-        if (!a.alone) W::unpack(up, u, w[1]);
+        st_cuda_unpack_unit<W>(gate, u, w[0]);
+        if (!a.alone) st_cuda_unpack_unit<W>(up, u, w[1]);
         st_cuda_load_acts<W>(a.in, pair / a.used, u, x);
         sums[0] += st_cuda_unit_dot(w[0], x);
         if (!a.alone) sums[1] += st_cuda_unit_dot(w[1], x);
@@ -77,6 +79,7 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) projec
 /* A warp per output: the units of all experts of the row one after another. */
 template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combine(experts_args a)
 {
+    st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, row = blockIdx.y;
     uint32_t units = a.width / 32;
     if (column >= a.embedding || row >= a.rows.count()) return;
@@ -89,7 +92,7 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combin
         if (!down) continue;
         st_cuda_unit w;
         st_cuda_unit_acts x;
-        W::unpack(down + (size_t)column * a.down_bytes, u, w);
+        st_cuda_unpack_unit<W>(down + (size_t)column * a.down_bytes, u, w);
         st_cuda_load_acts<W>(a.hidden_acts, pair, u, x);
         sum += a.weight_of(pair, id) * st_cuda_unit_dot(w, x);
     }

@@ -57,6 +57,7 @@ __device__ uint32_t sum_before(uint32_t x, uint32_t &all)
  * vary; their results do not depend on it. */
 __global__ void __launch_bounds__(GROUP_THREADS) group(group_args a)
 {
+    st_cuda_begin();
     ST_CUDA_DYNAMIC(uint32_t, places); /* [experts]: pairs of the expert, then the place of its next one */
     uint32_t experts = a.tables.experts, pairs = a.rows.count() * a.used, first = 0, first_tile = 0;
     for (uint32_t i = threadIdx.x; i < experts; i += GROUP_THREADS) {
@@ -99,6 +100,7 @@ struct combine_args {
 /* A row of a slice. */
 __global__ void __launch_bounds__(COMBINE_THREADS) combine(combine_args a)
 {
+    st_cuda_begin();
     uint32_t column = blockIdx.x * COMBINE_THREADS + threadIdx.x;
     for (uint32_t row = blockIdx.y; row < a.rows.count() && column < a.columns; row += gridDim.y) {
         float sum = 0;

@@ -8,6 +8,7 @@ enum { WARPS = 8, THREADS = WARPS * ST_CUDA_WARP };
 /* A block per row. */
 __global__ void __launch_bounds__(THREADS) convert(st_cuda_convert_args a)
 {
+    st_cuda_begin();
     uint32_t row = blockIdx.x, count = a.count ? *a.count : a.rows.count(), width = a.to.halves.width;
     a.to.begin();
     if (row >= st_cuda_converter::padded(count)) return;

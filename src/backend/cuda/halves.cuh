@@ -114,6 +114,7 @@ template <int WARPS, class F>
 static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) st_cuda_each_converted_kernel(st_cuda_rows rows, st_cuda_converter to,
                                                                                             const float *out, F f)
 {
+    st_cuda_begin();
     uint32_t row = blockIdx.x, width = to.halves.width;
     bool present = row < rows.count();
     to.begin();

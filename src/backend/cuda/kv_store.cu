@@ -21,6 +21,7 @@ template <class K> __device__ void store_row(unsigned char *row, const float *fr
 /* A block per row. */
 template <class K> __global__ void kv_store(store_args a)
 {
+    st_cuda_begin();
     uint32_t row = blockIdx.x;
     if (row >= a.rows.count()) return;
     const st_step_row &at = a.rows.at(row);

@@ -16,6 +16,7 @@ struct norm_args {
 
 __global__ void __launch_bounds__(THREADS) layer_norm(norm_args a)
 {
+    st_cuda_begin();
     uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
     if (row >= a.rows.count()) return;
     size_t base = (size_t)row * a.groups * a.group + start;

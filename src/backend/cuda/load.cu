@@ -11,12 +11,17 @@ const st_cuda_entry *st_cuda_list(const st_cuda_entry *entry)
     return before;
 }
 
+bool st_cuda_dependent;
+
 extern "C" int st_cuda_load(void)
 {
     cudaError_t code = cudaSuccess;
+    bool wait = true;
     for (const st_cuda_entry *e = entries; e && code == cudaSuccess; e = e->next) {
         struct cudaFuncAttributes attributes;
         code = cudaFuncGetAttributes(&attributes, e->kernel);
+        wait = wait && code == cudaSuccess && attributes.ptxVersion >= 90;
     }
+    st_cuda_dependent = wait && code == cudaSuccess;
     return (int)code;
 }

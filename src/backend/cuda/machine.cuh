@@ -10,12 +10,20 @@
 /* The dynamic shared memory of a block, as an array. */
 #define ST_CUDA_DYNAMIC(TYPE, NAME) extern __shared__ TYPE NAME[]
 
+/* load.cu: whether all kernels were compiled for compute capability 9.0 or later, so that they wait for the one before. */
+extern bool st_cuda_dependent;
+
 /* Returns a cudaError_t. */
 template <auto KERNEL, class... Args>
 static int st_cuda_launch(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
 {
-    KERNEL<<<blocks, threads, shared_bytes, (cudaStream_t)stream>>>(args...);
-    return (int)cudaGetLastError();
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks, config.blockDim = threads, config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)stream, config.attrs = &early, config.numAttrs = st_cuda_dependent;
+    return (int)cudaLaunchKernelEx(&config, KERNEL, args...);
 }
 
 static __device__ __forceinline__ uint64_t st_cuda_nanoseconds(void)
@@ -23,6 +31,60 @@ static __device__ __forceinline__ uint64_t st_cuda_nanoseconds(void)
     uint64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     return now;
+}
+
+/* --- dependent launches: common.cuh has the rule -------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void st_cuda_release(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void st_cuda_await(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* --- loads ---------------------------------------------------------------------------------------------------------- */
+
+/* Loads of weights, in the order of the source. Plain ones: the assembler moves loads through the read-only cache (ld.global.nc)
+ * behind a wait for the kernel before. */
+static __device__ __forceinline__ unsigned st_cuda_read_word(const void *from)
+{
+    unsigned x;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+}
+
+static __device__ __forceinline__ void st_cuda_read_8(unsigned *out, const void *from)
+{
+    asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(out[0]), "=r"(out[1]) : "l"(from));
+}
+
+/* 16 bytes from an aligned address. */
+static __device__ __forceinline__ void st_cuda_read_16(unsigned *out, const void *from)
+{
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "l"(from));
+}
+
+static __device__ __forceinline__ unsigned st_cuda_read_half_bits(const void *from)
+{
+    unsigned short x;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(x) : "l"(from));
+    return x;
+}
+
+static __device__ __forceinline__ unsigned st_cuda_read_byte(const void *from)
+{
+    unsigned x;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
 }
 
 /* --- copies to shared memory -------------------------------------------------------------------------------------- */

@@ -10,21 +10,39 @@ enum { WARPS = 4, FEW = 4, SEVERAL = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_TH
 
 typedef st_cuda_product_args matmul_args;
 
-/* Plain types by four elements: rows of weights are aligned, and their width is a multiple of 4. */
+/* Elements k, k + 128 … by four, AHEAD loads under way at once. */
+template <class W, int AHEAD>
+__device__ __forceinline__ void fetch(const unsigned char *weights, uint32_t k, uint32_t width, float4 *w)
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) w[i] = W::four(weights, min(k + i * 4 * ST_CUDA_WARP, width - 4));
+}
+
+/* Plain types by four elements: rows of weights are aligned, and their width is a multiple of 4. The first weights are loaded
+ * before the kernel waits for the one before it. */
 template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
 {
+    enum { AHEAD = 4, STEP = 4 * ST_CUDA_WARP };
+    st_cuda_release();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
+    const unsigned char *weights = a.weights_of(min(column, a.columns - 1));
+    float4 w[AHEAD];
+    float sum[ROWS] = {};
+    fetch<W, AHEAD>(weights, 4 * lane, a.width, w);
+    st_cuda_await();
     uint32_t count = a.rows.count();
     if (column >= a.columns || count == 0) return;
-    const unsigned char *weights = a.weights_of(column);
-    float sum[ROWS] = {};
-#pragma unroll 4
-    for (uint32_t k = 4 * lane; k < a.width; k += 4 * ST_CUDA_WARP) {
-        float4 w = W::four(weights, k);
+    for (uint32_t first = 4 * lane; first < a.width; first += AHEAD * STEP) {
+        if (first != 4 * lane) fetch<W, AHEAD>(weights, first, a.width, w);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) { /* rows past the end: the last, not stored */
-            float4 x = *(const float4 *)(a.in_of(min((uint32_t)r, count - 1)) + k);
-            sum[r] += w.x * x.x + w.y * x.y + w.z * x.z + w.w * x.w;
+        for (int i = 0; i < AHEAD; i++) {
+            uint32_t k = first + i * STEP;
+            if (k >= a.width) break;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) { /* rows past the end: the last, not stored */
+                float4 x = *(const float4 *)(a.in_of(min((uint32_t)r, count - 1)) + k);
+                sum[r] += w[i].x * x.x + w[i].y * x.y + w[i].z * x.z + w[i].w * x.w;
+            }
         }
     }
     float offset = a.bias.data ? a.bias.at(column) : 0;
@@ -37,6 +55,7 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
 
 template <class W, int ROWS> __global__ void few_rows(matmul_args a)
 {
+    st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP;
     uint32_t first = blockIdx.y * ROWS, count = a.rows.count();
     if (column >= a.columns || first >= count) return;
@@ -60,6 +79,7 @@ template <class W, int ROWS> __global__ void few_rows(matmul_args a)
 
 template <class W> __global__ void __launch_bounds__(TILE_THREADS) batch(matmul_args a)
 {
+    st_cuda_begin();
     __shared__ float weights[DEPTH][TILE + 1], inputs[DEPTH][TILE + 1];
     uint32_t first_column = blockIdx.x * TILE, first_row = blockIdx.y * TILE, count = a.rows.count();
     uint32_t x = threadIdx.x % (TILE / SIDE), y = threadIdx.x / (TILE / SIDE);

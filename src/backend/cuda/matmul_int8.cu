@@ -4,7 +4,11 @@
 
 namespace {
 
-enum { WARPS = 4, MANY_COLUMNS = 8192 };
+enum {
+    WARPS = 4,
+    MANY_COLUMNS = 4096, /* a warp then has two */
+    DEEP = 2048,         /* elements of a row: lanes then have more than two units */
+};
 
 struct product {
     const unsigned char *weights;
@@ -21,30 +25,60 @@ struct gemv_args {
     product products[ST_CUDA_JOINED_MAX];
 };
 
-template <class W, int ROWS, int COLUMNS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) gemv(gemv_args a)
+/* The words of the units u, u + 32 … of the columns; past the end those of the last unit, which are not used. */
+template <class W, int COLUMNS, int UNITS>
+__device__ __forceinline__ void fetch(const unsigned char *const *weights, uint32_t u, uint32_t units, unsigned (*words)[COLUMNS][W::WORDS])
 {
+#pragma unroll
+    for (int i = 0; i < UNITS; i++)
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) W::fetch(weights[c], min(u + i * ST_CUDA_WARP, units - 1), words[i][c]);
+}
+
+/* A lane has the loads of UNITS units of each column under way at a time; the first ones before the kernel waits for the one
+ * before it. */
+template <class W, int ROWS, int COLUMNS, int UNITS>
+__global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, ROWS == 1 ? 4 : 1) gemv(gemv_args a)
+{
+    enum { TOGETHER = ROWS == 1 && UNITS > 1 ? 2 : 1 }; /* units whose activations are loaded at a time */
+    st_cuda_release();
     uint32_t of = 0;
     while (of + 1 < a.count && blockIdx.x >= a.products[of + 1].first_block) of++;
     const product &p = a.products[of];
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, units = a.acts.width / 32;
     uint32_t first = ((blockIdx.x - p.first_block) * WARPS + threadIdx.x / ST_CUDA_WARP) * COLUMNS;
-    uint32_t count = a.rows.count(), units = a.acts.width / 32;
-    if (first >= p.columns || count == 0) return;
     const unsigned char *weights[COLUMNS];
     float sum[COLUMNS][ROWS] = {};
+    unsigned words[UNITS][COLUMNS][W::WORDS];
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++) weights[c] = p.weights + (size_t)min(first + c, p.columns - 1) * p.row_bytes;
-#pragma unroll(ROWS == 1 ? 2 : 1)
-    for (uint32_t u = lane; u < units; u += ST_CUDA_WARP) {
-        st_cuda_unit w[COLUMNS];
+    fetch<W, COLUMNS, UNITS>(weights, lane, units, words);
+    st_cuda_await();
+    uint32_t count = a.rows.count();
+    if (first >= p.columns || count == 0) return;
+    for (uint32_t base = 0; base < units; base += UNITS * ST_CUDA_WARP) {
+        if (base > 0) fetch<W, COLUMNS, UNITS>(weights, base + lane, units, words);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) W::unpack(weights[c], u, w[c]);
+        for (int i = 0; i < UNITS; i += TOGETHER) {
+            uint32_t unit = base + i * ST_CUDA_WARP + lane;
+            if (unit - lane >= units) break; /* the same for the warp */
+            st_cuda_unit w[TOGETHER][COLUMNS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            st_cuda_unit_acts x;
-            st_cuda_load_acts<W>(a.acts, min((uint32_t)r, count - 1), u, x); /* rows past the end: the last, not stored */
+            for (int k = 0; k < TOGETHER * COLUMNS; k++)
+                W::decode(weights[k % COLUMNS], min(unit + k / COLUMNS * ST_CUDA_WARP, units - 1), words[i + k / COLUMNS][k % COLUMNS],
+                          w[k / COLUMNS][k % COLUMNS]);
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) sum[c][r] += st_cuda_unit_dot(w[c], x);
+            for (int r = 0; r < ROWS; r++) {
+                st_cuda_unit_acts x[TOGETHER];
+#pragma unroll
+                for (int k = 0; k < TOGETHER; k++) /* rows and units past the end: the last, not stored or added */
+                    st_cuda_load_acts<W>(a.acts, min((uint32_t)r, count - 1), min(unit + k * ST_CUDA_WARP, units - 1), x[k]);
+#pragma unroll
+                for (int k = 0; k < TOGETHER * COLUMNS; k++) {
+                    float dot = st_cuda_unit_dot(w[k / COLUMNS][k % COLUMNS], x[k / COLUMNS]);
+                    sum[k % COLUMNS][r] += unit + k / COLUMNS * ST_CUDA_WARP < units ? dot : 0;
+                }
+            }
         }
     }
 #pragma unroll
@@ -60,7 +94,7 @@ template <class W, int ROWS, int COLUMNS> __global__ void __launch_bounds__(WARP
 struct launch {
     const st_cuda_call *call;
 
-    template <class W, int ROWS, int COLUMNS> int start() const
+    template <class W, int ROWS, int COLUMNS, int UNITS> int start() const
     {
         const st_bound_op *b = call->bound;
         gemv_args args = {st_cuda_rows_of(call), {call->scratch, (uint32_t)b->weight[0].ne[0]}, 1 + call->joined, {}};
@@ -70,15 +104,18 @@ struct launch {
                                 st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
             blocks += st_cuda_blocks(b->out.width, WARPS * COLUMNS);
         }
-        return st_cuda_start<gemv<W, ROWS, COLUMNS>>(call->stream, blocks, WARPS * ST_CUDA_WARP, 0, args);
+        return st_cuda_start<gemv<W, ROWS, COLUMNS, UNITS>>(call->stream, blocks, WARPS * ST_CUDA_WARP, 0, args);
     }
     template <class W> int run() const
     {
+        enum { MANY = W::WORDS > 8 ? 2 : 4 }; /* units: as many as registers hold */
         uint32_t columns = 0;
         for (uint32_t i = 0; i <= call->joined; i++) columns += call->bound[i].out.width;
-        if (call->rows == 1) return columns < MANY_COLUMNS ? start<W, 1, 1>() : start<W, 1, 2>();
-        if (call->rows == 2) return start<W, 2, 2>();
-        return start<W, ST_CUDA_INT8_ROWS, 4>();
+        bool deep = call->bound->weight[0].ne[0] > DEEP;
+        if (call->rows == 1 && columns < MANY_COLUMNS) return deep ? start<W, 1, 1, 4>() : start<W, 1, 1, 2>();
+        if (call->rows == 1) return deep ? start<W, 1, 2, MANY>() : start<W, 1, 2, 2>();
+        if (call->rows == 2) return start<W, 2, 2, 2>();
+        return start<W, ST_CUDA_INT8_ROWS, 4, 1>();
     }
 };
 

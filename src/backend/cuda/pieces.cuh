@@ -14,7 +14,7 @@ template <class U, int MIDDLE> struct st_cuda_pieces_of_units {
     enum { CENTRE = MIDDLE };
     static __device__ __forceinline__ void load(const unsigned char *row, uint32_t piece, st_cuda_piece &w)
     {
-        U::unpack(row, piece, w);
+        st_cuda_unpack_unit<U>(row, piece, w);
     }
 };
 

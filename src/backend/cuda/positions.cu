@@ -39,6 +39,7 @@ __device__ float rotated(const side &s, const float *head, uint32_t row, uint32_
 
 template <class K> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(positions_args a)
 {
+    st_cuda_begin();
     __shared__ float head[ST_CUDA_HEAD_MAX];
     uint32_t lane = threadIdx.x, row = blockIdx.y, index = blockIdx.x;
     if (a.counters && row == 0 && index == 0)

@@ -7,6 +7,7 @@ enum { READ_BLOCKS = 2048, READ_THREADS = 256 };
 
 __global__ void read(const uint4 *memory, size_t count, uint32_t *sink)
 {
+    st_cuda_begin();
     uint32_t sum = 0;
     size_t stride = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {

@@ -15,6 +15,7 @@ struct quantise_args {
 /* Four elements per thread; rows have a multiple of 32, so the eight threads of a block end together. */
 __global__ void quantise(quantise_args a)
 {
+    st_cuda_begin();
     uint32_t first = (blockIdx.x * THREADS + threadIdx.x) * 4, row = blockIdx.y;
     if (first >= a.acts.width || row >= a.rows.count() * a.each) return;
     st_cuda_quantise(a.acts, row, first, *(const float4 *)(a.in + (size_t)row * a.acts.width + first));

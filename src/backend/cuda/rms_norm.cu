@@ -27,6 +27,7 @@ __device__ float factor_of(const norm_args &a, uint32_t i)
 /* A block per group. */
 template <int WARPS> __global__ void rms_norm(norm_args a)
 {
+    st_cuda_begin();
     enum { THREADS = WARPS * ST_CUDA_WARP };
     uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
     if (row >= a.rows.count()) return;
@@ -45,6 +46,7 @@ template <int WARPS> __global__ void rms_norm(norm_args a)
 /* The same by four elements; groups of a multiple of 32 elements may be quantised, and rows of one group converted. */
 template <int WARPS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) rms_norm_by_four(norm_args a)
 {
+    st_cuda_begin();
     enum { THREADS = WARPS * ST_CUDA_WARP };
     uint32_t row = blockIdx.x / a.groups, start = blockIdx.x % a.groups * a.group;
     if (a.to.halves.memory) a.to.begin();

@@ -93,6 +93,7 @@ __device__ void drop_groups(const route_args &a, float *experts, float *groups, 
 
 __global__ void __launch_bounds__(ST_CUDA_WARP) route(route_args a)
 {
+    st_cuda_begin();
     ST_CUDA_DYNAMIC(float, selected_by); /* [experts], then [groups] */
     uint32_t row = blockIdx.x, lane = threadIdx.x;
     if (row >= a.rows.count()) return;

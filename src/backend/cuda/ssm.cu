@@ -19,6 +19,7 @@ struct ssm_args {
 
 __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) ssm(ssm_args a)
 {
+    st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, i = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, head = blockIdx.y;
     if (i >= a.size || blockIdx.z >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.z);

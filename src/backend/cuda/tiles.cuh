@@ -85,6 +85,7 @@ template <class W, int WARPS, int TM, int TN>
 static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape<W, WARPS, TM, TN>::BLOCKS)
     st_cuda_tiles(st_cuda_tiles_args a)
 {
+    st_cuda_begin();
     typedef st_cuda_tile_shape<W, WARPS, TM, TN> shape;
     constexpr int THREADS = shape::THREADS, ROWS = 8 * TN, STAGES = shape::STAGES, STAGE = shape::STAGE;
     constexpr int TOGETHER = shape::TOGETHER, PREFETCH = shape::PREFETCH;

@@ -1,5 +1,6 @@
 /* Quantised weights as bytes for int8 dot products: a unit is 32 elements of a row, two halves of 16 neighbours each. One
- * lane unpacks a unit from the file's format. Element = d × byte + m, with d and m of its half. */
+ * lane loads the words of a unit (fetch) and unpacks them from the file's format (decode), so that a kernel has the loads of
+ * several units under way before it uses the first. Element = d × byte + m, with d and m of its half. */
 #ifndef ST_CUDA_UNITS_CUH
 #define ST_CUDA_UNITS_CUH
 
@@ -32,6 +33,23 @@ static __device__ __forceinline__ void st_cuda_load_16(unsigned *out, const void
 {
     uint4 x = __ldg((const uint4 *)from);
     out[0] = x.x, out[1] = x.y, out[2] = x.z, out[3] = x.w;
+}
+
+/* The aligned words that COUNT words from any address are in, COUNT + 1 at most, and no word beside them. */
+template <int COUNT> static __device__ __forceinline__ void st_cuda_read_around(unsigned *out, const void *from)
+{
+    const unsigned *words = (const unsigned *)((uintptr_t)from & ~(uintptr_t)3);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) out[i] = st_cuda_read_word(words + i);
+    out[COUNT] = (uintptr_t)from & 3 ? st_cuda_read_word(words + COUNT) : 0;
+}
+
+/* … and the COUNT words out of them. */
+template <int COUNT> static __device__ __forceinline__ void st_cuda_align(const unsigned *words, const void *from, unsigned *out)
+{
+    unsigned shift = (unsigned)((uintptr_t)from & 3) * 8;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) out[i] = __funnelshift_r(words[i], words[i + 1], shift);
 }
 
 static __device__ __forceinline__ float st_cuda_half(unsigned bits)
@@ -102,28 +120,55 @@ struct st_cuda_unit_of_neighbours {
     }
 };
 
-struct st_cuda_unit_q4_0 : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+/* Blocks of 32 with 16 bytes of nibbles behind a float16 scale: at any even address. */
+template <class B> struct st_cuda_unit_of_nibbles : st_cuda_unit_of_neighbours {
+    enum { WORDS = 6 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
-        const st_block_q4_0 *b = (const st_block_q4_0 *)row + unit;
+        const B *b = (const B *)row + unit;
+        st_cuda_read_around<4>(w, b->qs);
+        w[5] = st_cuda_read_half_bits(&b->d);
+    }
+    static __device__ __forceinline__ void align(const unsigned char *row, uint32_t unit, const unsigned *w, unsigned *qs)
+    {
+        st_cuda_align<4>(w, ((const B *)row + unit)->qs, qs);
+    }
+};
+
+struct st_cuda_unit_q4_0 : st_cuda_unit_of_nibbles<st_block_q4_0> {
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
         unsigned qs[4];
-        st_cuda_load<4>(qs, b->qs);
-        float d = st_cuda_half(st_cuda_load_half_bits(&b->d));
+        align(row, unit, w, qs);
         st_cuda_split(qs, u);
+        float d = st_cuda_half(w[5]);
         st_cuda_same(u, d, -8 * d);
     }
 };
 
-struct st_cuda_unit_q4_1 : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+struct st_cuda_unit_iq4_nl : st_cuda_unit_of_nibbles<st_block_iq4_nl> {
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
-        const st_block_q4_1 *b = (const st_block_q4_1 *)row + unit;
-        const unsigned *words = (const unsigned *)b;
-        unsigned head = __ldg(words), qs[4];
+        const unsigned iq4[] = ST_CUDA_IQ4_WORDS;
+        unsigned qs[4];
+        align(row, unit, w, qs);
+        st_cuda_look_up_all(qs, iq4, u);
+        st_cuda_same(u, st_cuda_half(w[5]), 0);
+    }
+};
+
+struct st_cuda_unit_q4_1 : st_cuda_unit_of_neighbours {
+    enum { WORDS = 5 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    {
+        const unsigned *words = (const unsigned *)((const st_block_q4_1 *)row + unit);
 #pragma unroll
-        for (int i = 0; i < 4; i++) qs[i] = __ldg(words + 1 + i);
-        st_cuda_split(qs, u);
-        st_cuda_same(u, st_cuda_half(head & 0xFFFF), st_cuda_half(head >> 16));
+        for (int i = 0; i < WORDS; i++) w[i] = st_cuda_read_word(words + i);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *, uint32_t, const unsigned *w, st_cuda_unit &u)
+    {
+        st_cuda_split(w + 1, u);
+        st_cuda_same(u, st_cuda_half(w[0] & 0xFFFF), st_cuda_half(w[0] >> 16));
     }
 };
 
@@ -137,94 +182,108 @@ static __device__ __forceinline__ void st_cuda_add_fifth_bits(unsigned qh, st_cu
 }
 
 struct st_cuda_unit_q5_0 : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 7 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q5_0 *b = (const st_block_q5_0 *)row + unit;
-        unsigned words[5];
-        st_cuda_load<5>(words, b->qh);
-        float d = st_cuda_half(st_cuda_load_half_bits(&b->d));
-        st_cuda_split(words + 1, u);
-        st_cuda_add_fifth_bits(words[0], u);
+        st_cuda_read_around<5>(w, b->qh);
+        w[6] = st_cuda_read_half_bits(&b->d);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
+        unsigned bits[5];
+        st_cuda_align<5>(w, ((const st_block_q5_0 *)row + unit)->qh, bits);
+        st_cuda_split(bits + 1, u);
+        st_cuda_add_fifth_bits(bits[0], u);
+        float d = st_cuda_half(w[6]);
         st_cuda_same(u, d, -16 * d);
     }
 };
 
 struct st_cuda_unit_q5_1 : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 6 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
-        const uint2 *b = (const uint2 *)(row + (size_t)unit * sizeof(st_block_q5_1));
-        uint2 first = __ldg(b), second = __ldg(b + 1), third = __ldg(b + 2);
-        unsigned qs[4] = {second.x, second.y, third.x, third.y};
-        st_cuda_split(qs, u);
-        st_cuda_add_fifth_bits(first.y, u);
-        st_cuda_same(u, st_cuda_half(first.x & 0xFFFF), st_cuda_half(first.x >> 16));
+        const unsigned char *b = row + (size_t)unit * sizeof(st_block_q5_1);
+#pragma unroll
+        for (int i = 0; i < 3; i++) st_cuda_read_8(w + 2 * i, b + 8 * i);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *, uint32_t, const unsigned *w, st_cuda_unit &u)
+    {
+        st_cuda_split(w + 2, u);
+        st_cuda_add_fifth_bits(w[1], u);
+        st_cuda_same(u, st_cuda_half(w[0] & 0xFFFF), st_cuda_half(w[0] >> 16));
     }
 };
 
 struct st_cuda_unit_q8_0 : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 10 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q8_0 *b = (const st_block_q8_0 *)row + unit;
-        unsigned qs[8];
-        st_cuda_load<8>(qs, b->qs);
-#pragma unroll
-        for (int i = 0; i < 8; i++) u.q[i / 4][i % 4] = qs[i];
-        st_cuda_same(u, st_cuda_half(st_cuda_load_half_bits(&b->d)), 0);
+        st_cuda_read_around<8>(w, b->qs);
+        w[9] = st_cuda_read_half_bits(&b->d);
     }
-};
-
-struct st_cuda_unit_iq4_nl : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
-        const st_block_iq4_nl *b = (const st_block_iq4_nl *)row + unit;
-        unsigned qs[4];
-        st_cuda_load<4>(qs, b->qs);
-        const unsigned iq4[] = ST_CUDA_IQ4_WORDS;
-        st_cuda_look_up_all(qs, iq4, u);
-        st_cuda_same(u, st_cuda_half(st_cuda_load_half_bits(&b->d)), 0);
+        const int8_t *qs = ((const st_block_q8_0 *)row + unit)->qs;
+        st_cuda_align<4>(w, qs, u.q[0]);
+        st_cuda_align<4>(w + 4, qs, u.q[1]);
+        st_cuda_same(u, st_cuda_half(w[9]), 0);
     }
 };
 
 struct st_cuda_unit_mxfp4 : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 6 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_mxfp4 *b = (const st_block_mxfp4 *)row + unit;
-        unsigned qs[4];
-        st_cuda_load<4>(qs, b->qs);
+        st_cuda_read_around<4>(w, b->qs);
+        w[5] = st_cuda_read_byte(&b->e);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
         const unsigned fp4[] = ST_CUDA_FP4_WORDS;
+        unsigned qs[4];
+        st_cuda_align<4>(w, ((const st_block_mxfp4 *)row + unit)->qs, qs);
         st_cuda_look_up_all(qs, fp4, u);
-        st_cuda_same(u, st_half_of_e8m0(__ldg(&b->e)), 0);
+        st_cuda_same(u, st_half_of_e8m0((uint8_t)w[5]), 0);
     }
 };
 
 /* Eight units of a block of 256, of which `part` is one. */
 struct st_cuda_unit_iq4_xs : st_cuda_unit_of_neighbours {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 6 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_iq4_xs *b = (const st_block_iq4_xs *)row + unit / 8;
-        unsigned part = unit % 8, qs[4];
-        uint2 head = __ldg((const uint2 *)b), first = __ldg((const uint2 *)b->qs + 2 * part), second = __ldg((const uint2 *)b->qs + 2 * part + 1);
-        qs[0] = first.x, qs[1] = first.y, qs[2] = second.x, qs[3] = second.y;
-        int scale = (int)((head.y >> 4 * part & 15) | (head.x >> (16 + 2 * part) & 3) << 4) - 32;
+        st_cuda_read_8(w, b->qs + 16 * (unit % 8));
+        st_cuda_read_8(w + 2, b->qs + 16 * (unit % 8) + 8);
+        st_cuda_read_8(w + 4, b);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
         const unsigned iq4[] = ST_CUDA_IQ4_WORDS;
-        st_cuda_look_up_all(qs, iq4, u);
-        st_cuda_same(u, st_cuda_half(head.x & 0xFFFF) * (float)scale, 0);
+        unsigned part = unit % 8;
+        int scale = (int)((w[5] >> 4 * part & 15) | (w[4] >> (16 + 2 * part) & 3) << 4) - 32;
+        st_cuda_look_up_all(w, iq4, u);
+        st_cuda_same(u, st_cuda_half(w[4] & 0xFFFF) * (float)scale, 0);
     }
 };
 
-/* The scales and minima of the two parts that share their bytes. */
-static __device__ __forceinline__ void st_cuda_scales_6(const unsigned *head, int quarter, st_cuda_unit &u)
+/* The scales and minima, six bits each, of the two parts that share their bytes: two bytes of each word of the head. Those of
+ * the last four parts have their low bits in the last word and the high ones in the upper bits of the others. */
+static __device__ __forceinline__ void st_cuda_scales_6(const unsigned *head, unsigned quarter, st_cuda_unit &u)
 {
-    float d = st_cuda_half(head[0] & 0xFFFF), min_d = st_cuda_half(head[0] >> 16);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int part = 2 * quarter + half, place = 8 * (part % 4);
-        unsigned first = head[1] >> place, second = head[2] >> place, third = head[3] >> place;
-        unsigned scale = part < 4 ? first & 0x3F : (third & 0x0F) | (first >> 6 & 3) << 4;
-        unsigned min = part < 4 ? second & 0x3F : (third >> 4 & 0x0F) | (second >> 6 & 3) << 4;
-        u.d[half] = d * (float)scale;
-        u.m[half] = -min_d * (float)min;
-    }
+    float d = st_cuda_half(head[0] & 0xFFFF), min_d = -st_cuda_half(head[0] >> 16);
+    unsigned place = 16 * (quarter % 2), first = head[1] >> place, second = head[2] >> place, third = head[3] >> place;
+    bool late = quarter >= 2;
+    unsigned scales = late ? (third & 0x0F0F) | (first >> 2 & 0x3030) : first & 0x3F3F;
+    unsigned mins = late ? (third >> 4 & 0x0F0F) | (second >> 2 & 0x3030) : second & 0x3F3F;
+    u.d[0] = d * (float)(scales & 0xFF);
+    u.d[1] = d * (float)(scales >> 8);
+    u.m[0] = min_d * (float)(mins & 0xFF);
+    u.m[1] = min_d * (float)(mins >> 8);
 }
 
 /* Q4_K and Q5_K: the nibbles of 16 bytes are elements i and 32 + i of a quarter. */
@@ -236,50 +295,77 @@ struct st_cuda_unit_of_quarters {
 };
 
 struct st_cuda_unit_q4_k : st_cuda_unit_of_quarters {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 8 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q4_k *b = (const st_block_q4_k *)row + unit / 8;
-        unsigned head[4], qs[4];
-        st_cuda_load_16(qs, b->qs + unit % 8 * 16);
-        st_cuda_load_16(head, b);
-        st_cuda_split(qs, u);
-        st_cuda_scales_6(head, unit % 8 / 2, u);
+        st_cuda_read_16(w, b->qs + unit % 8 * 16);
+        st_cuda_read_16(w + 4, b);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
+        st_cuda_split(w, u);
+        st_cuda_scales_6(w + 4, unit % 8 / 2, u);
     }
 };
 
 struct st_cuda_unit_q5_k : st_cuda_unit_of_quarters {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 12 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q5_k *b = (const st_block_q5_k *)row + unit / 8;
-        unsigned head[4], qh[4], qs[4], quarter = unit % 8 / 2;
-        st_cuda_load_16(qs, b->qs + unit % 8 * 16);
-        st_cuda_load_16(qh, b->qh + unit % 2 * 16);
-        st_cuda_load_16(head, b);
-        st_cuda_split(qs, u);
+        st_cuda_read_16(w, b->qs + unit % 8 * 16);
+        st_cuda_read_16(w + 4, b);
+        st_cuda_read_16(w + 8, b->qh + unit % 2 * 16);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
+        unsigned quarter = unit % 8 / 2;
+        st_cuda_split(w, u);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            u.q[0][i] |= (qh[i] >> 2 * quarter & 0x01010101u) << 4;
-            u.q[1][i] |= (qh[i] >> (2 * quarter + 1) & 0x01010101u) << 4;
+            u.q[0][i] |= (w[8 + i] >> 2 * quarter & 0x01010101u) << 4;
+            u.q[1][i] |= (w[8 + i] >> (2 * quarter + 1) & 0x01010101u) << 4;
         }
-        st_cuda_scales_6(head, (int)quarter, u);
+        st_cuda_scales_6(w + 4, quarter, u);
     }
 };
 
 /* Q6_K: of each half of 128, the nibbles of 16 bytes are elements i and 64 + i. */
 struct st_cuda_unit_q6_k {
+    enum { WORDS = 13 };
     static __device__ __forceinline__ uint32_t at(uint32_t unit, int half)
     {
         return unit / 4 * 128 + unit % 4 * 16 + half * 64;
     }
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    static __device__ __forceinline__ const st_block_q6_k *block(const unsigned char *row, uint32_t unit)
     {
-        const st_block_q6_k *b = (const st_block_q6_k *)row + unit / 8;
-        unsigned side = unit / 4 % 2, part = unit % 4, ql[4], qh[4];
-        st_cuda_load<4>(ql, b->ql + 64 * side + 16 * part);
-        st_cuda_load<4>(qh, b->qh + 32 * side + 16 * (part % 2));
-        float d = st_cuda_half(st_cuda_load_half_bits(&b->d));
+        return (const st_block_q6_k *)row + unit / 8;
+    }
+    static __device__ __forceinline__ const void *low(const unsigned char *row, uint32_t unit)
+    {
+        return block(row, unit)->ql + 64 * (unit / 4 % 2) + 16 * (unit % 4);
+    }
+    static __device__ __forceinline__ const void *high(const unsigned char *row, uint32_t unit)
+    {
+        return block(row, unit)->qh + 32 * (unit / 4 % 2) + 16 * (unit % 2);
+    }
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    {
+        const st_block_q6_k *b = block(row, unit);
+        st_cuda_read_around<4>(w, low(row, unit));
+        st_cuda_read_around<4>(w + 5, high(row, unit));
+        w[10] = st_cuda_read_half_bits(&b->d);
+#pragma unroll
+        for (int half = 0; half < 2; half++) w[11 + half] = st_cuda_read_byte(&b->scales[8 * (unit / 4 % 2) + unit % 4 + 4 * half]);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
+        unsigned shift = 2 * (unit % 4 / 2), ql[4], qh[4];
+        float d = st_cuda_half(w[10]);
+        st_cuda_align<4>(w, low(row, unit), ql);
+        st_cuda_align<4>(w + 5, high(row, unit), qh);
         st_cuda_split(ql, u);
-        unsigned shift = 2 * (part / 2);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             u.q[0][i] |= (qh[i] >> shift & 0x03030303u) << 4;
@@ -287,7 +373,7 @@ struct st_cuda_unit_q6_k {
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            u.d[half] = d * (float)__ldg(&b->scales[8 * side + part + 4 * half]);
+            u.d[half] = d * (float)(signed char)w[11 + half];
             u.m[half] = -32 * u.d[half];
         }
     }
@@ -311,43 +397,79 @@ struct st_cuda_unit_of_pairs {
 };
 
 struct st_cuda_unit_q2_k : st_cuda_unit_of_pairs {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 7 };
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q2_k *b = (const st_block_q2_k *)row + unit / 8;
-        unsigned qs[4];
-        st_cuda_load<4>(qs, b->qs + unit / 4 % 2 * 32 + unit % 2 * 16);
-        unsigned scales = __ldg((const unsigned *)&b->d);
-        two_bits(qs, unit, u);
+        const unsigned char *qs = b->qs + unit / 4 % 2 * 32 + unit % 2 * 16; /* 84 bytes a block: words are aligned */
+#pragma unroll
+        for (int i = 0; i < 4; i++) w[i] = st_cuda_read_word(qs + 4 * i);
+        w[4] = st_cuda_read_word(&b->d);
+#pragma unroll
+        for (int half = 0; half < 2; half++) w[5 + half] = st_cuda_read_byte(&b->scales[at(unit % 8, half) / 16]);
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
+        two_bits(w, unit, u);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            unsigned both = __ldg(&b->scales[at(unit % 8, half) / 16]);
-            u.d[half] = st_cuda_half(scales & 0xFFFF) * (float)(both & 0x0F);
-            u.m[half] = -st_cuda_half(scales >> 16) * (float)(both >> 4);
+            u.d[half] = st_cuda_half(w[4] & 0xFFFF) * (float)(w[5 + half] & 0x0F);
+            u.m[half] = -st_cuda_half(w[4] >> 16) * (float)(w[5 + half] >> 4);
         }
     }
 };
 
 struct st_cuda_unit_q3_k : st_cuda_unit_of_pairs {
-    static __device__ __forceinline__ void unpack(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+    enum { WORDS = 15 };
+    static __device__ __forceinline__ const void *low(const unsigned char *row, uint32_t unit)
+    {
+        return ((const st_block_q3_k *)row + unit / 8)->qs + unit / 4 % 2 * 32 + unit % 2 * 16;
+    }
+    static __device__ __forceinline__ const void *mask(const unsigned char *row, uint32_t unit)
+    {
+        return ((const st_block_q3_k *)row + unit / 8)->hmask + unit % 2 * 16;
+    }
+    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q3_k *b = (const st_block_q3_k *)row + unit / 8;
+        st_cuda_read_around<4>(w, low(row, unit));
+        st_cuda_read_around<4>(w + 5, mask(row, unit));
+        w[10] = st_cuda_read_half_bits(&b->d);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t part = at(unit % 8, half) / 16;
+            w[11 + half] = st_cuda_read_byte(&b->scales[part % 8]);
+            w[13 + half] = st_cuda_read_byte(&b->scales[8 + part % 4]);
+        }
+    }
+    static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
+    {
+        float d = st_cuda_half(w[10]);
         unsigned qs[4], high[4];
-        st_cuda_load<4>(qs, b->qs + unit / 4 % 2 * 32 + unit % 2 * 16);
-        st_cuda_load<4>(high, b->hmask + unit % 2 * 16);
-        float d = st_cuda_half(st_cuda_load_half_bits(&b->d));
+        st_cuda_align<4>(w, low(row, unit), qs);
+        st_cuda_align<4>(w + 5, mask(row, unit), high);
         two_bits(qs, unit, u);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t first = at(unit % 8, half), part = first / 16;
 #pragma unroll
             for (int i = 0; i < 4; i++) u.q[half][i] |= (high[i] >> first / 32 & 0x01010101u) << 2;
-            unsigned low = __ldg(&b->scales[part % 8]) >> (part < 8 ? 0 : 4) & 0x0F;
-            unsigned top = __ldg(&b->scales[8 + part % 4]) >> 2 * (part / 4) & 3;
+            unsigned low = w[11 + half] >> (part < 8 ? 0 : 4) & 0x0F;
+            unsigned top = w[13 + half] >> 2 * (part / 4) & 3;
             u.d[half] = d * (float)((int)(low | top << 4) - 32);
             u.m[half] = -4 * u.d[half];
         }
     }
 };
+
+/* Loads and unpacks a unit. */
+template <class W>
+static __device__ __forceinline__ void st_cuda_unpack_unit(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
+{
+    unsigned w[W::WORDS];
+    W::fetch(row, unit, w);
+    W::decode(row, unit, w, u);
+}
 
 /* f.run<unit>() for the type of that number, if it has units. */
 template <class F> static int st_cuda_with_unit(uint32_t type, const F &f)

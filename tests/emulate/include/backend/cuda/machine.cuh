@@ -19,6 +19,55 @@ static inline uint64_t st_cuda_nanoseconds(void)
     return emulate_nanoseconds();
 }
 
+/* --- dependent launches: the kernel before has ended -------------------------------------------------------------- */
+
+extern bool st_cuda_dependent;
+
+static inline void st_cuda_release()
+{
+}
+
+static inline void st_cuda_await()
+{
+}
+
+/* --- loads -------------------------------------------------------------------------------------------------------- */
+
+static inline void emulate_read(void *out, const void *from, size_t bytes)
+{
+    emulate_aligned(from, bytes);
+    memcpy(out, from, bytes);
+}
+
+static inline unsigned st_cuda_read_word(const void *from)
+{
+    unsigned x;
+    emulate_read(&x, from, sizeof x);
+    return x;
+}
+
+static inline void st_cuda_read_8(unsigned *out, const void *from)
+{
+    emulate_read(out, from, 8);
+}
+
+static inline void st_cuda_read_16(unsigned *out, const void *from)
+{
+    emulate_read(out, from, 16);
+}
+
+static inline unsigned st_cuda_read_half_bits(const void *from)
+{
+    unsigned short x;
+    emulate_read(&x, from, sizeof x);
+    return x;
+}
+
+static inline unsigned st_cuda_read_byte(const void *from)
+{
+    return *(const unsigned char *)from;
+}
+
 /* --- copies to shared memory -------------------------------------------------------------------------------------- */
 
 static inline void st_cuda_copy_16(void *to, const void *from)
