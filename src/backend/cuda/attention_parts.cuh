@@ -1,4 +1,5 @@
-/* Attention whose context is split into parts that run at the same time: where they are in scratch, and how they are combined. */
+/* Attention whose context is split into parts that run at the same time: which heads and positions a block has, where the parts are
+ * in scratch, and how they are combined. */
 #ifndef ST_CUDA_ATTENTION_PARTS_CUH
 #define ST_CUDA_ATTENTION_PARTS_CUH
 
@@ -30,45 +31,87 @@ struct st_cuda_attention_parts {
     }
 };
 
+/* The row, heads and positions of a block. */
+struct st_cuda_block_of_heads {
+    uint32_t row, kv_head, head, active; /* active: query heads */
+    uint32_t position, from, end;        /* from > position: the part is empty */
+
+    template <int GROUP> static __device__ st_cuda_block_of_heads get(const st_cuda_attention_parts &s)
+    {
+        uint32_t kv_heads = s.a.heads / s.a.group, of_group = blockIdx.x % s.blocks_of_group, rest = blockIdx.x / s.blocks_of_group;
+        st_cuda_block_of_heads b = {rest / kv_heads, rest % kv_heads, 0, 0, 0, 1, 1};
+        if (b.row >= s.a.rows.count()) return b;
+        b.head = b.kv_head * s.a.group + of_group * GROUP;
+        b.active = min((uint32_t)GROUP, s.a.group - of_group * GROUP);
+        b.position = s.a.rows.at(b.row).position;
+        uint32_t length = s.part_length(b.position);
+        b.from = s.a.first(b.position) + blockIdx.y * length;
+        b.end = min(b.position + 1, b.from + length);
+        return b;
+    }
+};
+
 static __device__ __forceinline__ void st_cuda_add(float4 &to, float weight, float4 x)
 {
     to.x += weight * x.x, to.y += weight * x.y, to.z += weight * x.z, to.w += weight * x.w;
 }
 
-/* The output of a head out of its parts. */
-static __device__ void st_cuda_combine_head(const st_cuda_attention_parts &s, uint32_t row, uint32_t head, uint32_t parts)
+/* The weights of the parts of a head, relative to its largest score, and what their sum is to be divided by; by one warp. */
+static __device__ void st_cuda_weigh_parts(const st_cuda_attention_parts &s, size_t first, uint32_t parts, float sink, float *weights,
+                                           float *inverse)
 {
-    __shared__ float weights[ST_CUDA_SPLITS_MAX];
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+    float2 scales[ST_CUDA_SPLITS_MAX / ST_CUDA_WARP];
+    float largest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < ST_CUDA_SPLITS_MAX / ST_CUDA_WARP; i++) {
+        uint32_t p = lane + i * ST_CUDA_WARP;
+        scales[i] = p < parts ? __ldcg(&s.scales[first + p]) : make_float2(-INFINITY, 0);
+        largest = fmaxf(largest, scales[i].x);
+    }
+    largest = fmaxf(st_cuda_warp_max(largest), sink);
+#pragma unroll
+    for (int i = 0; i < ST_CUDA_SPLITS_MAX / ST_CUDA_WARP; i++) {
+        uint32_t p = lane + i * ST_CUDA_WARP;
+        if (p >= parts) continue;
+        weights[p] = expf(scales[i].x - largest);
+        sum += weights[p] * scales[i].y;
+    }
+    sum = st_cuda_warp_sum(sum);
+    if (lane == 0) *inverse = 1 / (sum + expf(sink - largest));
+}
+
+/* The output of heads `head` … out of their parts, all heads at the same time: a thread has four elements of a head or, if
+ * there are more threads than those, of every sets-th part. */
+static __device__ void st_cuda_combine_heads(const st_cuda_attention_parts &s, uint32_t row, uint32_t head, uint32_t active,
+                                             uint32_t parts)
+{
+    __shared__ float weights[ST_CUDA_GROUP_MAX][ST_CUDA_SPLITS_MAX], inverse[ST_CUDA_GROUP_MAX];
     __shared__ float4 reduced[ST_CUDA_PARTS_THREADS];
-    __shared__ float inverse;
     const st_cuda_attention_args &a = s.a;
     size_t first = ((size_t)row * a.heads + head) * s.splits;
-    if (threadIdx.x < ST_CUDA_WARP) {
-        float largest = -INFINITY, sum = 0, sink = a.sink(head);
-        for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) largest = fmaxf(largest, __ldcg(&s.scales[first + p]).x);
-        largest = fmaxf(st_cuda_warp_max(largest), sink);
-        for (uint32_t p = threadIdx.x; p < parts; p += ST_CUDA_WARP) {
-            float2 scale = __ldcg(&s.scales[first + p]);
-            weights[p] = expf(scale.x - largest);
-            sum += weights[p] * scale.y;
+    for (uint32_t h = threadIdx.x / ST_CUDA_WARP; h < active; h += ST_CUDA_PARTS_THREADS / ST_CUDA_WARP)
+        st_cuda_weigh_parts(s, first + h * s.splits, parts, a.sink(head + h), weights[h], &inverse[h]);
+    __syncthreads();
+    uint32_t quads = a.value / 4, items = active * quads, pass = min(items, (uint32_t)ST_CUDA_PARTS_THREADS);
+    uint32_t sets = ST_CUDA_PARTS_THREADS / pass, set = threadIdx.x / pass;
+    for (uint32_t base = 0; base < items; base += pass) { /* once, if there are several sets */
+        uint32_t item = base + threadIdx.x % pass, h = min(item / quads, active - 1), at = item % quads * 4;
+        float4 sum = {};
+        const float *part = s.sums + (first + h * s.splits) * a.value + at;
+#pragma unroll 8
+        for (uint32_t p = set; p < parts && set < sets; p += sets)
+            st_cuda_add(sum, weights[h][p], __ldcg((const float4 *)(part + (size_t)p * a.value)));
+        if (sets > 1) {
+            reduced[threadIdx.x] = sum;
+            __syncthreads();
         }
-        sum = st_cuda_warp_sum(sum);
-        if (threadIdx.x == 0) inverse = 1 / (sum + expf(sink - largest));
+        if (set > 0 || item >= items) continue;
+        for (uint32_t i = 1; i < sets; i++) st_cuda_add(sum, 1, reduced[i * pass + threadIdx.x]);
+        sum = make_float4(sum.x * inverse[h], sum.y * inverse[h], sum.z * inverse[h], sum.w * inverse[h]);
+        *(float4 *)(a.out + ((size_t)row * a.heads + head + h) * a.value + at) = sum;
+        if (s.acts.memory) st_cuda_quantise(s.acts, row, (head + h) * a.value + at, sum);
     }
-    __syncthreads();
-    uint32_t quads = a.value / 4, sets = ST_CUDA_PARTS_THREADS / quads, set = threadIdx.x / quads, at = threadIdx.x % quads * 4;
-    float4 sum = {};
-    for (uint32_t p = set; p < parts && set < sets; p += sets)
-        st_cuda_add(sum, weights[p], __ldcg((const float4 *)(s.sums + (first + p) * a.value + at)));
-    reduced[threadIdx.x] = sum;
-    __syncthreads();
-    if (set == 0) {
-        for (uint32_t i = 1; i < sets; i++) st_cuda_add(sum, 1, reduced[i * quads + threadIdx.x]);
-        sum = make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse);
-        *(float4 *)(a.out + ((size_t)row * a.heads + head) * a.value + at) = sum;
-        if (s.acts.memory) st_cuda_quantise(s.acts, row, head * a.value + at, sum);
-    }
-    __syncthreads();
 }
 
 /* A block per row and head. */
@@ -76,7 +119,7 @@ static __global__ void __launch_bounds__(ST_CUDA_PARTS_THREADS) st_cuda_combine_
 {
     st_cuda_begin();
     uint32_t row = blockIdx.x / s.a.heads;
-    if (row < s.a.rows.count()) st_cuda_combine_head(s, row, blockIdx.x % s.a.heads, s.parts(s.a.rows.at(row).position));
+    if (row < s.a.rows.count()) st_cuda_combine_heads(s, row, blockIdx.x % s.a.heads, 1, s.parts(s.a.rows.at(row).position));
 }
 
 static inline int st_cuda_combine(const st_cuda_call *call, const st_cuda_attention_parts &s)
@@ -96,5 +139,20 @@ static inline st_cuda_attention_parts st_cuda_attention_parts_of(const st_cuda_c
             (float2 *)(sums + (size_t)call->rows * splits * width),
             {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, width}, NULL};
 }
+
+/* Whether this block's part is the last of its heads: all parts are then visible to it. */
+static __device__ bool st_cuda_is_last(const st_cuda_attention_parts &s, uint32_t parts)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&s.counters[blockIdx.x], 1) + 1 == parts;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* attention_cores.cu: F16 and Q8_0 on tensor cores. Returns a cudaError_t. */
+int st_cuda_attention_cores(const st_cuda_call *call, const st_cuda_attention_parts &args);
 
 #endif

@@ -1,6 +1,6 @@
 /* Attention of few rows. The context of a row is split into parts, and a block computes all query heads of one KV head, up to
  * GROUP, over one part: keys and values are read once for the group. Then the parts are combined, by the last block of the heads
- * or by a second kernel. float32 throughout. */
+ * or by a second kernel. float32 throughout; F16 and Q8_0 mostly run on tensor cores instead (attention_cores.cu). */
 #include "backend/cuda/attention_parts.cuh"
 
 namespace {
@@ -10,26 +10,6 @@ enum {
     LANES = 8,                 /* of a position's key */
     POSITIONS = THREADS / LANES,
     TILE = 128,                /* positions between two updates of the softmax */
-};
-
-/* The row, heads and positions of a block. */
-struct block_of_heads {
-    uint32_t row, kv_head, head, active; /* active: query heads */
-    uint32_t position, from, end;        /* from > position: the part is empty */
-
-    template <int GROUP> static __device__ block_of_heads get(const st_cuda_attention_parts &s)
-    {
-        uint32_t kv_heads = s.a.heads / s.a.group, of_group = blockIdx.x % s.blocks_of_group, rest = blockIdx.x / s.blocks_of_group;
-        block_of_heads b = {rest / kv_heads, rest % kv_heads, 0, 0, 0, 1, 1};
-        if (b.row >= s.a.rows.count()) return b;
-        b.head = b.kv_head * s.a.group + of_group * GROUP;
-        b.active = min((uint32_t)GROUP, s.a.group - of_group * GROUP);
-        b.position = s.a.rows.at(b.row).position;
-        uint32_t length = s.part_length(b.position);
-        b.from = s.a.first(b.position) + blockIdx.y * length;
-        b.end = min(b.position + 1, b.from + length);
-        return b;
-    }
 };
 
 __device__ float dot(float4 x, float4 y)
@@ -90,7 +70,7 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
     __shared__ float4 reduced[THREADS];
     const st_cuda_attention_args &a = s.a;
     float *query = (float *)shared;
-    block_of_heads b = block_of_heads::get<GROUP>(s);
+    st_cuda_block_of_heads b = st_cuda_block_of_heads::get<GROUP>(s);
     if (b.from > b.position) return;
     uint32_t row = b.row, kv_head = b.kv_head, head = b.head, active = b.active, from = b.from, end = b.end;
     for (uint32_t i = threadIdx.x; i < GROUP * a.key; i += THREADS)
@@ -134,18 +114,6 @@ template <class K, int GROUP> __global__ void __launch_bounds__(THREADS) attend_
     }
 }
 
-/* Whether this block's part is the last of its heads: all parts are then visible to it. */
-__device__ bool is_last(const st_cuda_attention_parts &s, uint32_t parts)
-{
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&s.counters[blockIdx.x], 1) + 1 == parts;
-    __syncthreads();
-    __threadfence();
-    return last;
-}
-
 /* Running sums of a set of lanes over its positions: largest score, exponentials, weighted values. */
 template <int GROUP> struct running {
     float largest[GROUP], total[GROUP], sum[GROUP][8];
@@ -153,7 +121,7 @@ template <int GROUP> struct running {
 
 /* Adds up the sets of the block and writes its part. */
 template <int GROUP, int LANES>
-__device__ __forceinline__ void write_part(const st_cuda_attention_parts &s, const block_of_heads &b, const running<GROUP> &r)
+__device__ __forceinline__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<GROUP> &r)
 {
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES };
     __shared__ float sums[GROUP][SETS][HEAD], largest[GROUP][SETS], totals[GROUP][SETS];
@@ -186,7 +154,7 @@ template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREA
     st_cuda_begin();
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES, UNROLL = GROUP > 4 ? 2 : 4 };
     const st_cuda_attention_args &a = s.a;
-    block_of_heads b = block_of_heads::get<GROUP>(s);
+    st_cuda_block_of_heads b = st_cuda_block_of_heads::get<GROUP>(s);
     if (b.from > b.position) return;
     st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
     uint32_t set = threadIdx.x / LANES, at = threadIdx.x % LANES * 8, of_kv = b.kv_head * HEAD + at;
@@ -253,8 +221,8 @@ template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREA
     write_part<GROUP, LANES>(s, b, r);
     if (!s.counters) return;
     uint32_t parts = s.parts(b.position);
-    if (!is_last(s, parts)) return;
-    for (uint32_t h = 0; h < b.active; h++) st_cuda_combine_head(s, b.row, b.head + h, parts);
+    if (!st_cuda_is_last(s, parts)) return;
+    st_cuda_combine_heads(s, b.row, b.head, b.active, parts);
 }
 
 struct attention {
@@ -277,12 +245,10 @@ struct attention {
     template <class K> int run() const
     {
         uint32_t group = args.a.group, blocks = call->rows * (args.a.heads / group) * args.blocks_of_group;
-        int code = group == 1   ? start_group<K, 1>(blocks)
-                   : group == 2 ? start_group<K, 2>(blocks)
-                   : group <= 4 ? start_group<K, 4>(blocks)
-                                : start_group<K, ST_CUDA_GROUP_MAX>(blocks);
-        if (code != cudaSuccess || args.counters) return code;
-        return st_cuda_combine(call, args);
+        return group == 1   ? start_group<K, 1>(blocks)
+               : group == 2 ? start_group<K, 2>(blocks)
+               : group <= 4 ? start_group<K, 4>(blocks)
+                            : start_group<K, ST_CUDA_GROUP_MAX>(blocks);
     }
 };
 
@@ -293,5 +259,7 @@ extern "C" int st_cuda_attention_split(const st_cuda_call *call)
     st_cuda_attention_parts args = st_cuda_attention_parts_of(call);
     if (call->counts && call->rows <= ST_CUDA_FEW_ROWS)
         args.counters = st_cuda_attention_counters(call->bound->op, call->rows, call->scratch);
-    return st_cuda_with_kv_type(call->bound->kv.type, attention{call, args});
+    int code = st_cuda_attention_on_cores(call->bound) ? st_cuda_attention_cores(call, args)
+                                                       : st_cuda_with_kv_type(call->bound->kv.type, attention{call, args});
+    return code != cudaSuccess || args.counters ? code : st_cuda_combine(call, args);
 }

@@ -129,6 +129,19 @@ static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
     return starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0 && key == value && (key == 64 || key == 128 || key == 256);
 }
 
+/* … of which few rows run on tensor cores as well (attention_cores.cu): tiles of 16 positions are within a page, and heads of Q8_0
+ * are copied by eight bytes, those of 64 elements by four. */
+enum { ST_CUDA_CORES_PAGE_SHIFT = 4 };
+
+static inline bool st_cuda_attention_on_cores(const st_bound_op *b)
+{
+    const st_kv_view *kv = &b->kv;
+    if (!st_cuda_attention_by_warps(b) || b->op->p.attention.key_length > 128 || kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT) return false;
+    uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
+                       kv->value_page_bytes;
+    return kv->type == ST_TYPE_F16 || (kv->type == ST_TYPE_Q8_0 && starts % (b->op->p.attention.key_length == 64 ? 4 : 8) == 0);
+}
+
 /* Whether an attention has values in its keys, with the lengths that all models have, and runs on tensor cores with any number of
  * rows: alignment as above, but for float32. */
 enum { ST_CUDA_LATENT_KEY = 576, ST_CUDA_LATENT_VALUE = 512 };

@@ -96,6 +96,14 @@ static __device__ __forceinline__ void st_cuda_copy_16(void *to, const void *fro
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
 
+/* BYTES from device memory to shared memory; zeros if it is not present. */
+template <int BYTES> static __device__ __forceinline__ void st_cuda_copy_or_zero(void *to, const void *from, bool present)
+{
+    unsigned shared = (unsigned)__cvta_generic_to_shared(to), bytes = present ? BYTES : 0;
+    if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared), "l"(from), "r"(bytes), "n"(BYTES) : "memory");
+}
+
 static __device__ __forceinline__ void st_cuda_copies_end()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

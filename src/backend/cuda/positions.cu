@@ -50,6 +50,12 @@ template <class K> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(pos
     const side &s = a.sides[of];
     uint32_t start = index * s.size, size = min(s.size, s.width - start);
     float *data = s.data + (size_t)row * s.width + start, squares = 0;
+    unsigned char *stored = NULL; /* found first: its loads are under way while the head is loaded */
+    if (of != ST_CUDA_QUERIES) {
+        const st_step_row &at = a.rows.at(row);
+        st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
+        stored = of == ST_CUDA_KEYS ? kv.key(at.position) : kv.value(at.position);
+    }
     for (uint32_t i = lane; i < size; i += ST_CUDA_WARP) {
         float x = data[i];
         head[i] = x;
@@ -61,12 +67,6 @@ template <class K> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(pos
             head[i] = head[i] * scale * (s.weight.data ? s.weight.at((start + i) % s.weight.count) : 1);
     }
     __syncwarp();
-    unsigned char *stored = NULL;
-    if (of != ST_CUDA_QUERIES) {
-        const st_step_row &at = a.rows.at(row);
-        st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
-        stored = of == ST_CUDA_KEYS ? kv.key(at.position) : kv.value(at.position);
-    }
     for (uint32_t i = lane; i < size; i += ST_CUDA_WARP) {
         float x = s.angles && i < s.dims ? rotated(s, head, row, i) : head[i];
         data[i] = x;

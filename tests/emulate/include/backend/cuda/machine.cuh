@@ -75,6 +75,11 @@ static inline void st_cuda_copy_16(void *to, const void *from)
     emulate_copy(to, from, 16, 16);
 }
 
+template <int BYTES> static inline void st_cuda_copy_or_zero(void *to, const void *from, bool present)
+{
+    emulate_copy(to, from, BYTES, present ? BYTES : 0);
+}
+
 static inline void st_cuda_copies_end()
 {
     emulate_copies_end();

@@ -1,0 +1,299 @@
+/* Attention of few rows on tensor cores, for F16 and Q8_0 keys and values. A warp has tiles of 16 positions, which it copies
+ * to its own shared memory, STAGES − 1 tiles ahead. Rows 0 to 7 of a fragment are the query heads of a group and rows 8 to 15
+ * what f16 leaves of them: queries and softmax weights are sums of two f16 numbers, so the result is as exact as that of
+ * float32 products. The bytes of Q8_0 are f16 as they are; their scales multiply the sums over a block's 32 elements, and the
+ * softmax weights. */
+#include "backend/cuda/attention_parts.cuh"
+#include "backend/cuda/mma.cuh"
+
+namespace {
+
+enum { THREADS = ST_CUDA_PARTS_THREADS, WARPS = THREADS / ST_CUDA_WARP, POSITIONS = 16, STAGES = 2 };
+
+/* What a lane has of its warp's sums: head lane / 4. */
+template <int HEAD> struct running {
+    float out[HEAD / 8][4], largest, total;
+};
+
+/* A type's tile: ROW bytes of a head at a position, PITCH bytes apart. `query`: the first of the two elements that half `pair`
+ * of step k multiplies in lane t of four. `element`: of the output, of fragment n and column c. FACTOR: of the softmax weights. */
+template <int HEAD> struct tile_f16 {
+    enum { ROW = 2 * HEAD, PITCH = ROW + 16, CHUNK = 16, FACTOR = 1 };
+    static __device__ __forceinline__ uint32_t query(uint32_t k, uint32_t pair, uint32_t t)
+    {
+        return 16 * k + 8 * pair + 2 * t;
+    }
+    static __device__ __forceinline__ uint32_t element(uint32_t n, uint32_t c)
+    {
+        return 8 * n + c;
+    }
+    static __device__ __forceinline__ void score(const unsigned char *keys, const unsigned (*q)[4], uint32_t lane, float (*scores)[4])
+    {
+        uint32_t matrix = lane / 8, row = lane % 8;
+#pragma unroll
+        for (int k = 0; k < HEAD / 16; k++) {
+            unsigned b[4];
+            st_cuda_load_matrices(b, keys + (8 * (matrix / 2) + row) * PITCH + (16 * k + matrix % 2 * 8) * 2);
+            st_cuda_mma(scores[0], q[k], b[0], b[1]);
+            st_cuda_mma(scores[1], q[k], b[2], b[3]);
+        }
+    }
+    static __device__ __forceinline__ void gather(const unsigned char *values, const float *weights, uint32_t lane, float (*out)[4])
+    {
+        uint32_t matrix = lane / 8, row = lane % 8;
+        unsigned w[4];
+        st_cuda_split_halves(weights[0], weights[1], w[0], w[1]);
+        st_cuda_split_halves(weights[2], weights[3], w[2], w[3]);
+#pragma unroll
+        for (int n = 0; n < HEAD / 8; n += 2) {
+            unsigned b[4];
+            st_cuda_load_transposed(b, values + (matrix % 2 * 8 + row) * PITCH + 8 * (n + matrix / 2) * 2);
+            st_cuda_mma(out[n], w, b[0], b[1]);
+            st_cuda_mma(out[n + 1], w, b[2], b[3]);
+        }
+    }
+};
+
+/* Two bytes, at `select` of the words a and b, as f16. */
+__device__ __forceinline__ unsigned two_halves(unsigned a, unsigned b, unsigned select)
+{
+    unsigned bytes = __byte_perm(a, b, select), biased = __byte_perm(bytes ^ 0x8080u, 0x64646464u, 0x4140); /* 1024 + 128 + byte */
+    __half2 x = __hsub2(*(const __half2 *)&biased, __half2half2(__ushort_as_half(0x6480)));
+    return *(const unsigned *)&x;
+}
+
+template <int HEAD> struct tile_q8_0 {
+    enum { BLOCK = 34, BLOCKS = HEAD / 32, ROW = BLOCKS * BLOCK, CHUNK = ROW % 8 ? 4 : 8, PITCH = ROW + (CHUNK == 8 ? 8 : 12) };
+    enum { FACTOR = 64 }; /* keeps weight × scale off f16's subnormal numbers; 65504 / 127 × 64 is no infinity */
+    static __device__ __forceinline__ uint32_t query(uint32_t k, uint32_t pair, uint32_t t)
+    {
+        return 32 * (k / 2) + 8 * t + 4 * (k % 2) + 2 * pair;
+    }
+    static __device__ __forceinline__ uint32_t element(uint32_t n, uint32_t c)
+    {
+        return 32 * (n / 4) + 4 * c + n % 4;
+    }
+    static __device__ __forceinline__ float scale(const unsigned char *row, int block)
+    {
+        return __half2float(*(const __half *)(row + block * BLOCK));
+    }
+    /* COUNT words of a block from byte 4 × `first` of its elements on: even blocks begin two bytes behind a word. */
+    template <int COUNT>
+    static __device__ __forceinline__ void words(const unsigned char *row, int block, uint32_t first, unsigned *out)
+    {
+        const unsigned *from = (const unsigned *)(row + block * BLOCK + (block % 2 ? 2 : 0)) + first;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) out[i] = block % 2 ? from[i] : __funnelshift_r(from[i], from[i + 1], 16);
+    }
+    static __device__ __forceinline__ void score(const unsigned char *keys, const unsigned (*q)[4], uint32_t lane, float (*scores)[4])
+    {
+        uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int j = 0; j < BLOCKS; j++) {
+                unsigned bytes[2];
+                float sums[4] = {};
+                const unsigned char *own = keys + (8 * n + 2 * t) * PITCH; /* positions 2 t and 2 t + 1: the columns of the sums */
+                words<2>(keys + (8 * n + g) * PITCH, j, 2 * t, bytes);
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    st_cuda_mma(sums, q[2 * j + k], two_halves(bytes[k], 0, 0x10), two_halves(bytes[k], 0, 0x32));
+                float first = scale(own, j), second = scale(own + PITCH, j);
+                scores[n][0] += first * (sums[0] + sums[2]);
+                scores[n][1] += second * (sums[1] + sums[3]);
+            }
+    }
+    static __device__ __forceinline__ void gather(const unsigned char *values, const float *weights, uint32_t lane, float (*out)[4])
+    {
+        uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int j = 0; j < BLOCKS; j++) {
+            unsigned w[4], bytes[4];
+            float scaled[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const unsigned char *row = values + (i / 2 * 8 + 2 * t + i % 2) * PITCH;
+                scaled[i] = weights[i] * scale(row, j);
+                words<1>(row, j, g, &bytes[i]);
+            }
+            st_cuda_split_halves(scaled[0], scaled[1], w[0], w[1]);
+            st_cuda_split_halves(scaled[2], scaled[3], w[2], w[3]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                unsigned select = 0x40 + 0x11 * i; /* byte i of both words */
+                st_cuda_mma(out[4 * j + i], w, two_halves(bytes[0], bytes[1], select), two_halves(bytes[2], bytes[3], select));
+            }
+        }
+    }
+};
+
+/* The tiles of a warp: every WARPS-th of the part. */
+template <class T> struct tiles_of {
+    enum { ROWS_BYTES = POSITIONS * T::PITCH, STAGE = 2 * ROWS_BYTES }; /* keys, then values */
+    const st_cuda_kv_rows &kv;
+    unsigned char *stages;
+    uint32_t from, end; /* positions of the part */
+    size_t of_head;     /* bytes */
+
+    /* Copies the tile at `base`, a multiple of 16, so that it is within one page. */
+    __device__ __forceinline__ void load(uint32_t base, uint32_t stage, uint32_t lane) const
+    {
+        enum { CHUNKS = T::ROW / T::CHUNK };
+        unsigned char *to = stages + stage * STAGE;
+        if (base < end) {
+            const unsigned char *keys = kv.key(base) + of_head, *values = kv.value(base) + of_head;
+#pragma unroll 4
+            for (uint32_t i = lane; i < POSITIONS * CHUNKS; i += ST_CUDA_WARP) {
+                uint32_t row = i / CHUNKS, chunk = i % CHUNKS * T::CHUNK;
+                bool present = base + row >= from && base + row < end; /* others may be NaN */
+                st_cuda_copy_or_zero<T::CHUNK>(to + row * T::PITCH + chunk, keys + row * kv.kv.key_row_bytes + chunk, present);
+                st_cuda_copy_or_zero<T::CHUNK>(to + ROWS_BYTES + row * T::PITCH + chunk, values + row * kv.kv.value_row_bytes + chunk, present);
+            }
+        }
+        st_cuda_copies_end();
+    }
+};
+
+/* Scores, as exponents of two, to weights × FACTOR; what was summed before shrinks. */
+template <class T, int HEAD>
+__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint32_t from, uint32_t end, uint32_t t, running<HEAD> &r,
+                                        float *weights)
+{
+    float largest = r.largest, total = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t position = base + i / 2 * 8 + 2 * t + i % 2;
+        weights[i] = position >= from && position < end ? scores[i / 2][i % 2] : -INFINITY;
+        largest = fmaxf(largest, weights[i]);
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+    float top = largest == -INFINITY ? 0 : largest, shrink = exp2f(r.largest - top);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        weights[i] = exp2f(weights[i] - top);
+        total += weights[i];
+        weights[i] *= T::FACTOR;
+    }
+    r.largest = largest;
+    r.total = r.total * shrink + total;
+    if (__all_sync(0xFFFFFFFFu, shrink == 1)) return;
+#pragma unroll
+    for (int i = 0; i < HEAD / 2; i++) r.out[i / 4][i % 4] *= shrink;
+}
+
+/* Adds up the warps of the block and writes its part. `shared`: GROUP_MAX × WARPS × (HEAD + 2) floats. */
+template <class T, int HEAD>
+__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<HEAD> &r, float *shared)
+{
+    enum { STRIDE = HEAD + 2 }; /* elements, largest score, total */
+    const float ln2 = 0.6931471805599453f;
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
+    float total = r.total + __shfl_xor_sync(0xFFFFFFFFu, r.total, 1);
+    total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
+    float *own = shared + (g * WARPS + warp) * STRIDE;
+#pragma unroll
+    for (int n = 0; n < HEAD / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) own[T::element(n, 2 * t + e)] = (r.out[n][e] + r.out[n][2 + e]) * (1.0f / T::FACTOR);
+    if (t == 0) own[HEAD] = r.largest * ln2, own[HEAD + 1] = total;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < b.active * HEAD; i += THREADS) {
+        uint32_t h = i / HEAD, element = i % HEAD;
+        const float *of = shared + h * WARPS * STRIDE;
+        size_t part = ((size_t)b.row * s.a.heads + b.head + h) * s.splits + blockIdx.y;
+        float top = -INFINITY, sum = 0, all = 0;
+#pragma unroll
+        for (int k = 0; k < WARPS; k++) top = fmaxf(top, of[k * STRIDE + HEAD]);
+#pragma unroll
+        for (int k = 0; k < WARPS; k++) {
+            float weight = of[k * STRIDE + HEAD] == -INFINITY ? 0 : expf(of[k * STRIDE + HEAD] - top);
+            sum += weight * of[k * STRIDE + element];
+            all += weight * of[k * STRIDE + HEAD + 1];
+        }
+        s.sums[part * HEAD + element] = sum;
+        if (element == 0) s.scales[part] = make_float2(top, all);
+    }
+}
+
+template <class T, int HEAD> struct shared_of {
+    enum { TILES = WARPS * STAGES * tiles_of<T>::STAGE, SUMS = ST_CUDA_GROUP_MAX * WARPS * (HEAD + 2) * 4 };
+    enum { BYTES = (int)TILES > (int)SUMS ? (int)TILES : (int)SUMS };
+};
+
+template <template <int> class TILE, int HEAD> __global__ void __launch_bounds__(THREADS, 3) attend_on_cores(st_cuda_attention_parts s)
+{
+    typedef TILE<HEAD> T;
+    ST_CUDA_DYNAMIC(uint4, shared);
+    st_cuda_begin();
+    const st_cuda_attention_args &a = s.a;
+    st_cuda_block_of_heads b = st_cuda_block_of_heads::get<ST_CUDA_GROUP_MAX>(s);
+    if (b.from > b.position) return; /* the same for the block */
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
+    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
+    tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end, (size_t)b.kv_head * T::ROW};
+    uint32_t first = b.from / POSITIONS * POSITIONS + warp * POSITIONS;
+    enum { STEP = WARPS * POSITIONS };
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) tiles.load(first + i * STEP, i, lane);
+    uint32_t head = b.head + min(g, b.active - 1); /* past the end: the last, not stored */
+    const float *query = a.in + ((size_t)b.row * a.heads + head) * HEAD;
+    const float factor = a.scale * 1.4426950408889634f; /* log2 e */
+    unsigned q[HEAD / 16][4];
+#pragma unroll
+    for (int k = 0; k < HEAD / 16; k++)
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            float2 x = *(const float2 *)(query + T::query(k, pair, t));
+            st_cuda_split_halves(x.x * factor, x.y * factor, q[k][2 * pair], q[k][2 * pair + 1]);
+        }
+    running<HEAD> r = {{}, -INFINITY, 0};
+    uint32_t stage = 0;
+    for (uint32_t base = first; base < b.end; base += STEP, stage = (stage + 1) % STAGES) {
+        tiles.load(base + (STAGES - 1) * STEP, (stage + STAGES - 1) % STAGES, lane);
+        st_cuda_copies_wait<STAGES - 1>();
+        __syncwarp();
+        const unsigned char *keys = tiles.stages + stage * tiles_of<T>::STAGE, *values = keys + tiles_of<T>::ROWS_BYTES;
+        float scores[2][4] = {}, weights[4];
+        T::score(keys, q, lane, scores);
+#pragma unroll
+        for (int n = 0; n < 2; n++) scores[n][0] += scores[n][2], scores[n][1] += scores[n][3]; /* both parts of the queries */
+        softmax<T, HEAD>(scores, base, b.from, b.end, t, r, weights);
+        T::gather(values, weights, lane, r.out);
+        __syncwarp(); /* the stage is filled again by all lanes */
+    }
+    st_cuda_copies_wait<0>();
+    __syncthreads();
+    write_part<T, HEAD>(s, b, r, (float *)shared);
+    if (!s.counters) return;
+    uint32_t parts = s.parts(b.position);
+    if (st_cuda_is_last(s, parts)) st_cuda_combine_heads(s, b.row, b.head, b.active, parts);
+}
+
+struct launch {
+    const st_cuda_call *call;
+    const st_cuda_attention_parts &args;
+
+    template <template <int> class TILE, int HEAD> int start() const
+    {
+        enum { BYTES = shared_of<TILE<HEAD>, HEAD>::BYTES };
+        static_assert(BYTES + 8192 <= 99 * 1024, "shared memory of a block");
+        int code = (int)cudaFuncSetAttribute(attend_on_cores<TILE, HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        if (code != cudaSuccess) return code;
+        dim3 grid(call->rows * (args.a.heads / args.a.group) * args.blocks_of_group, args.splits);
+        return st_cuda_start<attend_on_cores<TILE, HEAD>>(call->stream, grid, THREADS, BYTES, args);
+    }
+    template <template <int> class TILE> int run() const
+    {
+        return args.a.key == 64 ? start<TILE, 64>() : start<TILE, 128>();
+    }
+};
+
+} // namespace
+
+int st_cuda_attention_cores(const st_cuda_call *call, const st_cuda_attention_parts &args)
+{
+    launch l = {call, args};
+    return call->bound->kv.type == ST_TYPE_F16 ? l.run<tile_f16>() : l.run<tile_q8_0>();
+}
