@@ -25,7 +25,8 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
 enum {
     ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
-    ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert */
+    ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
+    ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them */
     ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
     ST_CUDA_JOINED_MAX = 4, /* matrix products of one launch */
 };
@@ -195,8 +196,9 @@ static inline int st_cuda_up_of(const st_op *op)
 static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
 {
     const st_bound_weight *gate = &b->weight[0], *up = &b->weight[st_cuda_up_of(b->op)], *down = &b->weight[2];
-    return rows <= ST_CUDA_EXPERTS_INT8_ROWS && gate->type == up->type && st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) &&
-           b->in[0].width % ST_CUDA_ACT_BLOCK == 0 && b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
+    return rows <= ST_CUDA_EXPERTS_INT8_ROWS && b->op->p.experts.used <= ST_CUDA_EXPERTS_USED_MAX && gate->type == up->type &&
+           st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) && b->in[0].width % ST_CUDA_ACT_BLOCK == 0 &&
+           b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
 }
 
 /* Whether a launch of so many rows multiplies on tensor cores. */
@@ -261,6 +263,8 @@ typedef struct st_cuda_call {
     uint32_t positioned;      /* so many operations from `bound` on are one kernel (positions.h). 0: none */
     const st_bound_op *attention; /* … which sets its counters to 0. NULL: none */
     bool counts;              /* ATTENTION: its counters are 0, so that its last block combines the parts */
+    const struct st_cuda_call *experts; /* ROUTE: the EXPERTS behind it, whose input it prepares if they run in int8. NULL: none */
+    bool prepared;            /* EXPERTS: … which it has */
     bool skipped;             /* a neighbour computes this one as well … */
     bool always;              /* … with any number of rows */
     bool quantised;           /* scratch already has the int8 activations of in[0] … */
@@ -309,7 +313,7 @@ int st_cuda_mul(const st_cuda_call *call);
 int st_cuda_ssm(const st_cuda_call *call);
 
 /* Kernels for at most ST_CUDA_INT8_ROWS rows, and for the attention of few. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
-int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, uint32_t rows_each, void *acts);
+int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, void *acts);
 int st_cuda_matmul_int8(const st_cuda_call *call);
 int st_cuda_experts_int8(const st_cuda_call *call);
 int st_cuda_attention_split(const st_cuda_call *call);

@@ -1,11 +1,11 @@
-/* The selected experts of few rows, with int8 activations: gate and up of each pair (row, expert) with the activation into
- * scratch, then down and the weighted sum. Experts without an address in the tables are left out. */
+/* The selected experts of few rows, with int8 activations: gate and up of each pair (row, expert) with the activation, quantised,
+ * into scratch, then down and the weighted sum. Experts without an address in the tables are left out. */
 #include "backend/cuda/gemv.cuh"
-#include "backend/cuda/tables.cuh"
+#include "backend/cuda/experts_input.cuh"
 
 namespace {
 
-enum { WARPS = 4, FIRST_THREADS = 128 };
+enum { WARPS = 4, PROJECT_WARPS = 8, FIRST_THREADS = 128, USED_MAX = ST_CUDA_EXPERTS_USED_MAX };
 
 struct experts_args {
     st_cuda_rows rows;
@@ -16,7 +16,6 @@ struct experts_args {
     st_cuda_acts in, hidden_acts;
     const int32_t *ids;    /* [rows, used] */
     const float *weights;  /* [rows, used] */
-    float *hidden;         /* [rows, used, width] */
     float *out;            /* [rows, embedding] */
     st_cuda_vector factors;
     st_cuda_vector gate_bias, up_bias, down_bias; /* a row per expert */
@@ -32,75 +31,126 @@ struct experts_args {
     }
 };
 
-/* int8 activations of the input, a row of blocks each; the last row of blocks copies the tables. */
-__global__ void __launch_bounds__(FIRST_THREADS) quantise_and_fetch(experts_args a, const float *in, st_cuda_tables tables)
+__global__ void __launch_bounds__(FIRST_THREADS) prepare(st_cuda_rows rows, uint32_t rows_max, st_cuda_experts_input input)
 {
     st_cuda_begin();
-    uint32_t row = blockIdx.y, first = (blockIdx.x * FIRST_THREADS + threadIdx.x) * 4;
-    if (row + 1 == gridDim.y)
-        for (uint32_t i = first / 4; i < tables.experts; i += gridDim.x * FIRST_THREADS) tables.fetch(i);
-    else if (first < a.embedding && row < a.rows.count())
-        st_cuda_quantise(a.in, row, first, *(const float4 *)(in + (size_t)row * a.embedding + first));
+    input.prepare(rows, rows_max, blockIdx.x);
 }
 
-/* hidden = activation(gate · in) × (up · in): a warp per element. */
-template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) project(experts_args a)
+/* Dot products of ROWS rows of weights with a row of activations, in every lane. */
+template <class W, int ROWS>
+__device__ __forceinline__ void multiply(const unsigned char *const *rows, const st_cuda_acts &acts, uint32_t row, uint32_t lane,
+                                         float *sums)
 {
+    enum { UNITS = 2 };
+    uint32_t units = acts.width / 32;
+    for (uint32_t base = 0; base < units; base += UNITS * ST_CUDA_WARP) {
+        unsigned words[UNITS][ROWS][W::WORDS];
+        st_cuda_unit_acts x[UNITS];
+        st_cuda_fetch_units<W, ROWS, UNITS>(rows, base + lane, units, words);
+#pragma unroll
+        for (int i = 0; i < UNITS; i++) st_cuda_load_acts<W>(acts, row, min(base + lane + i * ST_CUDA_WARP, units - 1), x[i]);
+#pragma unroll
+        for (int i = 0; i < UNITS * ROWS; i++) {
+            uint32_t unit = base + lane + i / ROWS * ST_CUDA_WARP;
+            st_cuda_unit w;
+            W::decode(rows[i % ROWS], min(unit, units - 1), words[i / ROWS][i % ROWS], w);
+            float dot = st_cuda_unit_dot(w, x[i / ROWS]);
+            sums[i % ROWS] += unit < units ? dot : 0;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sums[r] = st_cuda_warp_sum(sums[r]);
+}
+
+/* An element of an expert's hidden row; `up` is not used if there is no gate. */
+__device__ __forceinline__ float hidden_of(const experts_args &a, int32_t id, uint32_t column, float gate, float up)
+{
+    size_t bias = (size_t)id * a.width + column;
+    if (a.gate_bias.data) gate += a.gate_bias.at(bias);
+    if (a.up_bias.data) up += a.up_bias.at(bias);
+    return st_cuda_gated(a.activation, gate, a.alone ? 1.0f : up);
+}
+
+/* activation(gate · in) × (up · in), quantised: a block has 32 elements of a pair, a warp four of them, two at a time; without a
+ * gate all four. */
+template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP, 2) project(experts_args a)
+{
+    enum { ROWS = 4, EACH = ST_CUDA_ACT_BLOCK / PROJECT_WARPS };
+    __shared__ __align__(16) float hidden[ST_CUDA_ACT_BLOCK];
     st_cuda_begin();
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, pair = blockIdx.y;
-    if (column >= a.width || pair >= a.rows.count() * a.used) return;
-    const unsigned char *gate = (const unsigned char *)a.gate_table[a.ids[pair]], *up = (const unsigned char *)a.up_table[a.ids[pair]];
-    if (!gate || !up) { /* left out of the sum, but quantised with the others */
-        if (lane == 0) a.hidden[(size_t)pair * a.width + column] = 0;
-        return;
-    }
-    gate += (size_t)column * a.gate_bytes;
-    up += (size_t)(a.up_first + column) * a.up_bytes;
-    float sums[2] = {};
-#pragma unroll 2
-    for (uint32_t u = lane; u < a.embedding / 32; u += ST_CUDA_WARP) {
-        st_cuda_unit w[2];
-        st_cuda_unit_acts x;
-        st_cuda_unpack_unit<W>(gate, u, w[0]);
-        if (!a.alone) st_cuda_unpack_unit<W>(up, u, w[1]);
-        st_cuda_load_acts<W>(a.in, pair / a.used, u, x);
-        sums[0] += st_cuda_unit_dot(w[0], x);
-        if (!a.alone) sums[1] += st_cuda_unit_dot(w[1], x);
-    }
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, own = threadIdx.x / ST_CUDA_WARP * EACH, pair = blockIdx.y;
+    if (pair >= a.rows.count() * a.used) return;
+    int32_t id = a.ids[pair];
+    const unsigned char *gate = (const unsigned char *)a.gate_table[id], *up = (const unsigned char *)a.up_table[id];
+    bool present = gate && up; /* the others are left out of the sum, but quantised */
     float factor = a.on_input ? a.weights[pair] : 1;
-    for (int i = 0; i < 2; i++) sums[i] = st_cuda_warp_sum(sums[i]) * factor;
-    if (lane > 0) return;
-    size_t bias = (size_t)a.ids[pair] * a.width + column;
-    if (a.gate_bias.data) sums[0] += a.gate_bias.at(bias);
-    if (a.up_bias.data) sums[1] += a.up_bias.at(bias);
-    a.hidden[(size_t)pair * a.width + column] = st_cuda_gated(a.activation, sums[0], a.alone ? 1.0f : sums[1]);
+    uint32_t first = blockIdx.x * ST_CUDA_ACT_BLOCK + own, both = a.alone ? 0 : 1; /* an element has 1 + both rows */
+    for (uint32_t i = 0; i < EACH; i += ROWS >> both) {
+        float sums[ROWS] = {};
+        const unsigned char *rows[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            size_t column = first + i + (k >> both);
+            rows[k] = k & both ? up + (a.up_first + column) * a.up_bytes : gate + column * a.gate_bytes;
+        }
+        if (present) multiply<W, ROWS>(rows, a.in, pair / a.used, lane, sums);
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            if (k & both || lane != k) continue;
+            uint32_t at = i + (k >> both);
+            float x = hidden_of(a, id, first + at, sums[k] * factor, sums[(k + 1) % ROWS] * factor);
+            hidden[own + at] = present ? x : 0;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < ST_CUDA_ACT_BLOCK / 4)
+        st_cuda_quantise(a.hidden_acts, pair, blockIdx.x * ST_CUDA_ACT_BLOCK + 4 * threadIdx.x,
+                         *(const float4 *)(hidden + 4 * threadIdx.x));
 }
 
-/* A warp per output: the units of all experts of the row one after another. */
+/* A warp per output: the units of all experts of the row one after another, UNITS of a lane under way at once. */
 template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combine(experts_args a)
 {
+    enum { UNITS = W::WORDS > 8 ? 2 : 4 };
+    __shared__ const unsigned char *experts[USED_MAX]; /* NULL: not present */
+    __shared__ float weights[USED_MAX];
     st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, row = blockIdx.y;
-    uint32_t units = a.width / 32;
-    if (column >= a.embedding || row >= a.rows.count()) return;
+    uint32_t units = a.width / 32, all = a.used * units;
+    if (row >= a.rows.count()) return;
+    for (uint32_t k = threadIdx.x; k < a.used; k += WARPS * ST_CUDA_WARP) {
+        int32_t id = a.ids[row * a.used + k];
+        experts[k] = (const unsigned char *)a.down_table[id];
+        weights[k] = a.weight_of(row * a.used + k, id);
+    }
+    __syncthreads();
+    if (column >= a.embedding) return;
     float sum = 0;
-#pragma unroll 2
-    for (uint32_t i = lane; i < a.used * units; i += ST_CUDA_WARP) {
-        uint32_t pair = row * a.used + i / units, u = i % units;
-        int32_t id = a.ids[pair];
-        const unsigned char *down = (const unsigned char *)a.down_table[id];
-        if (!down) continue;
-        st_cuda_unit w;
-        st_cuda_unit_acts x;
-        st_cuda_unpack_unit<W>(down + (size_t)column * a.down_bytes, u, w);
-        st_cuda_load_acts<W>(a.hidden_acts, pair, u, x);
-        sum += a.weight_of(pair, id) * st_cuda_unit_dot(w, x);
+    for (uint32_t base = lane; base < all; base += UNITS * ST_CUDA_WARP) {
+        unsigned words[UNITS][W::WORDS];
+        const unsigned char *rows[UNITS];
+#pragma unroll
+        for (int i = 0; i < UNITS; i++) {
+            uint32_t at = min(base + i * ST_CUDA_WARP, all - 1); /* past the end: the last, not added */
+            rows[i] = experts[at / units];
+            if (!rows[i]) continue;
+            rows[i] += (size_t)column * a.down_bytes;
+            W::fetch(rows[i], at % units, words[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < UNITS; i++) {
+            uint32_t at = base + i * ST_CUDA_WARP, u = at % units;
+            if (at >= all || !rows[i]) continue;
+            st_cuda_unit w;
+            st_cuda_unit_acts x;
+            W::decode(rows[i], u, words[i], w);
+            st_cuda_load_acts<W>(a.hidden_acts, row * a.used + at / units, u, x);
+            sum += weights[at / units] * st_cuda_unit_dot(w, x);
+        }
     }
-    for (uint32_t k = lane; a.down_bias.data && k < a.used; k += ST_CUDA_WARP) {
-        uint32_t pair = row * a.used + k;
-        int32_t id = a.ids[pair];
-        if (a.down_table[id]) sum += a.weight_of(pair, id) * a.down_bias.at((size_t)id * a.embedding + column);
-    }
+    for (uint32_t k = lane; a.down_bias.data && k < a.used; k += ST_CUDA_WARP)
+        if (experts[k]) sum += weights[k] * a.down_bias.at((size_t)a.ids[row * a.used + k] * a.embedding + column);
     sum = st_cuda_warp_sum(sum);
     if (lane == 0) a.out[(size_t)row * a.embedding + column] = sum;
 }
@@ -110,8 +160,8 @@ struct project_launch {
     experts_args args;
     template <class W> int run() const
     {
-        dim3 grid(st_cuda_blocks(args.width, WARPS), call->rows * args.used);
-        return st_cuda_start<project<W>>(call->stream, grid, WARPS * ST_CUDA_WARP, 0, args);
+        dim3 grid(args.width / ST_CUDA_ACT_BLOCK, call->rows * args.used);
+        return st_cuda_start<project<W>>(call->stream, grid, PROJECT_WARPS * ST_CUDA_WARP, 0, args);
     }
 };
 
@@ -133,20 +183,19 @@ extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
     const auto &p = b->op->p.experts;
     int up = st_cuda_up_of(b->op);
     const void *const *tables = (const void *const *)call->scratch;
-    uint32_t embedding = b->in[0].width, pairs = call->rows * p.used;
-    unsigned char *hidden = call->scratch + st_cuda_tables_bytes(p.experts);
-    unsigned char *in = hidden + (size_t)pairs * p.width * sizeof(float);
-    unsigned char *hidden_acts = in + call->rows * st_cuda_acts_row_bytes(embedding);
+    uint32_t embedding = b->in[0].width;
+    st_cuda_experts_input input = st_cuda_experts_input_of(call);
+    unsigned char *hidden_acts = input.acts.memory + call->rows * st_cuda_acts_row_bytes(embedding);
     experts_args args = {st_cuda_rows_of(call), tables, tables + up * p.experts, tables + 2 * p.experts, b->weight[0].row_bytes,
-                         b->weight[up].row_bytes, b->weight[2].row_bytes, {in, embedding}, {hidden_acts, p.width},
-                         (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), (float *)hidden, st_cuda_floats(b->out),
+                         b->weight[up].row_bytes, b->weight[2].row_bytes, input.acts, {hidden_acts, p.width},
+                         (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), st_cuda_floats(b->out),
                          st_cuda_vector_of(&b->weight[3]), st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]),
                          st_cuda_vector_of(&b->weight[6]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
                          p.weight_on_input, p.ungated};
-    dim3 blocks(st_cuda_blocks(embedding / 4, FIRST_THREADS), call->rows + 1);
-    int code = st_cuda_start<quantise_and_fetch>(call->stream, blocks, FIRST_THREADS, 0, args, (const float *)st_cuda_floats(b->in[0]),
-                                                 st_cuda_tables_of(call));
+    int code = cudaSuccess;
+    if (!call->prepared)
+        code = st_cuda_start<prepare>(call->stream, input.blocks(call->rows, FIRST_THREADS), FIRST_THREADS, 0, args.rows, call->rows,
+                                      input);
     if (code == cudaSuccess) code = st_cuda_with_unit(b->weight[0].type, project_launch{call, args});
-    if (code == cudaSuccess) code = st_cuda_quantise_rows(call, args.hidden, p.width, p.used, hidden_acts);
     return code == cudaSuccess ? st_cuda_with_unit(b->weight[2].type, combine_launch{call, args}) : code;
 }

@@ -11,6 +11,17 @@ struct st_cuda_unit_acts {
     float scale[2], total[2];
 };
 
+/* The words of UNITS units of each of ROWS rows of weights: u, u + 32 …; past the end those of the last unit, which are not used. */
+template <class W, int ROWS, int UNITS>
+static __device__ __forceinline__ void st_cuda_fetch_units(const unsigned char *const *rows, uint32_t u, uint32_t units,
+                                                           unsigned (*words)[ROWS][W::WORDS])
+{
+#pragma unroll
+    for (int i = 0; i < UNITS; i++)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) W::fetch(rows[r], min(u + i * ST_CUDA_WARP, units - 1), words[i][r]);
+}
+
 template <class W>
 static __device__ __forceinline__ void st_cuda_load_acts(const st_cuda_acts &acts, uint32_t row, uint32_t unit, st_cuda_unit_acts &x)
 {

@@ -25,16 +25,6 @@ struct gemv_args {
     product products[ST_CUDA_JOINED_MAX];
 };
 
-/* The words of the units u, u + 32 … of the columns; past the end those of the last unit, which are not used. */
-template <class W, int COLUMNS, int UNITS>
-__device__ __forceinline__ void fetch(const unsigned char *const *weights, uint32_t u, uint32_t units, unsigned (*words)[COLUMNS][W::WORDS])
-{
-#pragma unroll
-    for (int i = 0; i < UNITS; i++)
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) W::fetch(weights[c], min(u + i * ST_CUDA_WARP, units - 1), words[i][c]);
-}
-
 /* A lane has the loads of UNITS units of each column under way at a time; the first ones before the kernel waits for the one
  * before it. */
 template <class W, int ROWS, int COLUMNS, int UNITS>
@@ -52,12 +42,12 @@ __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, ROWS == 1 ? 4 : 1) gemv(g
     unsigned words[UNITS][COLUMNS][W::WORDS];
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++) weights[c] = p.weights + (size_t)min(first + c, p.columns - 1) * p.row_bytes;
-    fetch<W, COLUMNS, UNITS>(weights, lane, units, words);
+    st_cuda_fetch_units<W, COLUMNS, UNITS>(weights, lane, units, words);
     st_cuda_await();
     uint32_t count = a.rows.count();
     if (first >= p.columns || count == 0) return;
     for (uint32_t base = 0; base < units; base += UNITS * ST_CUDA_WARP) {
-        if (base > 0) fetch<W, COLUMNS, UNITS>(weights, base + lane, units, words);
+        if (base > 0) st_cuda_fetch_units<W, COLUMNS, UNITS>(weights, base + lane, units, words);
 #pragma unroll
         for (int i = 0; i < UNITS; i += TOGETHER) {
             uint32_t unit = base + i * ST_CUDA_WARP + lane;
@@ -126,6 +116,6 @@ extern "C" int st_cuda_matmul_int8(const st_cuda_call *call)
     const st_bound_op *b = call->bound;
     int code = cudaSuccess;
     if (!call->quantised)
-        code = st_cuda_quantise_rows(call, st_cuda_floats(b->in[0]), (uint32_t)b->weight[0].ne[0], 1, call->scratch);
+        code = st_cuda_quantise_rows(call, st_cuda_floats(b->in[0]), (uint32_t)b->weight[0].ne[0], call->scratch);
     return code == cudaSuccess ? st_cuda_with_unit(b->weight[0].type, launch{call}) : code;
 }

@@ -7,7 +7,6 @@ enum { THREADS = 128 };
 
 struct quantise_args {
     st_cuda_rows rows;
-    uint32_t each; /* rows of `in` for each row of the step */
     const float *in;
     st_cuda_acts acts;
 };
@@ -17,15 +16,15 @@ __global__ void quantise(quantise_args a)
 {
     st_cuda_begin();
     uint32_t first = (blockIdx.x * THREADS + threadIdx.x) * 4, row = blockIdx.y;
-    if (first >= a.acts.width || row >= a.rows.count() * a.each) return;
+    if (first >= a.acts.width || row >= a.rows.count()) return;
     st_cuda_quantise(a.acts, row, first, *(const float4 *)(a.in + (size_t)row * a.acts.width + first));
 }
 
 } // namespace
 
-extern "C" int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, uint32_t rows_each, void *acts)
+extern "C" int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, void *acts)
 {
-    quantise_args args = {st_cuda_rows_of(call), rows_each, in, {(unsigned char *)acts, width}};
-    dim3 grid(st_cuda_blocks(width / 4, THREADS), call->rows * rows_each);
+    quantise_args args = {st_cuda_rows_of(call), in, {(unsigned char *)acts, width}};
+    dim3 grid(st_cuda_blocks(width / 4, THREADS), call->rows);
     return st_cuda_start<quantise>(call->stream, grid, THREADS, 0, args);
 }

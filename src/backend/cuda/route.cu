@@ -1,7 +1,10 @@
-/* A warp per row. Changes the scores, which nothing reads afterwards. */
+/* A warp per row. Routers without bias and groups select in registers if there are at most 32 × EACH_MAX experts. */
+#include "backend/cuda/experts_input.cuh"
 #include "backend/cuda/recorded.cuh"
 
 namespace {
+
+enum { EACH_MAX = 16 };
 
 struct route_args {
     st_cuda_rows rows;
@@ -15,6 +18,8 @@ struct route_args {
     bool renormalise;
     float scale;
     st_cuda_recorded recorded;
+    uint32_t rows_max;           /* blocks behind these prepare … */
+    st_cuda_experts_input input; /* … what the experts read */
 
     /* Sigmoids saturate: without bias and groups the scores themselves select. */
     __device__ bool plain() const
@@ -26,6 +31,78 @@ struct route_args {
         return router == ST_ROUTER_SIGMOID ? st_cuda_sigmoid(score) : score;
     }
 };
+
+/* The scores of a row: lane l has numbers l, l + 32 … of them. Past the end: −∞. */
+template <int EACH> struct lane_scores {
+    float of[EACH];
+
+    __device__ __forceinline__ void load(const float *scores, uint32_t count, uint32_t lane)
+    {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) of[i] = lane + i * ST_CUDA_WARP < count ? scores[lane + i * ST_CUDA_WARP] : -INFINITY;
+    }
+    __device__ __forceinline__ void softmax(uint32_t count, uint32_t lane)
+    {
+        float largest = -INFINITY, sum = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) largest = fmaxf(largest, of[i]);
+        largest = st_cuda_warp_max(largest);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            of[i] = expf(of[i] - largest);
+            sum += of[i];
+        }
+        sum = st_cuda_warp_sum(sum);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) of[i] = lane + i * ST_CUDA_WARP < count ? of[i] / sum : -INFINITY;
+    }
+    /* The largest score and its index, the lowest of equal ones; that score is −∞ afterwards. */
+    __device__ __forceinline__ float take_best(uint32_t lane, uint32_t &index)
+    {
+        float best = of[0];
+        index = lane;
+#pragma unroll
+        for (int i = 1; i < EACH; i++)
+            if (of[i] > best) best = of[i], index = lane + i * ST_CUDA_WARP;
+#pragma unroll
+        for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) {
+            uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, index, step);
+            float score = __shfl_xor_sync(0xFFFFFFFFu, best, step);
+            if (score > best || (score == best && other < index)) best = score, index = other;
+        }
+        index = __shfl_sync(0xFFFFFFFFu, index, 0); /* one for all lanes, even among NaN */
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (index == lane + i * ST_CUDA_WARP) of[i] = -INFINITY;
+        return best;
+    }
+};
+
+/* Up to 32 × EACH experts, without bias and groups: softmax of all, or sigmoids. */
+template <int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) route(route_args a)
+{
+    st_cuda_begin();
+    uint32_t row = blockIdx.x, lane = threadIdx.x;
+    if (row >= a.rows_max) a.input.prepare(a.rows, a.rows_max, row - a.rows_max);
+    if (row >= a.rows_max || row >= a.rows.count()) return;
+    float *weights = a.weights + (size_t)row * a.used, sum = 0;
+    int32_t *ids = a.ids + (size_t)row * a.used;
+    lane_scores<EACH> scores;
+    scores.load(a.scores + (size_t)row * a.experts, a.experts, lane);
+    if (a.router == ST_ROUTER_SOFTMAX) scores.softmax(a.experts, lane);
+    for (uint32_t k = 0; k < a.used; k++) {
+        uint32_t best;
+        float weight = a.probability(scores.take_best(lane, best));
+        sum += weight;
+        if (lane == 0) {
+            ids[k] = (int32_t)best;
+            weights[k] = weight;
+        }
+    }
+    __syncwarp();
+    for (uint32_t k = lane; k < a.used; k += ST_CUDA_WARP) weights[k] = weights[k] / (a.renormalise ? sum : 1) * a.scale;
+    st_cuda_take_recorded(a.recorded, a.rows, row, ids, weights, lane);
+}
 
 __device__ void softmax(float *scores, uint32_t count, uint32_t lane)
 {
@@ -91,12 +168,14 @@ __device__ void drop_groups(const route_args &a, float *experts, float *groups, 
     __syncwarp();
 }
 
-__global__ void __launch_bounds__(ST_CUDA_WARP) route(route_args a)
+/* Every form, any number of experts. Changes the scores in memory, which nothing reads afterwards. */
+__global__ void __launch_bounds__(ST_CUDA_WARP) route_many(route_args a)
 {
     st_cuda_begin();
     ST_CUDA_DYNAMIC(float, selected_by); /* [experts], then [groups] */
     uint32_t row = blockIdx.x, lane = threadIdx.x;
-    if (row >= a.rows.count()) return;
+    if (row >= a.rows_max) a.input.prepare(a.rows, a.rows_max, row - a.rows_max);
+    if (row >= a.rows_max || row >= a.rows.count()) return;
     float *scores = a.scores + (size_t)row * a.experts, *weights = a.weights + (size_t)row * a.used, sum = 0;
     int32_t *ids = a.ids + (size_t)row * a.used;
     if (a.router == ST_ROUTER_SOFTMAX) softmax(scores, a.experts, lane);
@@ -127,6 +206,15 @@ extern "C" int st_cuda_route(const st_cuda_call *call)
     const auto &p = b->op->p.route;
     route_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), (int32_t *)b->out.data, st_cuda_floats(b->out2),
                        st_cuda_vector_of(&b->weight[0]), p.experts, p.used, p.groups, p.groups_used, p.group_top, p.router,
-                       p.renormalise, p.scale > 0 ? p.scale : 1, st_cuda_recorded_of(b->op)};
-    return st_cuda_start<route>(call->stream, call->rows, ST_CUDA_WARP, (p.experts + p.groups) * sizeof(float), args);
+                       p.renormalise, p.scale > 0 ? p.scale : 1, st_cuda_recorded_of(b->op), call->rows, {}};
+    uint32_t each = st_cuda_blocks(args.experts, ST_CUDA_WARP), blocks = call->rows;
+    if (call->experts && st_cuda_experts_in_int8(call->experts->bound, call->rows)) {
+        args.input = st_cuda_experts_input_of(call->experts);
+        blocks += args.input.blocks(call->rows, ST_CUDA_WARP);
+    }
+    if (args.bias.data || p.groups > 1 || p.router == ST_ROUTER_SOFTMAX_CHOSEN || each > EACH_MAX)
+        return st_cuda_start<route_many>(call->stream, blocks, ST_CUDA_WARP, (p.experts + p.groups) * sizeof(float), args);
+    if (each <= 4) return st_cuda_start<route<4>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
+    if (each <= 8) return st_cuda_start<route<8>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
+    return st_cuda_start<route<EACH_MAX>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
 }

@@ -283,6 +283,16 @@ static void join_positions(st_segment *segment)
     }
 }
 
+/* The router prepares what the experts right behind it read: nothing uses scratch in between. */
+static void join_routes(st_segment *segment)
+{
+    for (uint32_t i = 0; i + 1 < segment->count; i++) {
+        if (segment->ops[i].op->kind != ST_OP_ROUTE || segment->ops[i + 1].op->kind != ST_OP_EXPERTS) continue;
+        segment->calls[i].experts = &segment->calls[i + 1];
+        segment->calls[i + 1].prepared = true;
+    }
+}
+
 static st_segment *segment_alloc(st_device *device, const st_segment_source *source)
 {
     uint32_t experts = 0;
@@ -316,6 +326,7 @@ strata_status st_cuda_prepare(st_device *device, const st_segment_source *source
     share_activations(segment);
     join_products(segment);
     join_positions(segment);
+    join_routes(segment);
     if (status == STRATA_OK && !device->profile) status = st_cuda_graphs_new(segment, error);
     if (status == STRATA_OK) *out = segment;
     else st_cuda_segment_free(segment);
