@@ -1,20 +1,27 @@
 /* Times the operations of a token on a GPU, by parts of a layer: each part is repeated in one segment, with weights and KV of its
- * own, and launched a few times between two events. Without the CUDA plugin or a GPU, prints so and ends. */
+ * own, and launched a few times between two events. Weights, KV and values are random. Without the CUDA plugin or a GPU, prints
+ * so and ends.
+ *
+ *   bench_gpu [PLUGINS]              all parts
+ *   bench_gpu PLUGINS decode OUTPUTS the parts of decoding, one line each: name, microseconds, GB/s of weights; writes what each
+ *                                    part computed to OUTPUTS, so that two plugins can be compared */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/plugin.h"
 #include "quant/quant.h"
+#include "quant/row.h"
 
 enum {
     MEMORY_BYTES = 2000 << 20, /* weights and KV; more than any cache holds */
     VALUE_BYTES = 128 << 20,   /* of each value, for all copies */
     SCRATCH_BYTES = 512 << 20,
     STEP_BYTES = 1 << 20,
+    RANDOM_BYTES = 64 << 20,   /* repeated in all memory */
     COPIES = 16, BATCH_COPIES = 4,
     FEW_ROWS = 64,             /* so many rows are conversations of their own; more are a prompt */
-    EXPERTS_MAX = 256, USED = 8,
+    EXPERTS_MAX = 256, USED = 8, TAPS = 4,
     OPS_MAX = 20,
     LAUNCHES = 10,
     TRIES = 3,
@@ -26,12 +33,14 @@ typedef struct shape {
     const char *name;
     uint32_t layers, embedding, heads, kv_heads, head, hidden, vocabulary;
     uint32_t experts; /* 0: none; `hidden` is their width */
+    uint32_t key_heads, value_heads, state; /* of the delta rule. 0: none */
 } shape;
 
 static const shape shapes[] = {
-    {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936, 0},
-    {"qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, 0},
-    {"qwen3-30b", 48, 2048, 32, 4, 128, 768, 151936, 128},
+    {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936, 0, 0, 0, 0},
+    {"qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, 0, 0, 0, 0},
+    {"qwen3-30b", 48, 2048, 32, 4, 128, 768, 151936, 128, 0, 0, 0},
+    {"qwen35-35b", 40, 2048, 16, 2, 256, 512, 248320, 256, 16, 32, 128},
 };
 
 static struct {
@@ -47,6 +56,8 @@ static struct {
     uint32_t copy, copies; /* the copy that is being built, of so many */
     const void *parts[BATCH_COPIES * 3][EXPERTS_MAX];
     double weight_bytes; /* of one copy */
+    st_type kv_type;
+    FILE *outputs; /* NULL: none */
 } g;
 
 static void must(strata_status status, const strata_error *error)
@@ -58,7 +69,7 @@ static void must(strata_status status, const strata_error *error)
 
 /* --- a part: its operations are appended to g.bound ----------------------------------------------------------------- */
 
-enum { X, Y, H, Q, K, V, A, O, GATE, UP, ANGLES, LOGITS, IDS, WEIGHTS, VALUES };
+enum { X, Y, H, Q, K, V, A, O, GATE, UP, ANGLES, LOGITS, IDS, WEIGHTS, SCORES, VALUES };
 
 static st_bound_value value(int index, uint32_t width)
 {
@@ -130,8 +141,8 @@ static void norms_and_rope(const shape *s)
 
 static st_kv_view kv_of(const shape *s, uint32_t context)
 {
-    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = (context >> PAGE_SHIFT) + 1, .type = ST_TYPE_F16};
-    kv.key_row_bytes = kv.value_row_bytes = (size_t)s->kv_heads * s->head * 2;
+    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = (context >> PAGE_SHIFT) + 1, .type = g.kv_type};
+    kv.key_row_bytes = kv.value_row_bytes = st_row_bytes(g.kv_type, (size_t)s->kv_heads * s->head);
     kv.key_page_bytes = kv.value_page_bytes = kv.key_row_bytes << PAGE_SHIFT;
     kv.keys = take(kv.pages * kv.key_page_bytes);
     kv.values = take(kv.pages * kv.value_page_bytes);
@@ -183,12 +194,63 @@ static void experts(const shape *s)
 
 typedef enum part {
     PART_NORM, PART_QKV, PART_POSITIONS, PART_ATTEND, PART_ATTENTION, PART_OUT, PART_GATE_UP, PART_ACTIVATION, PART_DOWN, PART_DOWN_Q6_K,
-    PART_LAYER, PART_HEAD, PART_EXPERTS, PARTS
+    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA, PARTS
 } part;
 
 static const char *const names[PARTS] = {
     "add, norm", "q, k, v", "norm, rope, store", "… and attention", "attention", "attention out", "gate, up", "activation", "down, Q4_K",
-    "down, Q6_K", "the whole layer", "the head", "experts"};
+    "down, Q6_K", "the whole layer", "the head", "experts", "router", "route", "route, experts", "convolution", "delta rule"};
+
+/* The router's matrix is F32. */
+static void router(const shape *s)
+{
+    matmul(ST_TYPE_F32, H, s->embedding, SCORES, s->experts);
+}
+
+static void route(const shape *s)
+{
+    st_bound_op *b = append(ST_OP_ROUTE, value(SCORES, s->experts), (st_bound_value){g.values + (size_t)IDS * VALUE_BYTES, USED});
+    b->out2 = (st_bound_value){g.values + (size_t)WEIGHTS * VALUE_BYTES, USED};
+    op_of(b)->p.route.experts = s->experts;
+    op_of(b)->p.route.used = USED;
+    op_of(b)->p.route.renormalise = true;
+}
+
+static st_bound_weight floats(uint32_t width, uint32_t rows)
+{
+    return (st_bound_weight){.data = take((size_t)width * rows * sizeof(float)), .type = ST_TYPE_F32, .info = st_type_find(ST_TYPE_F32),
+                             .ne = {width, rows, 1}, .row_bytes = width * sizeof(float)};
+}
+
+static st_state_view state_of(const shape *s, uint32_t channels)
+{
+    size_t conv = (size_t)(TAPS - 1) * channels, delta = (size_t)s->value_heads * s->state * s->state;
+    float *memory = take((conv + delta) * FEW_ROWS * sizeof(float));
+    return (st_state_view){.conv = memory, .delta = memory + conv, .slot_floats = conv + delta, .slots = FEW_ROWS};
+}
+
+static void convolve(const shape *s)
+{
+    uint32_t channels = (2 * s->key_heads + s->value_heads) * s->state;
+    st_bound_op *b = append(ST_OP_CONV, value(Q, channels), value(Q, channels));
+    b->weight[0] = floats(TAPS, channels);
+    b->state = state_of(s, channels);
+    op_of(b)->p.conv.width = TAPS;
+}
+
+static void delta_rule(const shape *s)
+{
+    uint32_t channels = (2 * s->key_heads + s->value_heads) * s->state;
+    st_bound_op *b = append(ST_OP_DELTANET, value(Q, channels), value(A, s->value_heads * s->state));
+    b->in[1] = value(K, s->value_heads);
+    b->in[2] = value(V, s->value_heads);
+    b->weight[0] = floats(s->value_heads, 1);
+    b->weight[1] = floats(s->value_heads, 1);
+    b->state = state_of(s, channels);
+    op_of(b)->p.deltanet.key_heads = s->key_heads;
+    op_of(b)->p.deltanet.value_heads = s->value_heads;
+    op_of(b)->p.deltanet.size = s->state;
+}
 
 static void project_up(const shape *s)
 {
@@ -216,7 +278,11 @@ static void build(part p, const shape *s, uint32_t context)
     if (all || p == PART_ATTEND || p == PART_ATTENTION) attend(s, &view);
     if (all || p == PART_OUT) matmul(ST_TYPE_Q4_K, A, q, O, s->embedding);
     if (all) add(X, O, s->embedding), norm(X, H, s->embedding, s->embedding);
-    if ((all && s->experts) || p == PART_EXPERTS) experts(s);
+    if ((all && s->experts) || p == PART_ROUTER) router(s);
+    if ((all && s->experts) || p == PART_ROUTE || p == PART_ROUTE_EXPERTS) route(s);
+    if ((all && s->experts) || p == PART_EXPERTS || p == PART_ROUTE_EXPERTS) experts(s);
+    if (p == PART_CONV) convolve(s);
+    if (p == PART_DELTA) delta_rule(s);
     if (all && s->experts) return;
     if (all || p == PART_GATE_UP) project_up(s);
     if (all || p == PART_ACTIVATION) activate(s);
@@ -263,6 +329,46 @@ static void send_ids(const shape *s, uint32_t rows)
     must(g.backend->copy(g.queue, ST_COPY_UP, g.values + (size_t)IDS * VALUE_BYTES, ids, sizeof ids, &error), &error);
 }
 
+/* Random values, and weights that are finite in every type: a float16 scale is any 16 bits of an exponent below that of 1. */
+static void fill(unsigned char *memory, size_t bytes, bool weights)
+{
+    static uint32_t blocks[2][RANDOM_BYTES / sizeof(uint32_t)];
+    static bool made[2];
+    strata_error error;
+    uint32_t *block = blocks[weights];
+    uint64_t state = 88172645463325252u;
+    for (size_t i = 0; i < RANDOM_BYTES / sizeof *block && !made[weights]; i++) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        float x = (float)(int32_t)(state >> 32) / 2147483648.0f;
+        if (weights) block[i] = (uint32_t)(state >> 32) & 0xBBFFBBFFu;
+        else memcpy(&block[i], &x, sizeof x);
+    }
+    made[weights] = true;
+    for (size_t done = 0; done < bytes; done += RANDOM_BYTES) {
+        size_t count = bytes - done < RANDOM_BYTES ? bytes - done : RANDOM_BYTES;
+        must(done ? g.backend->copy(g.queue, ST_COPY_WITHIN, memory + done, memory, count, &error)
+                  : g.backend->copy(g.queue, ST_COPY_UP, memory, block, count, &error), &error);
+    }
+    must(g.backend->event_record(g.end, g.queue, &error), &error);
+    must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
+}
+
+/* Writes what the last operation of the first copy computed. */
+static void write_output(uint32_t rows)
+{
+    const st_bound_op *last = &g.bound[g.count / g.copies - 1];
+    st_bound_value out = last->op->kind == ST_OP_ROUTE ? last->out2 : last->out.data ? last->out : last->in[0];
+    uint32_t count = rows * out.width;
+    strata_error error;
+    float *found = malloc(count * sizeof *found);
+    if (!found) exit(1);
+    must(g.backend->copy(g.queue, ST_COPY_DOWN, found, out.data, count * sizeof *found, &error), &error);
+    must(g.backend->event_record(g.end, g.queue, &error), &error);
+    must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
+    if (fwrite(&count, sizeof count, 1, g.outputs) != 1 || fwrite(found, sizeof *found, count, g.outputs) != count) exit(1);
+    free(found);
+}
+
 /* Microseconds of one copy of the part. */
 static double time_part(part p, const shape *s, uint32_t rows, uint32_t context)
 {
@@ -271,7 +377,9 @@ static double time_part(part p, const shape *s, uint32_t rows, uint32_t context)
     double best = 1e9;
     int launches = rows > FEW_ROWS ? 3 : LAUNCHES;
     g.count = 0;
+    g.used = 0;
     g.weight_bytes = 0;
+    if (g.outputs) fill(g.values, (size_t)VALUES * VALUE_BYTES, false), fill(g.memory, MEMORY_BYTES, true);
     bool batch = p == PART_HEAD || p == PART_EXPERTS || s->experts || rows > 8;
     uint32_t copies = g.copies = rows > 1024 ? 1 : batch ? BATCH_COPIES : COPIES;
     for (g.copy = 0; g.copy < copies; g.copy++) build(p, s, context + (rows > FEW_ROWS ? rows : 0));
@@ -280,6 +388,10 @@ static double time_part(part p, const shape *s, uint32_t rows, uint32_t context)
     st_segment_source source = {.ops = g.bound, .count = g.count, .rows = ST_ROWS_ALL, .step = (st_step *)(void *)g.step,
                                 .step_bytes = STEP_BYTES, .scratch = g.scratch, .shared_bytes = SCRATCH_BYTES};
     must(g.backend->prepare(g.device, &source, &segment, &error), &error);
+    if (g.outputs) {
+        must(g.backend->launch(segment, g.queue, rows, &error), &error);
+        write_output(rows);
+    }
     for (int i = 0; i < TRIES; i++) {
         must(g.backend->event_record(g.begin, g.queue, &error), &error);
         for (int k = 0; k < launches; k++) must(g.backend->launch(segment, g.queue, rows, &error), &error);
@@ -306,6 +418,7 @@ static void print_part(part p, const shape *s, uint32_t rows, uint32_t context)
 static void time_experts(const shape *s)
 {
     static const uint32_t rows[] = {1, 8, 16, 64, 512, 2048};
+    print_part(PART_ROUTE, s, 1, 128);
     for (size_t i = 0; i < 6; i++) print_part(PART_EXPERTS, s, rows[i], 128);
     print_part(PART_LAYER, s, 2048, 0);
 }
@@ -339,6 +452,60 @@ static void time_shape(const shape *s)
            1e6 / (s->layers * layer + head));
 }
 
+typedef struct decode_row {
+    int shape;
+    part part;
+    uint32_t rows, context;
+    st_type kv;
+} decode_row;
+
+enum { QWEN3_8B = 1, QWEN3_30B, QWEN35_35B };
+
+/* What decoding spends its time on, alone and together. */
+static const decode_row decode_rows[] = {
+    {QWEN3_8B, PART_NORM, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_QKV, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_POSITIONS, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_ATTENTION, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_ATTEND, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_OUT, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_GATE_UP, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_ACTIVATION, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_DOWN, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_DOWN_Q6_K, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_HEAD, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_LAYER, 2, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 4, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_LAYER, 8, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 16, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_LAYER, 64, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_ATTEND, 1, 4096, ST_TYPE_F16}, {QWEN3_8B, PART_ATTEND, 1, 32000, ST_TYPE_F16},
+    {QWEN3_8B, PART_ATTEND, 1, 128, ST_TYPE_Q8_0}, {QWEN3_8B, PART_ATTEND, 1, 4096, ST_TYPE_Q8_0},
+    {QWEN3_8B, PART_ATTEND, 1, 32000, ST_TYPE_Q8_0}, {QWEN3_8B, PART_ATTEND, 16, 1000, ST_TYPE_F16},
+    {QWEN3_8B, PART_ATTEND, 64, 1000, ST_TYPE_F16}, {QWEN3_8B, PART_ATTEND, 64, 1000, ST_TYPE_Q8_0},
+    {QWEN3_8B, PART_QKV, 16, 128, ST_TYPE_F16}, {QWEN3_8B, PART_OUT, 16, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_GATE_UP, 16, 128, ST_TYPE_F16}, {QWEN3_8B, PART_DOWN, 16, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_DOWN_Q6_K, 16, 128, ST_TYPE_F16}, {QWEN3_8B, PART_GATE_UP, 64, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_DOWN, 64, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_QKV, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_ATTEND, 1, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_OUT, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_ROUTER, 1, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_ROUTE, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_EXPERTS, 1, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 1, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_EXPERTS, 16, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 16, 128, ST_TYPE_F16},
+    {QWEN35_35B, PART_CONV, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 1, 128, ST_TYPE_BF16},
+    {QWEN35_35B, PART_ATTEND, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_ROUTE, 1, 128, ST_TYPE_BF16},
+    {QWEN35_35B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_LAYER, 1, 128, ST_TYPE_BF16},
+};
+
+static int time_decoding(const char *outputs)
+{
+    g.outputs = fopen(outputs, "wb");
+    if (!g.outputs) return 1;
+    for (size_t i = 0; i < sizeof decode_rows / sizeof *decode_rows; i++) {
+        const decode_row *r = &decode_rows[i];
+        const shape *s = &shapes[r->shape];
+        g.kv_type = r->kv;
+        double us = time_part(r->part, s, r->rows, r->context);
+        printf("%s: %s, %u rows at %u, %s\t%.2f\t%.0f\n", s->name, names[r->part], r->rows, r->context, st_type_find(r->kv)->name, us,
+               g.weight_bytes / us / 1e3);
+        fflush(stdout);
+    }
+    return fclose(g.outputs) ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
     strata_error error;
@@ -357,11 +524,17 @@ int main(int argc, char **argv)
         must(g.backend->zero(g.queue, memory[i], bytes[i], &error), &error);
     }
     g.memory = memory[0], g.values = memory[1], g.scratch = memory[2], g.step = memory[3];
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(&shapes[i]);
+    g.kv_type = ST_TYPE_F16;
+    fill(g.memory, MEMORY_BYTES, true);
+    fill(g.values, (size_t)VALUES * VALUE_BYTES, false);
+    int code = 0;
+    if (argc > 3 && strcmp(argv[2], "decode") == 0) code = time_decoding(argv[3]);
+    else
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(&shapes[i]);
     for (int i = 0; i < 4; i++) g.backend->free(g.device, memory[i]);
     g.backend->event_free(g.begin);
     g.backend->event_free(g.end);
     g.backend->queue_free(g.queue);
     g.backend->close(g.device);
-    return 0;
+    return code;
 }
