@@ -64,7 +64,7 @@ template <class F> static __global__ void st_cuda_each_quantised_kernel(st_cuda_
 template <class F> static int st_cuda_each_quantised(const st_cuda_call *call, uint32_t width, F f)
 {
     enum { THREADS = 128 };
-    if (!call->quantises || call->rows > ST_CUDA_INT8_ROWS) return st_cuda_each(call, width, f);
+    if (!st_cuda_writes_int8(call)) return st_cuda_each(call, width, f);
     st_cuda_acts acts = {call->scratch, width};
     return st_cuda_start<st_cuda_each_quantised_kernel<F>>(call->stream, dim3(st_cuda_blocks(width / 4, THREADS), call->rows),
                                                            THREADS, 0, st_cuda_rows_of(call), acts,

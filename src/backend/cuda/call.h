@@ -25,6 +25,7 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
 enum {
     ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
+    ST_CUDA_CORES_ROWS = 32,       /* … Q4_K: of that many, on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
     ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them */
     ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
@@ -201,10 +202,16 @@ static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
            b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
 }
 
-/* Whether a launch of so many rows multiplies on tensor cores. */
+/* … with more of them than there are kernels without tensor cores for. */
+static inline bool st_cuda_matmul_on_cores(const st_bound_op *b, uint32_t rows)
+{
+    return rows > ST_CUDA_INT8_ROWS && rows <= ST_CUDA_CORES_ROWS && b->weight[0].type == ST_TYPE_Q4_K;
+}
+
+/* Whether a launch of so many rows multiplies f16 weights with f16 activations. */
 static inline bool st_cuda_matmul_in_tiles(const st_bound_op *b, uint32_t rows)
 {
-    return rows > ST_CUDA_INT8_ROWS && st_cuda_matmul_in_int8(b, 1);
+    return rows > ST_CUDA_INT8_ROWS && st_cuda_matmul_in_int8(b, 1) && !st_cuda_matmul_on_cores(b, rows);
 }
 
 static inline bool st_cuda_experts_in_tiles(const st_bound_op *b, uint32_t rows)
@@ -270,8 +277,17 @@ typedef struct st_cuda_call {
     bool quantised;           /* scratch already has the int8 activations of in[0] … */
     bool converted;           /* … or, with more rows, its halves */
     bool quantises;           /* writes the int8 activations of `out` to scratch as well; with more rows its halves, if it can */
+    bool cores;               /* … but int8 activations of up to ST_CUDA_CORES_ROWS rows: the product behind it runs on_cores */
+    bool ready;               /* with more than ST_CUDA_INT8_ROWS and up to ST_CUDA_CORES_ROWS rows, this instead of the two above:
+                                 scratch has the int8 activations or halves of in[0], whichever the product reads */
     void *stream;             /* a cudaStream_t */
 } st_cuda_call;
+
+/* Whether the operation writes int8 activations. */
+static inline bool st_cuda_writes_int8(const st_cuda_call *call)
+{
+    return call->quantises && call->rows <= (call->cores ? (uint32_t)ST_CUDA_CORES_ROWS : (uint32_t)ST_CUDA_INT8_ROWS);
+}
 
 /* Whether a neighbour computes the operation. */
 static inline bool st_cuda_is_skipped(const st_cuda_call *call, uint32_t rows)
@@ -320,6 +336,7 @@ int st_cuda_attention_split(const st_cuda_call *call);
 int st_cuda_positions_run(const st_cuda_call *call);
 
 /* Kernels for more rows, on tensor cores. */
+int st_cuda_matmul_cores(const st_cuda_call *call);
 int st_cuda_matmul_tiles(const st_cuda_call *call);
 int st_cuda_experts_tiles(const st_cuda_call *call);
 int st_cuda_attention_flash(const st_cuda_call *call);

@@ -5,6 +5,51 @@
 #include "backend/cuda/acts.cuh"
 #include "backend/cuda/units.cuh"
 
+/* Products of the same input that run in one launch. */
+struct st_cuda_gemv_product {
+    const unsigned char *weights;
+    size_t row_bytes;
+    uint32_t columns, first_block;
+    float *out;
+    st_cuda_vector bias;
+};
+
+struct st_cuda_gemv_args {
+    st_cuda_rows rows;
+    st_cuda_acts acts;
+    uint32_t count;
+    st_cuda_gemv_product products[ST_CUDA_JOINED_MAX];
+
+    /* The product of this block. */
+    __device__ const st_cuda_gemv_product &own() const
+    {
+        uint32_t of = 0;
+        while (of + 1 < count && blockIdx.x >= products[of + 1].first_block) of++;
+        return products[of];
+    }
+};
+
+/* Blocks have `each` columns; `blocks`: how many there are. The activations are in scratch. */
+static inline st_cuda_gemv_args st_cuda_gemv_args_of(const st_cuda_call *call, uint32_t each, uint32_t &blocks)
+{
+    const st_bound_op *b = call->bound;
+    st_cuda_gemv_args args = {st_cuda_rows_of(call), {call->scratch, (uint32_t)b->weight[0].ne[0]}, 1 + call->joined, {}};
+    blocks = 0;
+    for (uint32_t i = 0; i < args.count; i++, b++) {
+        args.products[i] = {(const unsigned char *)b->weight[0].data, b->weight[0].row_bytes, b->out.width, blocks,
+                            st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
+        blocks += st_cuda_blocks(b->out.width, each);
+    }
+    return args;
+}
+
+static inline uint32_t st_cuda_gemv_columns(const st_cuda_call *call)
+{
+    uint32_t columns = 0;
+    for (uint32_t i = 0; i <= call->joined; i++) columns += call->bound[i].out.width;
+    return columns;
+}
+
 /* The activations that a unit is multiplied with. */
 struct st_cuda_unit_acts {
     int q[2][4];

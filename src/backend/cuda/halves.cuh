@@ -58,7 +58,7 @@ struct st_cuda_converter {
 static inline st_cuda_converter st_cuda_converter_of(const st_cuda_call *call, uint32_t width)
 {
     st_cuda_converter c = {{NULL, width, call->rows}, NULL};
-    if (!call->quantises || call->rows <= ST_CUDA_INT8_ROWS) return c;
+    if (!call->quantises || st_cuda_writes_int8(call) || call->rows <= ST_CUDA_INT8_ROWS) return c;
     c.halves.memory = call->scratch;
     c.counters = (uint32_t *)(call->scratch + st_cuda_halves_bytes(width, call->rows));
     return c;

@@ -10,31 +10,14 @@ enum {
     DEEP = 2048,         /* elements of a row: lanes then have more than two units */
 };
 
-struct product {
-    const unsigned char *weights;
-    size_t row_bytes;
-    uint32_t columns, first_block;
-    float *out;
-    st_cuda_vector bias;
-};
-
-struct gemv_args {
-    st_cuda_rows rows;
-    st_cuda_acts acts;
-    uint32_t count;
-    product products[ST_CUDA_JOINED_MAX];
-};
-
 /* A lane has the loads of UNITS units of each column under way at a time; the first ones before the kernel waits for the one
  * before it. */
 template <class W, int ROWS, int COLUMNS, int UNITS>
-__global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, ROWS == 1 ? 4 : 1) gemv(gemv_args a)
+__global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, ROWS == 1 ? 4 : 1) gemv(st_cuda_gemv_args a)
 {
     enum { TOGETHER = ROWS == 1 && UNITS > 1 ? 2 : 1 }; /* units whose activations are loaded at a time */
     st_cuda_release();
-    uint32_t of = 0;
-    while (of + 1 < a.count && blockIdx.x >= a.products[of + 1].first_block) of++;
-    const product &p = a.products[of];
+    const st_cuda_gemv_product &p = a.own();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, units = a.acts.width / 32;
     uint32_t first = ((blockIdx.x - p.first_block) * WARPS + threadIdx.x / ST_CUDA_WARP) * COLUMNS;
     const unsigned char *weights[COLUMNS];
@@ -86,21 +69,14 @@ struct launch {
 
     template <class W, int ROWS, int COLUMNS, int UNITS> int start() const
     {
-        const st_bound_op *b = call->bound;
-        gemv_args args = {st_cuda_rows_of(call), {call->scratch, (uint32_t)b->weight[0].ne[0]}, 1 + call->joined, {}};
-        uint32_t blocks = 0;
-        for (uint32_t i = 0; i < args.count; i++, b++) {
-            args.products[i] = {(const unsigned char *)b->weight[0].data, b->weight[0].row_bytes, b->out.width, blocks,
-                                st_cuda_floats(b->out), st_cuda_vector_of(&b->weight[1])};
-            blocks += st_cuda_blocks(b->out.width, WARPS * COLUMNS);
-        }
+        uint32_t blocks;
+        st_cuda_gemv_args args = st_cuda_gemv_args_of(call, WARPS * COLUMNS, blocks);
         return st_cuda_start<gemv<W, ROWS, COLUMNS, UNITS>>(call->stream, blocks, WARPS * ST_CUDA_WARP, 0, args);
     }
     template <class W> int run() const
     {
         enum { MANY = W::WORDS > 8 ? 2 : 4 }; /* units: as many as registers hold */
-        uint32_t columns = 0;
-        for (uint32_t i = 0; i <= call->joined; i++) columns += call->bound[i].out.width;
+        uint32_t columns = st_cuda_gemv_columns(call);
         bool deep = call->bound->weight[0].ne[0] > DEEP;
         if (call->rows == 1 && columns < MANY_COLUMNS) return deep ? start<W, 1, 1, 4>() : start<W, 1, 1, 2>();
         if (call->rows == 1) return deep ? start<W, 1, 2, MANY>() : start<W, 1, 2, 2>();

@@ -91,7 +91,7 @@ extern "C" int st_cuda_rms_norm(const st_cuda_call *call)
     const float *in = st_cuda_floats(sum ? sum->in[0] : b->in[0]);
     norm_args args = {st_cuda_rows_of(call), in, sum ? st_cuda_floats(sum->in[1]) : NULL, sum ? st_cuda_floats(sum->out) : NULL,
                       st_cuda_floats(b->out), group, groups, b->op->p.norm.epsilon, st_cuda_vector_of(&b->weight[0]),
-                      {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, b->out.width},
+                      {st_cuda_writes_int8(call) ? call->scratch : NULL, b->out.width},
                       st_cuda_converter_of(call, b->out.width)};
     if (groups > 1) args.to.halves.memory = NULL;
     if (args.to.halves.memory) blocks = st_cuda_converter::padded(call->rows);
