@@ -456,6 +456,13 @@ static void make_chain(st_bound_op *ops, const st_op *kinds, const st_bound_valu
     }
 }
 
+/* A type of other products that rows of the same length have. */
+static uint32_t other_type(uint32_t type)
+{
+    if (st_type_find(type)->block <= 32) return ST_TYPE_Q8_0;
+    return type == ST_TYPE_Q4_K ? ST_TYPE_Q6_K : ST_TYPE_Q4_K;
+}
+
 static void segments(void **state)
 {
     const level_case *c = *state;
@@ -470,7 +477,8 @@ static void segments(void **state)
         kinds[1].p.norm.group = kinds[7].p.norm.group = embedding;
         kinds[1].p.norm.epsilon = kinds[7].p.norm.epsilon = 1e-6f;
         st_bound_weight weights[] = {make_weight(c->type, embedding, width, 1),
-                                     make_weight(seed % 3 ? c->type : ST_TYPE_F32, embedding, width, 1),
+                                     make_weight(seed % 3 == 0 ? ST_TYPE_F32 : seed % 3 == 1 ? other_type(c->type) : c->type, embedding,
+                                                 width, 1),
                                      make_weight(c->type, width, embedding, 1), make_weight(c->type, embedding, width, 1),
                                      make_weight(ST_TYPE_F32, embedding, 1, 1)};
         const uint32_t widths[CHAIN_VALUES] = {embedding, embedding, embedding, width, width, embedding};
@@ -495,6 +503,47 @@ static void segments(void **state)
         }
         for (int i = 0; i < 5; i++) free_weight(&weights[i]);
         st_free(step);
+    }
+    conclude();
+}
+
+/* The router and its experts. */
+static void routed(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    uint32_t block = st_type_find(c->type)->block, unit = block < 32 ? 32 : block;
+    for (uint64_t seed = 1; seed <= rounds; seed++) {
+        random_state = seed * 43 + c->type;
+        uint32_t rows = seed <= 10 ? (uint32_t)seed : random_rows(), count = between(2, 9), used = between(1, count);
+        uint32_t embedding = unit * between(1, 2), width = unit * between(1, 2);
+        st_op kinds[2] = {{.kind = ST_OP_ROUTE}, {.kind = ST_OP_EXPERTS}};
+        kinds[0].p.route.experts = kinds[1].p.experts.experts = count;
+        kinds[0].p.route.used = kinds[1].p.experts.used = used;
+        kinds[0].p.route.renormalise = seed % 2;
+        kinds[1].p.experts.width = width;
+        st_bound_weight weights[3] = {make_weight(c->type, embedding, width, count), make_weight(c->type, embedding, width, count),
+                                      make_weight(c->type, width, embedding, count)};
+        st_step *step = step_rows(rows, 0);
+        float *scores = random_floats((size_t)rows * count), *x = random_floats((size_t)rows * embedding), *out[2];
+        for (int run = 0; run < 2; run++) {
+            float *own = random_floats((size_t)rows * count), *factors = random_floats((size_t)rows * used);
+            int32_t *ids = st_alloc_zero((size_t)rows * used, sizeof *ids);
+            assert_non_null(ids);
+            memcpy(own, scores, (size_t)rows * count * sizeof *own);
+            out[run] = random_floats((size_t)rows * embedding);
+            st_bound_op ops[2] = {{.op = &kinds[0], .in[0] = {own, count}, .out = {ids, used}, .out2 = {factors, used}},
+                                  {.op = &kinds[1], .in = {{x, embedding}, {ids, used}, {factors, used}}, .out = {out[run], embedding}}};
+            for (int i = 0; i < 3; i++) ops[1].weight[i] = weights[i];
+            if (run == 0) run_segment(c->cpu, ops, 2, step);
+            for (int i = 0; i < 2 && run == 1; i++) run_op(c->cpu, &ops[i], step);
+            void *const pieces[] = {own, factors, ids};
+            for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
+        }
+        note(c->cpu, "routed", distance(out[0], out[1], (size_t)rows * embedding), 1e-5, rows, seed);
+        void *const pieces[] = {scores, x, out[0], out[1], step};
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) st_free(pieces[i]);
+        for (int i = 0; i < 3; i++) free_weight(&weights[i]);
     }
     conclude();
 }
@@ -586,7 +635,7 @@ static int close_kit(void **state)
     return 0;
 }
 
-enum { TESTS_MAX = 680 };
+enum { TESTS_MAX = 720 };
 
 /* Types that no model multiplies by. */
 static bool is_left_out(st_type type)
@@ -624,6 +673,7 @@ int main(int argc, char **argv)
             ADD(matmul_row_counts, levels[l], type);
             ADD(experts_neighbours, levels[l], type);
             ADD(segments, levels[l], type);
+            ADD(routed, levels[l], type);
         }
         ADD(rows_alone, levels[l], ST_TYPE_F32);
         ADD(rope, levels[l], ST_TYPE_F32);

@@ -298,6 +298,8 @@ static void experts(void **state)
     }
 }
 
+enum { EXPERTS_MAX = 600 };
+
 typedef struct route_case {
     st_router router;
     bool renormalise;
@@ -312,10 +314,12 @@ static void route(void **state)
         {ST_ROUTER_SOFTMAX, false, 8, 2, false}, {ST_ROUTER_SOFTMAX, true, 8, 2, false},
         {ST_ROUTER_SIGMOID, false, 4, 1, false}, {ST_ROUTER_SIGMOID, true, 7, 3, false},
         {ST_ROUTER_SOFTMAX, true, 5, 5, true},   {ST_ROUTER_SOFTMAX, false, 33, 8, true},
-        {ST_ROUTER_SIGMOID, false, 16, 4, true}, {ST_ROUTER_SOFTMAX, true, 1, 1, false}};
+        {ST_ROUTER_SIGMOID, false, 16, 4, true}, {ST_ROUTER_SOFTMAX, true, 1, 1, false},
+        {ST_ROUTER_SOFTMAX, true, 128, 8, false}, {ST_ROUTER_SIGMOID, true, 200, 8, true},
+        {ST_ROUTER_SOFTMAX, false, 300, 8, true}, {ST_ROUTER_SOFTMAX, true, EXPERTS_MAX, 8, true}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const route_case *k = &cases[c];
-        float scores[ROWS * 33], before[ROWS * 33], weights[ROWS * 8];
+        float scores[ROWS * EXPERTS_MAX], before[ROWS * EXPERTS_MAX], weights[ROWS * 8];
         int32_t ids[ROWS * 8];
         for (size_t i = 0; i < ROWS * k->experts; i++)
             before[i] = scores[i] = k->ties ? (float)(int)(random_value() * 3) : 4 * random_value();
@@ -331,7 +335,7 @@ static void route(void **state)
             const float *row = before + r * k->experts;
             double all = 0, chosen = 0;
             for (size_t i = 0; i < k->experts; i++) all += exp((double)row[i]);
-            bool taken[33] = {false};
+            bool taken[EXPERTS_MAX] = {false};
             for (size_t u = 0; u < k->used; u++) {
                 size_t best = SIZE_MAX; /* the highest not yet chosen, the lowest index on ties */
                 for (size_t i = 0; i < k->experts; i++)
