@@ -380,7 +380,7 @@ uint32_t golden_greedy(golden_run *r, float margin)
     const golden *g = r->g;
     strata_error error;
     uint32_t last = (g->token_count - 1) % r->batch;
-    for (uint32_t i = 0; i < g->greedy_count; i++) {
+    for (uint32_t i = 0; i < g->greedy_count && !(kit_is_slow() && i == 4); i++) {
         const float *logits;
         if (st_run_logits(r->run, &last, 1, &logits, &error) != STRATA_OK) fail_msg("%s", error.message);
         strata_token id = (strata_token)golden_argmax(logits, g->desc->vocab);

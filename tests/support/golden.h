@@ -127,7 +127,7 @@ double golden_error(const golden_score *score);       /* ‖a−b‖/‖b‖ */
 double golden_nextn_error(const golden_score *score);
 
 /* Decodes greedily after the prompt; returns how many ids match before the first difference. If the expected margin
- * there is below `margin`, the rest counts as matching. */
+ * there is below `margin`, the rest counts as matching. Slow runs (kit_is_slow) decode four. */
 uint32_t golden_greedy(golden_run *r, float margin);
 
 uint32_t golden_argmax(const float *logits, uint32_t count);
