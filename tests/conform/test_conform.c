@@ -459,7 +459,7 @@ static void make_chain(st_bound_op *ops, const st_op *kinds, const st_bound_valu
 /* A type of other products that rows of the same length have. */
 static uint32_t other_type(uint32_t type)
 {
-    if (st_type_find(type)->block <= 32) return ST_TYPE_Q8_0;
+    if (st_type_find(type)->block < 256) return ST_TYPE_Q8_0;
     return type == ST_TYPE_Q4_K ? ST_TYPE_Q6_K : ST_TYPE_Q4_K;
 }
 
