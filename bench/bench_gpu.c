@@ -3,8 +3,9 @@
  * so and ends.
  *
  *   bench_gpu [PLUGINS]              all parts
- *   bench_gpu PLUGINS decode OUTPUTS the parts of decoding, one line each: name, microseconds, GB/s of weights; writes what each
- *                                    part computed to OUTPUTS, so that two plugins can be compared */
+ *   bench_gpu PLUGINS decode OUTPUTS [TEXT]
+ *                                    the parts of decoding whose names have TEXT, one line each: name, microseconds, GB/s of
+ *                                    weights; writes what each part computed to OUTPUTS, so that two plugins can be compared */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "backend/plugin.h"
 #include "quant/quant.h"
 #include "quant/row.h"
+#include "sampler/candidates.h"
 
 enum {
     MEMORY_BYTES = 2000 << 20, /* weights and KV; more than any cache holds */
@@ -57,6 +59,7 @@ static struct {
     const void *parts[BATCH_COPIES * 3][EXPERTS_MAX];
     double weight_bytes; /* of one copy */
     st_type kv_type;
+    uint32_t conversations; /* of a step; each has pages of its own */
     FILE *outputs; /* NULL: none */
 } g;
 
@@ -141,7 +144,7 @@ static void norms_and_rope(const shape *s)
 
 static st_kv_view kv_of(const shape *s, uint32_t context)
 {
-    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = (context >> PAGE_SHIFT) + 1, .type = g.kv_type};
+    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = g.conversations * ((context >> PAGE_SHIFT) + 1), .type = g.kv_type};
     kv.key_row_bytes = kv.value_row_bytes = st_row_bytes(g.kv_type, (size_t)s->kv_heads * s->head);
     kv.key_page_bytes = kv.value_page_bytes = kv.key_row_bytes << PAGE_SHIFT;
     kv.keys = take(kv.pages * kv.key_page_bytes);
@@ -194,12 +197,12 @@ static void experts(const shape *s)
 
 typedef enum part {
     PART_NORM, PART_QKV, PART_POSITIONS, PART_ATTEND, PART_ATTENTION, PART_OUT, PART_GATE_UP, PART_ACTIVATION, PART_DOWN, PART_DOWN_Q6_K,
-    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA, PARTS
+    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA, PART_CANDIDATES, PARTS
 } part;
 
 static const char *const names[PARTS] = {
     "add, norm", "q, k, v", "norm, rope, store", "… and attention", "attention", "attention out", "gate, up", "activation", "down, Q4_K",
-    "down, Q6_K", "the whole layer", "the head", "experts", "router", "route", "route, experts", "convolution", "delta rule"};
+    "down, Q6_K", "the whole layer", "the head", "experts", "router", "route", "route, experts", "convolution", "delta rule", "candidates"};
 
 /* The router's matrix is F32. */
 static void router(const shape *s)
@@ -252,6 +255,13 @@ static void delta_rule(const shape *s)
     op_of(b)->p.deltanet.size = s->state;
 }
 
+/* The adjustments are empty lists: 16 bytes of zeros at their begin. */
+static void candidates(const shape *s)
+{
+    st_bound_op *b = append(ST_OP_CANDIDATES, value(LOGITS, s->vocabulary), value(O, sizeof(st_candidates) / sizeof(float)));
+    b->in[1] = value(SCORES, sizeof(st_adjustments) / sizeof(float));
+}
+
 static void project_up(const shape *s)
 {
     matmul(ST_TYPE_Q4_K, H, s->embedding, GATE, s->hidden);
@@ -283,6 +293,7 @@ static void build(part p, const shape *s, uint32_t context)
     if ((all && s->experts) || p == PART_EXPERTS || p == PART_ROUTE_EXPERTS) experts(s);
     if (p == PART_CONV) convolve(s);
     if (p == PART_DELTA) delta_rule(s);
+    if (p == PART_CANDIDATES) candidates(s);
     if (all && s->experts) return;
     if (all || p == PART_GATE_UP) project_up(s);
     if (all || p == PART_ACTIVATION) activate(s);
@@ -301,15 +312,16 @@ static void send_step(uint32_t rows, uint32_t context)
     st_step *step = (st_step *)(void *)block;
     bool prompt = rows > FEW_ROWS;
     uint32_t pages = ((context + (prompt ? rows : 0)) >> PAGE_SHIFT) + 1;
-    st_step_lay_out(step, rows, prompt ? 1 : rows, rows, pages);
+    st_step_lay_out(step, rows, g.conversations, rows, g.conversations * pages);
     step->out_count = rows;
     for (uint32_t i = 0; i < rows; i++) {
         st_step_rows(step)[i] = (st_step_row){.position = context + (prompt ? i : 0), .conversation = prompt ? 0 : i};
         if (!prompt || i == 0)
-            st_step_conversations(step)[i] = (st_step_conversation){.first_row = i, .rows = prompt ? rows : 1, .position = context};
+            st_step_conversations(step)[i] = (st_step_conversation){.first_row = i, .rows = prompt ? rows : 1, .position = context,
+                                                                          .slot = i, .pages[0].table = i * pages};
         st_step_out_rows(step)[i] = i;
     }
-    for (uint32_t i = 0; i < pages; i++) st_step_tables(step)[i] = i;
+    for (uint32_t i = 0; i < g.conversations * pages; i++) st_step_tables(step)[i] = i;
     must(g.backend->copy(g.queue, ST_COPY_UP, g.step, step, step->bytes, &error), &error);
     must(g.backend->event_record(g.end, g.queue, &error), &error);
     must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
@@ -379,12 +391,14 @@ static double time_part(part p, const shape *s, uint32_t rows, uint32_t context)
     g.count = 0;
     g.used = 0;
     g.weight_bytes = 0;
+    g.conversations = rows > FEW_ROWS ? 1 : rows;
     if (g.outputs) fill(g.values, (size_t)VALUES * VALUE_BYTES, false), fill(g.memory, MEMORY_BYTES, true);
     bool batch = p == PART_HEAD || p == PART_EXPERTS || s->experts || rows > 8;
     uint32_t copies = g.copies = rows > 1024 ? 1 : batch ? BATCH_COPIES : COPIES;
     for (g.copy = 0; g.copy < copies; g.copy++) build(p, s, context + (rows > FEW_ROWS ? rows : 0));
     send_ids(s, rows);
     send_step(rows, context);
+    if (p == PART_CANDIDATES) must(g.backend->zero(g.queue, g.values + (size_t)SCORES * VALUE_BYTES, VALUE_BYTES, &error), &error);
     st_segment_source source = {.ops = g.bound, .count = g.count, .rows = ST_ROWS_ALL, .step = (st_step *)(void *)g.step,
                                 .step_bytes = STEP_BYTES, .scratch = g.scratch, .shared_bytes = SCRATCH_BYTES};
     must(g.backend->prepare(g.device, &source, &segment, &error), &error);
@@ -468,7 +482,7 @@ static const decode_row decode_rows[] = {
     {QWEN3_8B, PART_ATTEND, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_OUT, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_GATE_UP, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_ACTIVATION, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_DOWN, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_DOWN_Q6_K, 1, 128, ST_TYPE_F16},
-    {QWEN3_8B, PART_HEAD, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_HEAD, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_CANDIDATES, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_LAYER, 2, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 4, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_LAYER, 8, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 16, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_LAYER, 64, 128, ST_TYPE_F16},
@@ -490,17 +504,19 @@ static const decode_row decode_rows[] = {
     {QWEN35_35B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_LAYER, 1, 128, ST_TYPE_BF16},
 };
 
-static int time_decoding(const char *outputs)
+static int time_decoding(const char *outputs, const char *text)
 {
     g.outputs = fopen(outputs, "wb");
     if (!g.outputs) return 1;
     for (size_t i = 0; i < sizeof decode_rows / sizeof *decode_rows; i++) {
         const decode_row *r = &decode_rows[i];
         const shape *s = &shapes[r->shape];
+        char name[96];
+        snprintf(name, sizeof name, "%s: %s, %u rows at %u, %s", s->name, names[r->part], r->rows, r->context, st_type_find(r->kv)->name);
+        if (!strstr(name, text)) continue;
         g.kv_type = r->kv;
         double us = time_part(r->part, s, r->rows, r->context);
-        printf("%s: %s, %u rows at %u, %s\t%.2f\t%.0f\n", s->name, names[r->part], r->rows, r->context, st_type_find(r->kv)->name, us,
-               g.weight_bytes / us / 1e3);
+        printf("%s\t%.2f\t%.0f\n", name, us, g.weight_bytes / us / 1e3);
         fflush(stdout);
     }
     return fclose(g.outputs) ? 1 : 0;
@@ -528,7 +544,7 @@ int main(int argc, char **argv)
     fill(g.memory, MEMORY_BYTES, true);
     fill(g.values, (size_t)VALUES * VALUE_BYTES, false);
     int code = 0;
-    if (argc > 3 && strcmp(argv[2], "decode") == 0) code = time_decoding(argv[3]);
+    if (argc > 3 && strcmp(argv[2], "decode") == 0) code = time_decoding(argv[3], argc > 4 ? argv[4] : "");
     else
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(&shapes[i]);
     for (int i = 0; i < 4; i++) g.backend->free(g.device, memory[i]);
