@@ -197,12 +197,13 @@ static void experts(const shape *s)
 
 typedef enum part {
     PART_NORM, PART_QKV, PART_POSITIONS, PART_ATTEND, PART_ATTENTION, PART_OUT, PART_GATE_UP, PART_ACTIVATION, PART_DOWN, PART_DOWN_Q6_K,
-    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA, PART_CANDIDATES, PARTS
+    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA, PART_CANDIDATES, PART_NORM_QKV, PART_OUT_TO_UP, PART_UP_TO_DOWN, PARTS
 } part;
 
 static const char *const names[PARTS] = {
     "add, norm", "q, k, v", "norm, rope, store", "… and attention", "attention", "attention out", "gate, up", "activation", "down, Q4_K",
-    "down, Q6_K", "the whole layer", "the head", "experts", "router", "route", "route, experts", "convolution", "delta rule", "candidates"};
+    "down, Q6_K", "the whole layer", "the head", "experts", "router", "route", "route, experts", "convolution", "delta rule", "candidates",
+    "norm to q, k, v", "out to gate, up", "gate, up to down"};
 
 /* The router's matrix is F32. */
 static void router(const shape *s)
@@ -278,16 +279,17 @@ static void build(part p, const shape *s, uint32_t context)
     uint32_t q = s->heads * s->head, kv = s->kv_heads * s->head;
     bool all = p == PART_LAYER;
     st_kv_view view = kv_of(s, context);
-    if (all || p == PART_NORM) add(X, Y, s->embedding), norm(X, H, s->embedding, s->embedding);
-    if (all || p == PART_QKV) {
+    bool out_to_up = p == PART_OUT_TO_UP, up_to_down = p == PART_UP_TO_DOWN;
+    if (all || p == PART_NORM || p == PART_NORM_QKV) add(X, Y, s->embedding), norm(X, H, s->embedding, s->embedding);
+    if (all || p == PART_QKV || p == PART_NORM_QKV) {
         matmul(ST_TYPE_Q4_K, H, s->embedding, Q, q);
         matmul(ST_TYPE_Q4_K, H, s->embedding, K, kv);
         matmul(ST_TYPE_Q4_K, H, s->embedding, V, kv);
     }
     if (all || p == PART_POSITIONS || p == PART_ATTEND) norms_and_rope(s), store(s, &view);
     if (all || p == PART_ATTEND || p == PART_ATTENTION) attend(s, &view);
-    if (all || p == PART_OUT) matmul(ST_TYPE_Q4_K, A, q, O, s->embedding);
-    if (all) add(X, O, s->embedding), norm(X, H, s->embedding, s->embedding);
+    if (all || p == PART_OUT || out_to_up) matmul(ST_TYPE_Q4_K, A, q, O, s->embedding);
+    if (all || out_to_up) add(X, O, s->embedding), norm(X, H, s->embedding, s->embedding);
     if ((all && s->experts) || p == PART_ROUTER) router(s);
     if ((all && s->experts) || p == PART_ROUTE || p == PART_ROUTE_EXPERTS) route(s);
     if ((all && s->experts) || p == PART_EXPERTS || p == PART_ROUTE_EXPERTS) experts(s);
@@ -295,9 +297,9 @@ static void build(part p, const shape *s, uint32_t context)
     if (p == PART_DELTA) delta_rule(s);
     if (p == PART_CANDIDATES) candidates(s);
     if (all && s->experts) return;
-    if (all || p == PART_GATE_UP) project_up(s);
-    if (all || p == PART_ACTIVATION) activate(s);
-    if (all || p == PART_DOWN) matmul(ST_TYPE_Q4_K, GATE, s->hidden, Y, s->embedding);
+    if (all || p == PART_GATE_UP || out_to_up || up_to_down) project_up(s);
+    if (all || p == PART_ACTIVATION || up_to_down) activate(s);
+    if (all || p == PART_DOWN || up_to_down) matmul(ST_TYPE_Q4_K, GATE, s->hidden, Y, s->embedding);
     if (p == PART_DOWN_Q6_K) matmul(ST_TYPE_Q6_K, GATE, s->hidden, Y, s->embedding);
     if (p == PART_HEAD) norm(X, H, s->embedding, s->embedding), matmul(ST_TYPE_Q6_K, H, s->embedding, LOGITS, s->vocabulary);
 }
@@ -483,6 +485,8 @@ static const decode_row decode_rows[] = {
     {QWEN3_8B, PART_GATE_UP, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_ACTIVATION, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_DOWN, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_DOWN_Q6_K, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_HEAD, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_CANDIDATES, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_NORM_QKV, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_OUT_TO_UP, 1, 128, ST_TYPE_F16},
+    {QWEN3_8B, PART_UP_TO_DOWN, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_LAYER, 2, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 4, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_LAYER, 8, 128, ST_TYPE_F16}, {QWEN3_8B, PART_LAYER, 16, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_LAYER, 64, 128, ST_TYPE_F16},

@@ -13,7 +13,7 @@ template <class F> __global__ void each(F f)
 
 template <class F> void launch(dim3 blocks, dim3 threads, size_t shared_bytes, F f)
 {
-    st_cuda_launch<each<F>>(NULL, blocks, threads, shared_bytes, f);
+    st_cuda_launch<each<F>>(NULL, false, blocks, threads, shared_bytes, f);
 }
 
 template <class F> void warp(F f)

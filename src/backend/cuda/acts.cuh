@@ -66,7 +66,7 @@ template <class F> static int st_cuda_each_quantised(const st_cuda_call *call, u
     enum { THREADS = 128 };
     if (!st_cuda_writes_int8(call)) return st_cuda_each(call, width, f);
     st_cuda_acts acts = {call->scratch, width};
-    return st_cuda_start<st_cuda_each_quantised_kernel<F>>(call->stream, dim3(st_cuda_blocks(width / 4, THREADS), call->rows),
+    return st_cuda_start<st_cuda_each_quantised_kernel<F>>(call, dim3(st_cuda_blocks(width / 4, THREADS), call->rows),
                                                            THREADS, 0, st_cuda_rows_of(call), acts,
                                                            st_cuda_floats(call->bound->out), f);
 }

@@ -90,7 +90,7 @@ struct attention {
     {
         size_t bytes = (args.key + args.value + TILE) * sizeof(float);
         uint32_t blocks = min(call->rows * args.heads, rest ? (uint32_t)REST_BLOCKS : UINT32_MAX);
-        return st_cuda_start<attend<K>>(call->stream, blocks, THREADS, bytes, args, rest ? (uint32_t)ST_CUDA_FLASH_ROWS_MIN : UINT32_MAX);
+        return st_cuda_start<attend<K>>(call, blocks, THREADS, bytes, args, rest ? (uint32_t)ST_CUDA_FLASH_ROWS_MIN : UINT32_MAX);
     }
 };
 

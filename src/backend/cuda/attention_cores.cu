@@ -282,7 +282,7 @@ struct launch {
         int code = (int)cudaFuncSetAttribute(attend_on_cores<TILE, HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
         if (code != cudaSuccess) return code;
         dim3 grid(call->rows * (args.a.heads / args.a.group) * args.blocks_of_group, args.splits);
-        return st_cuda_start<attend_on_cores<TILE, HEAD>>(call->stream, grid, THREADS, BYTES, args);
+        return st_cuda_start<attend_on_cores<TILE, HEAD>>(call, grid, THREADS, BYTES, args);
     }
     template <template <int> class TILE> int run() const
     {

@@ -158,7 +158,7 @@ struct launch {
         static_assert(BYTES <= 99 * 1024, "shared memory of a block");
         uint32_t tiles = st_cuda_blocks(call->rows, ROWS) + call->rows / ST_CUDA_FLASH_ROWS_MIN;
         int code = (int)cudaFuncSetAttribute(flash<F, HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-        return code == cudaSuccess ? st_cuda_start<flash<F, HEAD>>(call->stream, dim3(args.heads, tiles), THREADS, BYTES, args) : code;
+        return code == cudaSuccess ? st_cuda_start<flash<F, HEAD>>(call, dim3(args.heads, tiles), THREADS, BYTES, args) : code;
     }
     template <class F> int run() const
     {

@@ -161,7 +161,7 @@ struct launch {
         bool in_parts = call->rows <= ST_CUDA_ATTENTION_ROWS;
         dim3 grid(call->rows * st_cuda_blocks(args.a.heads, HEADS), in_parts ? args.splits : 1);
         int code = (int)cudaFuncSetAttribute(attend<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-        if (code == cudaSuccess) code = st_cuda_start<attend<F>>(call->stream, grid, THREADS, BYTES, args, in_parts);
+        if (code == cudaSuccess) code = st_cuda_start<attend<F>>(call, grid, THREADS, BYTES, args, in_parts);
         return code == cudaSuccess && in_parts ? st_cuda_combine(call, args) : code;
     }
 };

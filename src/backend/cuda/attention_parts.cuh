@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(ST_CUDA_PARTS_THREADS) st_cuda_combine_
 
 static inline int st_cuda_combine(const st_cuda_call *call, const st_cuda_attention_parts &s)
 {
-    return st_cuda_start<st_cuda_combine_kernel>(call->stream, call->rows * s.a.heads, ST_CUDA_PARTS_THREADS, 0, s);
+    return st_cuda_start<st_cuda_combine_kernel>(call, call->rows * s.a.heads, ST_CUDA_PARTS_THREADS, 0, s);
 }
 
 /* Without counters: a second kernel combines. */

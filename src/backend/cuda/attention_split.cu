@@ -232,15 +232,15 @@ struct attention {
     template <class K, int GROUP> int start(uint32_t blocks) const
     {
         size_t bytes = GROUP * args.a.key * sizeof(float);
-        return st_cuda_start<attend_part<K, GROUP>>(call->stream, dim3(blocks, args.splits), THREADS, bytes, args);
+        return st_cuda_start<attend_part<K, GROUP>>(call, dim3(blocks, args.splits), THREADS, bytes, args);
     }
     template <class K, int GROUP> int start_group(uint32_t blocks) const
     {
         dim3 grid(blocks, args.splits);
         if (!st_cuda_attention_by_warps(call->bound)) return start<K, GROUP>(blocks);
-        if (args.a.key == 64) return st_cuda_start<attend_by_warps<K, GROUP, 8>>(call->stream, grid, THREADS, 0, args);
-        if (args.a.key == 128) return st_cuda_start<attend_by_warps<K, GROUP, 16>>(call->stream, grid, THREADS, 0, args);
-        return st_cuda_start<attend_by_warps<K, GROUP, 32>>(call->stream, grid, THREADS, 0, args);
+        if (args.a.key == 64) return st_cuda_start<attend_by_warps<K, GROUP, 8>>(call, grid, THREADS, 0, args);
+        if (args.a.key == 128) return st_cuda_start<attend_by_warps<K, GROUP, 16>>(call, grid, THREADS, 0, args);
+        return st_cuda_start<attend_by_warps<K, GROUP, 32>>(call, grid, THREADS, 0, args);
     }
     template <class K> int run() const
     {

@@ -25,7 +25,7 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
 enum {
     ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
-    ST_CUDA_CORES_ROWS = 32,       /* … Q4_K: of that many, on tensor cores (matmul_cores.cu) … */
+    ST_CUDA_CORES_ROWS = 8,        /* … Q4_K: of that many, on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
     ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them */
     ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */

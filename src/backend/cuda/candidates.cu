@@ -180,8 +180,8 @@ extern "C" int st_cuda_candidates(const st_cuda_call *call)
     int result = (int)cudaSuccess;
     for (; args.first < call->rows && !result; args.first += most) {
         uint32_t rows = call->rows - args.first < most ? call->rows - args.first : most;
-        result = st_cuda_start<keep_chunk>(call->stream, dim3(chunks, rows), THREADS, 0, args);
-        if (!result) result = st_cuda_start<keep_row>(call->stream, rows, THREADS, 0, args);
+        result = st_cuda_start<keep_chunk>(call, dim3(chunks, rows), THREADS, 0, args);
+        if (!result) result = st_cuda_start<keep_row>(call, rows, THREADS, 0, args);
     }
     return result;
 }

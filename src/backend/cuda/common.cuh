@@ -207,12 +207,22 @@ template <auto KERNEL> struct st_cuda_listed {
 };
 template <auto KERNEL> const st_cuda_entry st_cuda_listed<KERNEL>::entry = {(const void *)KERNEL, st_cuda_list(&entry)};
 
-/* Launches a kernel. Returns a cudaError_t. */
+/* Launches a kernel of an operation. Returns a cudaError_t. With many rows a kernel does not start early: its blocks would wait on
+ * processors that could take more of those before them (64 rows of a product: 134 µs instead of 119). */
 template <auto KERNEL, class... Args>
-static int st_cuda_start(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+static int st_cuda_start(const st_cuda_call *call, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+{
+    enum { EARLY_ROWS = 32 };
+    (void)&st_cuda_listed<KERNEL>::entry;
+    return st_cuda_launch<KERNEL>(call->stream, call->rows <= EARLY_ROWS, blocks, threads, shared_bytes, args...);
+}
+
+/* … of no operation. */
+template <auto KERNEL, class... Args>
+static int st_cuda_start_alone(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
 {
     (void)&st_cuda_listed<KERNEL>::entry;
-    return st_cuda_launch<KERNEL>(stream, blocks, threads, shared_bytes, args...);
+    return st_cuda_launch<KERNEL>(stream, false, blocks, threads, shared_bytes, args...);
 }
 
 static inline uint32_t st_cuda_blocks(size_t count, uint32_t each)
@@ -234,7 +244,7 @@ template <class F> static int st_cuda_each(const st_cuda_call *call, uint32_t wi
     enum { THREADS = 256 };
     uint32_t blocks = st_cuda_blocks((size_t)call->rows * width, THREADS);
     if (blocks == 0) return (int)cudaSuccess;
-    return st_cuda_start<st_cuda_each_kernel<F>>(call->stream, blocks, THREADS, 0, st_cuda_rows_of(call), width, f);
+    return st_cuda_start<st_cuda_each_kernel<F>>(call, blocks, THREADS, 0, st_cuda_rows_of(call), width, f);
 }
 
 #endif

@@ -72,6 +72,6 @@ extern "C" int st_cuda_conv(const st_cuda_call *call)
     for (int i = 0; i < FILTERS; i++) args.filters[i] = {st_cuda_vector_of(&b->weight[i]), (uint32_t)b->weight[i].ne[1]};
     dim3 blocks(st_cuda_blocks(args.channels, THREADS), st_cuda_conversations_max(call));
     if (args.taps > ST_CUDA_TAPS_MAX) return (int)cudaErrorInvalidValue;
-    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<ST_CUDA_TAPS_MAX>>(call->stream, blocks, THREADS, 0, args);
-    return st_cuda_start<convolve<FEW_TAPS>>(call->stream, blocks, THREADS, 0, args);
+    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<ST_CUDA_TAPS_MAX>>(call, blocks, THREADS, 0, args);
+    return st_cuda_start<convolve<FEW_TAPS>>(call, blocks, THREADS, 0, args);
 }

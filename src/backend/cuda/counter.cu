@@ -28,11 +28,11 @@ __global__ void wait(const uint64_t *counter, uint64_t value, uint64_t limit_us,
 
 extern "C" int st_cuda_counter_set(uint64_t *counter, uint64_t value, void *stream)
 {
-    return st_cuda_start<set>(stream, 1, 1, 0, counter, value);
+    return st_cuda_start_alone<set>(stream, 1, 1, 0, counter, value);
 }
 
 extern "C" int st_cuda_counter_wait(const uint64_t *counter, uint64_t value, uint64_t limit_us, uint32_t *timed_out,
                                     void *stream)
 {
-    return st_cuda_start<wait>(stream, 1, 1, 0, counter, value, limit_us, timed_out);
+    return st_cuda_start_alone<wait>(stream, 1, 1, 0, counter, value, limit_us, timed_out);
 }

@@ -187,7 +187,7 @@ template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * S
 
 template <int SIZE, bool CHANNELS> int start_sets(const st_cuda_call *call, dim3 grid, const delta_args &args)
 {
-    return st_cuda_start<deltanet_sets<SIZE, CHANNELS>>(call->stream, grid, COLUMNS * SLICES / 2, 0, args);
+    return st_cuda_start<deltanet_sets<SIZE, CHANNELS>>(call, grid, COLUMNS * SLICES / 2, 0, args);
 }
 
 } // namespace
@@ -205,5 +205,5 @@ extern "C" int st_cuda_deltanet(const st_cuda_call *call)
     dim3 grid(p.value_heads, st_cuda_blocks(p.size, COLUMNS), st_cuda_conversations_max(call));
     if (p.size == 64) return p.channels ? start_sets<64, true>(call, grid, args) : start_sets<64, false>(call, grid, args);
     if (p.size == 128) return p.channels ? start_sets<128, true>(call, grid, args) : start_sets<128, false>(call, grid, args);
-    return st_cuda_start<deltanet>(call->stream, grid, dim3(COLUMNS, SLICES), bytes, args);
+    return st_cuda_start<deltanet>(call, grid, dim3(COLUMNS, SLICES), bytes, args);
 }

@@ -83,7 +83,7 @@ struct project_launch {
     template <class W> int run() const
     {
         dim3 grid(st_cuda_blocks(args.width, WARPS), min(call->rows * args.used, (uint32_t)GRID_ROWS_MAX));
-        return st_cuda_start<project<W>>(call->stream, grid, WARPS * ST_CUDA_WARP, 0, args);
+        return st_cuda_start<project<W>>(call, grid, WARPS * ST_CUDA_WARP, 0, args);
     }
 };
 
@@ -93,7 +93,7 @@ struct combine_launch {
     template <class W> int run() const
     {
         dim3 grid(st_cuda_blocks(args.embedding, WARPS), min(call->rows, (uint32_t)GRID_ROWS_MAX));
-        return st_cuda_start<combine<W>>(call->stream, grid, WARPS * ST_CUDA_WARP, 0, args);
+        return st_cuda_start<combine<W>>(call, grid, WARPS * ST_CUDA_WARP, 0, args);
     }
 };
 
@@ -107,7 +107,7 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
     if (st_cuda_experts_in_int8(b, call->rows)) return st_cuda_experts_int8(call);
     if (st_cuda_experts_in_tiles(b, call->rows)) return st_cuda_experts_tiles(call);
     st_cuda_tables tables = st_cuda_tables_of(call);
-    int code = st_cuda_start<fetch_tables>(call->stream, st_cuda_blocks(p.experts, TABLE_THREADS), TABLE_THREADS, 0, tables);
+    int code = st_cuda_start<fetch_tables>(call, st_cuda_blocks(p.experts, TABLE_THREADS), TABLE_THREADS, 0, tables);
     float *hidden = (float *)(call->scratch + st_cuda_tables_bytes(p.experts));
     experts_args args = {st_cuda_rows_of(call), tables.to, b->weight[0].row_bytes, st_cuda_floats(b->in[0]),
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), hidden, st_cuda_floats(b->out),

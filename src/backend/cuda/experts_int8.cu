@@ -161,7 +161,7 @@ struct project_launch {
     template <class W> int run() const
     {
         dim3 grid(args.width / ST_CUDA_ACT_BLOCK, call->rows * args.used);
-        return st_cuda_start<project<W>>(call->stream, grid, PROJECT_WARPS * ST_CUDA_WARP, 0, args);
+        return st_cuda_start<project<W>>(call, grid, PROJECT_WARPS * ST_CUDA_WARP, 0, args);
     }
 };
 
@@ -171,7 +171,7 @@ struct combine_launch {
     template <class W> int run() const
     {
         dim3 grid(st_cuda_blocks(args.embedding, WARPS), call->rows);
-        return st_cuda_start<combine<W>>(call->stream, grid, WARPS * ST_CUDA_WARP, 0, args);
+        return st_cuda_start<combine<W>>(call, grid, WARPS * ST_CUDA_WARP, 0, args);
     }
 };
 
@@ -194,7 +194,7 @@ extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
                          p.weight_on_input, p.ungated};
     int code = cudaSuccess;
     if (!call->prepared)
-        code = st_cuda_start<prepare>(call->stream, input.blocks(call->rows, FIRST_THREADS), FIRST_THREADS, 0, args.rows, call->rows,
+        code = st_cuda_start<prepare>(call, input.blocks(call->rows, FIRST_THREADS), FIRST_THREADS, 0, args.rows, call->rows,
                                       input);
     if (code == cudaSuccess) code = st_cuda_with_unit(b->weight[0].type, project_launch{call, args});
     return code == cudaSuccess ? st_cuda_with_unit(b->weight[2].type, combine_launch{call, args}) : code;

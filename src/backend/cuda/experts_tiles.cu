@@ -144,7 +144,7 @@ extern "C" int st_cuda_experts_tiles(const st_cuda_call *call)
     st_cuda_rows rows = st_cuda_rows_of(call);
 
     group_args grouping = {rows, st_cuda_tables_of(call), up > 0, ids, p.used, plan.rows, counts, tiles, order};
-    int code = st_cuda_start<group>(call->stream, 1, GROUP_THREADS, p.experts * sizeof(uint32_t), grouping);
+    int code = st_cuda_start<group>(call, 1, GROUP_THREADS, p.experts * sizeof(uint32_t), grouping);
     if (code == cudaSuccess) code = st_cuda_start_convert(call, {{in, NULL}, rows, NULL, st_cuda_floats(b->in[0])});
     st_cuda_tile_experts gate = {tiles, counts + TILE_COUNT, order, tables, tables + up * p.experts, b->weight[up].row_bytes, 0,
                                  p.fused ? p.width : 0, p.used, true, !p.ungated, p.weight_on_input ? weights : NULL,
@@ -161,7 +161,7 @@ extern "C" int st_cuda_experts_tiles(const st_cuda_call *call)
         combine_args combining = {rows, tables + 2 * p.experts, ids, p.weight_on_input ? NULL : weights, st_cuda_vector_of(&b->weight[3]),
                                   st_cuda_vector_of(&b->weight[6]), hidden, st_cuda_floats(b->out) + first, p.used, first, columns, embedding};
         dim3 grid(st_cuda_blocks(columns, COMBINE_THREADS), min(call->rows, (uint32_t)GRID_ROWS_MAX));
-        if (code == cudaSuccess) code = st_cuda_start<combine>(call->stream, grid, COMBINE_THREADS, 0, combining);
+        if (code == cudaSuccess) code = st_cuda_start<combine>(call, grid, COMBINE_THREADS, 0, combining);
     }
     return code;
 }

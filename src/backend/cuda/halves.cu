@@ -22,5 +22,5 @@ __global__ void __launch_bounds__(THREADS) convert(st_cuda_convert_args a)
 
 int st_cuda_start_convert(const st_cuda_call *call, const st_cuda_convert_args &args)
 {
-    return st_cuda_start<convert>(call->stream, st_cuda_converter::padded(args.to.halves.rows), THREADS, 0, args);
+    return st_cuda_start<convert>(call, st_cuda_converter::padded(args.to.halves.rows), THREADS, 0, args);
 }

@@ -134,7 +134,7 @@ template <class F> static int st_cuda_each_for_product(const st_cuda_call *call,
     enum { WARPS = 8 };
     st_cuda_converter to = st_cuda_converter_of(call, width);
     if (!to.halves.memory) return st_cuda_each_quantised(call, width, f);
-    return st_cuda_start<st_cuda_each_converted_kernel<WARPS, F>>(call->stream, st_cuda_converter::padded(call->rows), WARPS * ST_CUDA_WARP, 0,
+    return st_cuda_start<st_cuda_each_converted_kernel<WARPS, F>>(call, st_cuda_converter::padded(call->rows), WARPS * ST_CUDA_WARP, 0,
                                                                   st_cuda_rows_of(call), to, st_cuda_floats(call->bound->out), f);
 }
 

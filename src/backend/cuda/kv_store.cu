@@ -35,7 +35,7 @@ struct store {
     store_args args;
     template <class K> int run() const
     {
-        return st_cuda_start<kv_store<K>>(call->stream, call->rows, THREADS, 0, args);
+        return st_cuda_start<kv_store<K>>(call, call->rows, THREADS, 0, args);
     }
 };
 

@@ -38,5 +38,5 @@ extern "C" int st_cuda_layer_norm(const st_cuda_call *call)
     uint32_t group = b->op->p.norm.group, groups = b->out.width / group;
     norm_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->out), group, groups, b->op->p.norm.epsilon,
                       st_cuda_vector_of(&b->weight[0])};
-    return st_cuda_start<layer_norm>(call->stream, call->rows * groups, THREADS, 0, args);
+    return st_cuda_start<layer_norm>(call, call->rows * groups, THREADS, 0, args);
 }

@@ -13,16 +13,16 @@
 /* load.cu: whether all kernels were compiled for compute capability 9.0 or later, so that they wait for the one before. */
 extern bool st_cuda_dependent;
 
-/* Returns a cudaError_t. */
+/* `early`: the kernel may start while the one before it runs. Returns a cudaError_t. */
 template <auto KERNEL, class... Args>
-static int st_cuda_launch(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+static int st_cuda_launch(void *stream, bool early, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
 {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute serialization = {};
+    serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    serialization.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks, config.blockDim = threads, config.dynamicSmemBytes = shared_bytes;
-    config.stream = (cudaStream_t)stream, config.attrs = &early, config.numAttrs = st_cuda_dependent;
+    config.stream = (cudaStream_t)stream, config.attrs = &serialization, config.numAttrs = early && st_cuda_dependent;
     return (int)cudaLaunchKernelEx(&config, KERNEL, args...);
 }
 

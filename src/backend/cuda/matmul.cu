@@ -121,14 +121,14 @@ struct matmul {
         dim3 all(columns, 1, args.heads), by_few(columns, st_cuda_blocks(call->rows, FEW), args.heads);
         if constexpr (W::PLAIN) {
             bool aligned = (args.width | args.in_width | args.in_part) % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
-            if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call->stream, all, threads, 0, args);
+            if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call, all, threads, 0, args);
             if (aligned && call->rows <= SEVERAL)
-                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call->stream, all, threads, 0, args);
+                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, all, threads, 0, args);
         }
-        if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call->stream, all, threads, 0, args);
-        if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call->stream, by_few, threads, 0, args);
+        if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call, all, threads, 0, args);
+        if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call, by_few, threads, 0, args);
         dim3 tiles(st_cuda_blocks(args.columns, TILE), st_cuda_blocks(call->rows, TILE), args.heads);
-        return st_cuda_start<batch<W>>(call->stream, tiles, TILE_THREADS, 0, args);
+        return st_cuda_start<batch<W>>(call, tiles, TILE_THREADS, 0, args);
     }
 };
 

@@ -1,4 +1,4 @@
-/* out = w0 · in0 (+ w1) of Q4_K for some rows, such as conversations that decode together: int8 products on tensor cores. The sums
+/* out = w0 · in0 (+ w1) of Q4_K for up to 8 rows, such as conversations that decode together: int8 products on tensor cores. The sums
  * over 32 elements are integers; scales and minima multiply them in float32, so the result is that of matmul_int8.cu. A warp has 16
  * columns of all rows and every SPLITS-th block of 256 elements; the SPLITS warps of the same columns add up in shared memory.
  * Of the 32 elements of a product, lane t of four has those from 8 t on. */
@@ -25,26 +25,22 @@ struct raw_blocks {
     }
 };
 
-/* The activations of a step's rows, NT × 8 of them; past the end: the last row, not stored. */
-template <int NT> struct row_offsets {
-    uint32_t bytes[NT], blocks[NT][2];
+/* The activations of a step's rows; past the end: the last row, not stored. */
+struct row_offsets {
+    uint32_t bytes, blocks[2];
 
     __device__ __forceinline__ row_offsets(const st_cuda_acts &acts, uint32_t count, uint32_t g, uint32_t t)
     {
         uint32_t stride = (uint32_t)st_cuda_acts_row_bytes(acts.width);
+        bytes = min(g, count - 1) * stride + 8 * t;
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            bytes[n] = min(8 * n + g, count - 1) * stride + 8 * t;
-#pragma unroll
-            for (int e = 0; e < 2; e++) blocks[n][e] = min(8 * n + 2 * t + e, count - 1) * stride + acts.width;
-        }
+        for (int e = 0; e < 2; e++) blocks[e] = min(2 * t + e, count - 1) * stride + acts.width;
     }
 };
 
 /* Adds the products of a quarter of a block: 2 × 32 elements. `unit` has the scales of its two halves for a column. */
-template <int NT>
-__device__ __forceinline__ void add_quarter(const raw_blocks &raw, int q, const unsigned char *acts, const row_offsets<NT> &rows,
-                                            uint32_t block, float (*sums)[4])
+__device__ __forceinline__ void add_quarter(const raw_blocks &raw, int q, const unsigned char *acts, const row_offsets &rows,
+                                            uint32_t block, float *sums)
 {
     st_cuda_unit scales[2];
 #pragma unroll
@@ -56,30 +52,26 @@ __device__ __forceinline__ void add_quarter(const raw_blocks &raw, int q, const 
         a[0][i] = word & 0x0F0F0F0Fu;
         a[1][i] = word >> 4 & 0x0F0F0F0Fu;
     }
+    int4 x[2]; /* of two rows: scale and total of both halves */
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-        int4 x[2]; /* of two rows: scale and total of both halves */
+    for (int e = 0; e < 2; e++) x[e] = *(const int4 *)(acts + rows.blocks[e] + (block * 8 + 2 * q) * sizeof(st_cuda_act_block));
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            x[e] = *(const int4 *)(acts + rows.blocks[n][e] + (block * 8 + 2 * q) * sizeof(st_cuda_act_block));
+    for (int half = 0; half < 2; half++) {
+        int dots[4];
+        st_cuda_mma_int8(dots, a[half], *(const uint2 *)(acts + rows.bytes + block * 256 + 64 * q + 32 * half));
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int dots[4];
-            st_cuda_mma_int8(dots, a[half], *(const uint2 *)(acts + rows.bytes[n] + block * 256 + 64 * q + 32 * half));
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float scale = __int_as_float(half ? x[i % 2].z : x[i % 2].x);
-                float total = (float)__dp2a_lo(half ? x[i % 2].w : x[i % 2].y, 0x0101, 0);
-                sums[n][i] += scale * (scales[i / 2].d[half] * (float)dots[i] + scales[i / 2].m[half] * total);
-            }
+        for (int i = 0; i < 4; i++) {
+            float scale = __int_as_float(half ? x[i % 2].z : x[i % 2].x);
+            float total = (float)__dp2a_lo(half ? x[i % 2].w : x[i % 2].y, 0x0101, 0);
+            sums[i] += scale * (scales[i / 2].d[half] * (float)dots[i] + scales[i / 2].m[half] * total);
         }
     }
 }
 
-template <int NT, int SPLITS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, 1) multiply_rows(st_cuda_gemv_args a)
+template <int SPLITS> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, 1) multiply_rows(st_cuda_gemv_args a)
 {
     enum { GROUPS = WARPS / SPLITS };
-    ST_CUDA_DYNAMIC(float, parts); /* [SPLITS, GROUPS, 4 × NT, lane] */
+    ST_CUDA_DYNAMIC(float, parts); /* [SPLITS, GROUPS, 4, lane] */
     st_cuda_release();
     const st_cuda_gemv_product &p = a.own();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, group = warp % GROUPS, split = warp / GROUPS;
@@ -93,22 +85,22 @@ template <int NT, int SPLITS> __global__ void __launch_bounds__(WARPS *ST_CUDA_W
     st_cuda_await();
     uint32_t count = a.rows.count();
     if (count == 0) return;
-    row_offsets<NT> rows(a.acts, count, g, t);
-    float sums[NT][4] = {};
+    row_offsets rows(a.acts, count, g, t);
+    float sums[4] = {};
     for (uint32_t block = split; block < blocks; block += SPLITS) {
         now = next;
         next.load(columns, min(block + SPLITS, blocks - 1), t);
 #pragma unroll
-        for (int q = 0; q < 4; q++) add_quarter<NT>(now, q, a.acts.memory, rows, block, sums);
+        for (int q = 0; q < 4; q++) add_quarter(now, q, a.acts.memory, rows, block, sums);
     }
 #pragma unroll
-    for (int i = 0; i < 4 * NT; i++) parts[((split * GROUPS + group) * 4 * NT + i) * ST_CUDA_WARP + lane] = sums[i / 4][i % 4];
+    for (int i = 0; i < 4; i++) parts[((split * GROUPS + group) * 4 + i) * ST_CUDA_WARP + lane] = sums[i];
     __syncthreads();
-    for (uint32_t i = split; i < 4 * NT; i += SPLITS) {
-        uint32_t row = i / 4 * 8 + 2 * t + i % 2, column = first + i % 4 / 2 * 8;
+    for (uint32_t i = split; i < 4; i += SPLITS) {
+        uint32_t row = 2 * t + i % 2, column = first + i / 2 * 8;
         float sum = 0;
 #pragma unroll
-        for (int s = 0; s < SPLITS; s++) sum += parts[((s * GROUPS + group) * 4 * NT + i) * ST_CUDA_WARP + lane];
+        for (int s = 0; s < SPLITS; s++) sum += parts[((s * GROUPS + group) * 4 + i) * ST_CUDA_WARP + lane];
         if (row < count && column < p.columns)
             p.out[(size_t)row * p.columns + column] = sum + (p.bias.data ? p.bias.at(column) : 0);
     }
@@ -117,18 +109,12 @@ template <int NT, int SPLITS> __global__ void __launch_bounds__(WARPS *ST_CUDA_W
 struct launch {
     const st_cuda_call *call;
 
-    template <int NT, int SPLITS> int start() const
+    template <int SPLITS> int start() const
     {
-        enum { BYTES = WARPS * 4 * NT * ST_CUDA_WARP * (int)sizeof(float), COLUMNS = SPAN * WARPS / SPLITS };
+        enum { BYTES = WARPS * 4 * ST_CUDA_WARP * (int)sizeof(float), COLUMNS = SPAN * WARPS / SPLITS };
         uint32_t blocks;
         st_cuda_gemv_args args = st_cuda_gemv_args_of(call, COLUMNS, blocks);
-        int code = (int)cudaFuncSetAttribute(multiply_rows<NT, SPLITS>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-        if (code != cudaSuccess) return code;
-        return st_cuda_start<multiply_rows<NT, SPLITS>>(call->stream, blocks, WARPS * ST_CUDA_WARP, BYTES, args);
-    }
-    template <int NT> int run() const
-    {
-        return st_cuda_gemv_columns(call) < MANY_COLUMNS ? start<NT, 8>() : start<NT, 4>();
+        return st_cuda_start<multiply_rows<SPLITS>>(call, blocks, WARPS * ST_CUDA_WARP, BYTES, args);
     }
 };
 
@@ -136,11 +122,11 @@ struct launch {
 
 extern "C" int st_cuda_matmul_cores(const st_cuda_call *call)
 {
+    static_assert(ST_CUDA_CORES_ROWS == 8, "a fragment has eight rows");
     const st_bound_op *b = call->bound;
     int code = cudaSuccess;
     if (!call->ready) code = st_cuda_quantise_rows(call, st_cuda_floats(b->in[0]), (uint32_t)b->weight[0].ne[0], call->scratch);
     if (code != cudaSuccess) return code;
     launch l = {call};
-    static_assert(ST_CUDA_CORES_ROWS == 32, "four fragments of eight rows");
-    return call->rows <= 8 ? l.run<1>() : call->rows <= 16 ? l.run<2>() : l.run<4>();
+    return st_cuda_gemv_columns(call) < MANY_COLUMNS ? l.start<8>() : l.start<4>();
 }

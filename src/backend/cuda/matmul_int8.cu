@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, ROWS == 1 ? 4 : 1) gemv(s
     for (int c = 0; c < COLUMNS; c++) weights[c] = p.weights + (size_t)min(first + c, p.columns - 1) * p.row_bytes;
     st_cuda_fetch_units<W, COLUMNS, UNITS>(weights, lane, units, words);
     st_cuda_await();
-    uint32_t count = a.rows.count();
-    if (first >= p.columns || count == 0) return;
+    uint32_t count = a.rows.count(); /* of a single row used at the end alone: nothing waits for its load */
+    if (first >= p.columns || (ROWS > 1 && count == 0)) return;
     for (uint32_t base = 0; base < units; base += UNITS * ST_CUDA_WARP) {
         if (base > 0) st_cuda_fetch_units<W, COLUMNS, UNITS>(weights, base + lane, units, words);
 #pragma unroll
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, ROWS == 1 ? 4 : 1) gemv(s
                 st_cuda_unit_acts x[TOGETHER];
 #pragma unroll
                 for (int k = 0; k < TOGETHER; k++) /* rows and units past the end: the last, not stored or added */
-                    st_cuda_load_acts<W>(a.acts, min((uint32_t)r, count - 1), min(unit + k * ST_CUDA_WARP, units - 1), x[k]);
+                    st_cuda_load_acts<W>(a.acts, ROWS > 1 ? min((uint32_t)r, count - 1) : 0, min(unit + k * ST_CUDA_WARP, units - 1), x[k]);
 #pragma unroll
                 for (int k = 0; k < TOGETHER * COLUMNS; k++) {
                     float dot = st_cuda_unit_dot(w[k / COLUMNS][k % COLUMNS], x[k / COLUMNS]);
@@ -71,7 +71,7 @@ struct launch {
     {
         uint32_t blocks;
         st_cuda_gemv_args args = st_cuda_gemv_args_of(call, WARPS * COLUMNS, blocks);
-        return st_cuda_start<gemv<W, ROWS, COLUMNS, UNITS>>(call->stream, blocks, WARPS * ST_CUDA_WARP, 0, args);
+        return st_cuda_start<gemv<W, ROWS, COLUMNS, UNITS>>(call, blocks, WARPS * ST_CUDA_WARP, 0, args);
     }
     template <class W> int run() const
     {

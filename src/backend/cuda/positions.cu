@@ -99,7 +99,7 @@ struct launch {
     {
         uint32_t heads = 0;
         for (int i = 0; i < ST_CUDA_SIDES; i++) heads += args.sides[i].heads;
-        return st_cuda_start<positions<K>>(call->stream, dim3(heads, call->rows), ST_CUDA_WARP, 0, args);
+        return st_cuda_start<positions<K>>(call, dim3(heads, call->rows), ST_CUDA_WARP, 0, args);
     }
 };
 

@@ -21,5 +21,5 @@ __global__ void read(const uint4 *memory, size_t count, uint32_t *sink)
 
 extern "C" int st_cuda_probe_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
 {
-    return st_cuda_start<read>(stream, READ_BLOCKS, READ_THREADS, 0, (const uint4 *)memory, bytes / sizeof(uint4), sink);
+    return st_cuda_start_alone<read>(stream, READ_BLOCKS, READ_THREADS, 0, (const uint4 *)memory, bytes / sizeof(uint4), sink);
 }

@@ -26,5 +26,5 @@ extern "C" int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, 
 {
     quantise_args args = {st_cuda_rows_of(call), in, {(unsigned char *)acts, width}};
     dim3 grid(st_cuda_blocks(width / 4, THREADS), call->rows);
-    return st_cuda_start<quantise>(call->stream, grid, THREADS, 0, args);
+    return st_cuda_start<quantise>(call, grid, THREADS, 0, args);
 }

@@ -113,7 +113,7 @@ extern "C" int st_cuda_rms_norm(const st_cuda_call *call)
                       st_cuda_converter_of(call, b->out.width)};
     if (groups > 1) args.to.halves.memory = NULL;
     if (args.to.halves.memory) blocks = st_cuda_converter::padded(call->rows);
-    if (group % 4) return st_cuda_start<rms_norm<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
-    if (group <= SMALL_GROUP) return st_cuda_start<rms_norm_by_four<1>>(call->stream, blocks, ST_CUDA_WARP, 0, args);
-    return st_cuda_start<rms_norm_by_four<MANY_WARPS>>(call->stream, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
+    if (group % 4) return st_cuda_start<rms_norm<MANY_WARPS>>(call, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
+    if (group <= SMALL_GROUP) return st_cuda_start<rms_norm_by_four<1>>(call, blocks, ST_CUDA_WARP, 0, args);
+    return st_cuda_start<rms_norm_by_four<MANY_WARPS>>(call, blocks, MANY_WARPS * ST_CUDA_WARP, 0, args);
 }

@@ -57,5 +57,5 @@ extern "C" int st_cuda_ssm(const st_cuda_call *call)
                      b->state.slot_floats, st_cuda_vector_of(&b->weight[0]), st_cuda_vector_of(&b->weight[1]),
                      st_cuda_vector_of(&b->weight[2]), p.heads, p.head_size, p.state_size, p.groups};
     dim3 grid(st_cuda_blocks(p.head_size, WARPS), p.heads, st_cuda_conversations_max(call));
-    return st_cuda_start<ssm>(call->stream, grid, WARPS * ST_CUDA_WARP, 0, args);
+    return st_cuda_start<ssm>(call, grid, WARPS * ST_CUDA_WARP, 0, args);
 }

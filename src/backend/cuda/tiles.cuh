@@ -241,7 +241,7 @@ template <class W> struct st_cuda_tiles_launch {
         int code = (int)cudaFuncSetAttribute(st_cuda_tiles<W, WARPS, TM, TN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
         if (code != cudaSuccess) return code;
         dim3 grid(blocks, plan.grid_rows, plan.splits);
-        return st_cuda_start<st_cuda_tiles<W, WARPS, TM, TN>>(call->stream, grid, WARPS * ST_CUDA_WARP, BYTES, args);
+        return st_cuda_start<st_cuda_tiles<W, WARPS, TM, TN>>(call, grid, WARPS * ST_CUDA_WARP, BYTES, args);
     }
     int run(const st_cuda_tiles_args &args) const
     {
@@ -255,5 +255,12 @@ template <class W> struct st_cuda_tiles_launch {
         return plan.warps == WARPS ? start<WARPS, 2, 16>(args) : start<2 * WARPS, 2, 16>(args);
     }
 };
+
+/* … of units of U; GROUP_BYTES: of 256 elements. */
+template <class U, int CENTRE, size_t GROUP_BYTES>
+static int st_cuda_run_tiles(const st_cuda_call *call, const st_cuda_tiles_args &args, const st_cuda_tiles_plan &plan)
+{
+    return st_cuda_tiles_launch<st_cuda_stream_of<st_cuda_pieces_of_units<U, CENTRE>, GROUP_BYTES>>{call, plan}.run(args);
+}
 
 #endif

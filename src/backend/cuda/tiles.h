@@ -1,5 +1,5 @@
 /* Matrix products on tensor cores: their parameters, and which kernel runs them. tiles.cuh has the kernel; it is compiled by type
- * in tiles_32.cu (types with blocks of 32) and tiles_k.cu (K-quants). */
+ * in tiles_32.cu (blocks of 32), tiles_k.cu (K-quants) and tiles_table.cu (IQ4_NL, IQ4_XS and MXFP4). */
 #ifndef ST_CUDA_TILES_H
 #define ST_CUDA_TILES_H
 
@@ -60,13 +60,15 @@ static inline uint32_t st_cuda_tile_rows_max(uint32_t type)
 }
 
 int st_cuda_tiles_32(const st_cuda_call *call, uint32_t type, const st_cuda_tiles_args &args, const st_cuda_tiles_plan &plan);
+int st_cuda_tiles_table(const st_cuda_call *call, uint32_t type, const st_cuda_tiles_args &args, const st_cuda_tiles_plan &plan);
 int st_cuda_tiles_k(const st_cuda_call *call, uint32_t type, const st_cuda_tiles_args &args, const st_cuda_tiles_plan &plan);
 
 static inline int st_cuda_tiles_start(const st_cuda_call *call, uint32_t type, const st_cuda_tiles_args &args,
                                       const st_cuda_tiles_plan &plan)
 {
     bool k = type == ST_TYPE_Q2_K || type == ST_TYPE_Q3_K || type == ST_TYPE_Q4_K || type == ST_TYPE_Q5_K || type == ST_TYPE_Q6_K;
-    return (k ? st_cuda_tiles_k : st_cuda_tiles_32)(call, type, args, plan);
+    bool table = type == ST_TYPE_IQ4_NL || type == ST_TYPE_IQ4_XS || type == ST_TYPE_MXFP4;
+    return (k ? st_cuda_tiles_k : table ? st_cuda_tiles_table : st_cuda_tiles_32)(call, type, args, plan);
 }
 
 #endif

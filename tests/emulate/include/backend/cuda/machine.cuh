@@ -8,7 +8,7 @@
 #define ST_CUDA_DYNAMIC(TYPE, NAME) TYPE *NAME = (TYPE *)emulate_dynamic()
 
 template <auto KERNEL, class... Args>
-static int st_cuda_launch(void *, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+static int st_cuda_launch(void *, bool, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
 {
     emulate_launch((const void *)KERNEL, blocks, threads, shared_bytes, [&] { KERNEL(args...); });
     return (int)cudaSuccess;
