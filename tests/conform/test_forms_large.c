@@ -338,6 +338,58 @@ static void deltanet(void **state)
     conclude();
 }
 
+/* Decays and strengths of writing, as the logits that make them. */
+typedef struct gate_range {
+    const char *name;
+    float rate;        /* of the decays; 0: random */
+    float alpha, beta; /* logits are up to so large. 0: random */
+    float value;       /* values are up to so large. 0: random */
+    bool same_keys;    /* every row has the same key: all corrections depend on each other */
+} gate_range;
+
+static void set_gates(const gate_range *g, st_bound_op *b, uint32_t rows)
+{
+    size_t values = b->op->p.deltanet.value_heads, keys = (size_t)b->op->p.deltanet.key_heads * b->op->p.deltanet.size;
+    float *qkv = b->in[0].data, *rates = (float *)(uintptr_t)b->weight[1].data;
+    for (size_t i = 0; i < rows * values && g->alpha > 0; i++) ((float *)b->in[1].data)[i] *= g->alpha;
+    for (size_t i = 0; i < rows * values && g->beta > 0; i++) ((float *)b->in[2].data)[i] *= g->beta;
+    for (uint32_t i = 0; i < values && g->rate > 0; i++) rates[i] = -g->rate;
+    for (size_t i = 0; i < (size_t)rows * b->in[0].width && g->value > 0; i++)
+        if (i % b->in[0].width >= 2 * keys) qkv[i] *= g->value;
+    for (size_t r = 1; r < rows && g->same_keys; r++)
+        memcpy(qkv + r * b->in[0].width + keys, qkv + keys, keys * sizeof *qkv);
+}
+
+/* Prompts, whose rows a backend may compute in chunks: their borders, several conversations, and gates of all ranges. */
+static void delta_chunks(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    static const uint32_t lengths[][3] = {{64, 1, 0}, {65, 31, 33}, {95, 96, 32}, {1, 97, 63},
+                                          {127, 64, 0}, {200, 128, 0}, {33, 31, 2}, {256, 5, 0}};
+    static const struct { uint32_t keys, values, size; } sizes[] = {{2, 4, 64}, {1, 3, 128}, {2, 2, 16}, {1, 2, 128}};
+    static const gate_range gates[] = {
+        {"random", 0, 0, 0, 0, false}, {"decays near 1", 1e-4f, 0, 0, 0, false}, {"decays near 0", 40, 4, 0, 0, false},
+        {"decays of 0 and 1", 20, 30, 20, 0, false}, {"same keys", 1e-3f, 0, 20, 0, true}, {"large values", 0.1f, 0, 0, 1e8f, false},
+        {"small values", 2, 0, 0, 1e-8f, false}};
+    enum { LENGTHS = sizeof lengths / sizeof *lengths, SIZES = sizeof sizes / sizeof *sizes, GATES = sizeof gates / sizeof *gates };
+    for (uint32_t i = 0; i < LENGTHS + GATES; i++) {
+        random_state = i + 1;
+        const uint32_t *rows = lengths[i % LENGTHS];
+        step_part parts[] = {{.rows = rows[0], .slot = 2}, {.rows = rows[1], .slot = 0}, {.rows = rows[2], .slot = 1}};
+        st_op op = form_op(ST_OP_DELTANET);
+        st_step *step = step_new(parts, rows[2] ? 3 : 2, NULL, 0);
+        st_bound_op bound = form_deltanet(&op, step->count, sizes[i % SIZES].keys, sizes[i % SIZES].values, sizes[i % SIZES].size, false);
+        op.p.deltanet.grouped = i % 3 > 0;
+        bound.state.slots = 3;
+        set_gates(&gates[i % GATES], &bound, step->count);
+        form_need(&op, &bound);
+        form_compare_state(c->cpu, gates[i % GATES].name, &bound, step, &bound.state.delta, 3 * bound.state.slot_floats, i);
+        form_free(&bound, step);
+    }
+    conclude();
+}
+
 static void state_space(void **state)
 {
     const level_case *c = *state;
@@ -378,6 +430,7 @@ static const kind_row kinds[] = {
     {"rows", rows, {ST_TYPE_F32}, 1},
     {"positions", positions, {ST_TYPE_F32}, 1},
     {"deltanet", deltanet, {ST_TYPE_F32}, 1},
+    {"delta_chunks", delta_chunks, {ST_TYPE_F32}, 1},
     {"ssm", state_space, {ST_TYPE_F32}, 1},
 };
 

@@ -164,8 +164,8 @@ typedef struct delta_chunk {
     float *a, *p;      /* [CHUNK, CHUNK]: k·k and q·k */
     float *delta;      /* [CHUNK, size] */
     float *out;        /* [CHUNK, size] */
-    float *log_sum;    /* [CHUNK]: L */
     float *b;          /* [CHUNK] */
+    double log_sum[CHUNK]; /* L: differences of large sums are still exact decays */
 } delta_chunk;
 
 static delta_chunk chunk_in(float *scratch, size_t size)
@@ -177,15 +177,14 @@ static delta_chunk chunk_in(float *scratch, size_t size)
     c.p = c.a + CHUNK * CHUNK;
     c.delta = c.p + CHUNK * CHUNK;
     c.out = c.delta + CHUNK * size;
-    c.log_sum = c.out + CHUNK * size;
-    c.b = c.log_sum + CHUNK;
+    c.b = c.out + CHUNK * size;
     return c;
 }
 
-static void load_chunk(const delta_head *h, size_t first, size_t count, const delta_chunk *c)
+static void load_chunk(const delta_head *h, size_t first, size_t count, delta_chunk *c)
 {
     const st_isa *isa = h->call->isa;
-    float sum = 0;
+    double sum = 0;
     for (size_t t = 0; t < count; t++) {
         l2_normalise(isa, query_of(h, first + t), h->size, c->q + t * h->size);
         l2_normalise(isa, key_of(h, first + t), h->size, c->k + t * h->size);
@@ -205,11 +204,11 @@ static void solve_chunk(const delta_head *h, size_t first, size_t count, const d
 {
     const st_isa *isa = h->call->isa;
     for (size_t t = 0; t < count; t++) {
-        float *delta = c->delta + t * h->size, reach = expf(c->log_sum[t]);
+        float *delta = c->delta + t * h->size, reach = expf((float)c->log_sum[t]);
         const float *v = value_of(h, first + t);
         for (size_t j = 0; j < h->size; j++) delta[j] = c->b[t] * (v[j] - reach * delta[j]);
         for (size_t s = 0; s < t; s++) {
-            float decay = expf(c->log_sum[t] - c->log_sum[s]);
+            float decay = expf((float)(c->log_sum[t] - c->log_sum[s]));
             c->p[t * CHUNK + s] *= decay;
             isa->add_scaled(delta, c->delta + s * h->size, -c->b[t] * decay * c->a[t * CHUNK + s], h->size);
         }
@@ -225,10 +224,12 @@ static void run_chunk(const delta_head *h, size_t first, size_t count, float *sc
     load_chunk(h, first, count, &c);
     solve_chunk(h, first, count, &c);
     isa->gemm(c.p, CHUNK, c.delta, h->size, c.out, h->size, count, h->size, count, true);
-    float scale = 1.0f / sqrtf((float)h->size), last = c.log_sum[count - 1];
+    float scale = 1.0f / sqrtf((float)h->size);
+    double last = c.log_sum[count - 1];
     for (size_t t = 0; t < count; t++) isa->scale(c.out + t * h->size, scale, out_of(h, first + t), h->size);
-    isa->scale(h->state, expf(last), h->state, h->size * h->size);
-    for (size_t t = 0; t < count; t++) isa->scale(c.delta + t * h->size, expf(last - c.log_sum[t]), c.delta + t * h->size, h->size);
+    isa->scale(h->state, expf((float)last), h->state, h->size * h->size);
+    for (size_t t = 0; t < count; t++)
+        isa->scale(c.delta + t * h->size, expf((float)(last - c.log_sum[t])), c.delta + t * h->size, h->size);
     isa->gemm(c.transposed, CHUNK, c.delta, h->size, h->state, h->size, h->size, h->size, count, true);
 }
 

@@ -89,7 +89,7 @@ static st_scratch fast_deltanet(const st_bound_op *shape, uint32_t rows)
 {
     (void)rows;
     size_t size = shape->op->p.deltanet.size;
-    return (st_scratch){.worker_bytes = ST_DELTA_CHUNK * (5 * size + 2 * ST_DELTA_CHUNK + 2) * sizeof(float)};
+    return (st_scratch){.worker_bytes = ST_DELTA_CHUNK * (5 * size + 2 * ST_DELTA_CHUNK + 1) * sizeof(float)};
 }
 
 st_scratch st_cpu_fast_scratch(const st_bound_op *shape, uint32_t rows)
