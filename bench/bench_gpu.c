@@ -4,8 +4,9 @@
  *
  *   bench_gpu [PLUGINS]              all parts
  *   bench_gpu PLUGINS decode OUTPUTS [TEXT]
- *                                    the parts of decoding whose names have TEXT, one line each: name, microseconds, GB/s of
- *                                    weights; writes what each part computed to OUTPUTS, so that two plugins can be compared */
+ *                                    the parts of decoding and the delta rule of prompts, those whose names have TEXT, one line
+ *                                    each: name, microseconds, GB/s of weights; writes what each part computed to OUTPUTS, so that two
+ *                                    plugins can be compared */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,8 @@ enum {
     STEP_BYTES = 1 << 20,
     RANDOM_BYTES = 64 << 20,   /* repeated in all memory */
     COPIES = 16, BATCH_COPIES = 4,
-    FEW_ROWS = 64,             /* so many rows are conversations of their own; more are a prompt */
+    FEW_ROWS = 64,             /* so many rows are conversations of their own; more are a prompt, and those of a delta rule */
+    OUTPUTS_MAX = 1 << 20,     /* the last floats of a part that are written */
     EXPERTS_MAX = 256, USED = 8, TAPS = 4,
     OPS_MAX = 20,
     LAUNCHES = 10,
@@ -307,12 +309,11 @@ static void build(part p, const shape *s, uint32_t context)
 /* --- timing --------------------------------------------------------------------------------------------------------- */
 
 /* A step of `rows` conversations with a row each at position `context`, or of a prompt from there on. */
-static void send_step(uint32_t rows, uint32_t context)
+static void send_step(uint32_t rows, uint32_t context, bool prompt)
 {
     static uint32_t block[STEP_BYTES / sizeof(uint32_t)];
     strata_error error;
     st_step *step = (st_step *)(void *)block;
-    bool prompt = rows > FEW_ROWS;
     uint32_t pages = ((context + (prompt ? rows : 0)) >> PAGE_SHIFT) + 1;
     st_step_lay_out(step, rows, g.conversations, rows, g.conversations * pages);
     step->out_count = rows;
@@ -372,11 +373,12 @@ static void write_output(uint32_t rows)
 {
     const st_bound_op *last = &g.bound[g.count / g.copies - 1];
     st_bound_value out = last->op->kind == ST_OP_ROUTE ? last->out2 : last->out.data ? last->out : last->in[0];
-    uint32_t count = rows * out.width;
+    uint32_t all = rows * out.width, count = all < OUTPUTS_MAX ? all : (uint32_t)OUTPUTS_MAX;
+    const float *from = (const float *)out.data + (all - count);
     strata_error error;
     float *found = malloc(count * sizeof *found);
     if (!found) exit(1);
-    must(g.backend->copy(g.queue, ST_COPY_DOWN, found, out.data, count * sizeof *found, &error), &error);
+    must(g.backend->copy(g.queue, ST_COPY_DOWN, found, from, count * sizeof *found, &error), &error);
     must(g.backend->event_record(g.end, g.queue, &error), &error);
     must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
     if (fwrite(&count, sizeof count, 1, g.outputs) != 1 || fwrite(found, sizeof *found, count, g.outputs) != count) exit(1);
@@ -393,13 +395,14 @@ static double time_part(part p, const shape *s, uint32_t rows, uint32_t context)
     g.count = 0;
     g.used = 0;
     g.weight_bytes = 0;
-    g.conversations = rows > FEW_ROWS ? 1 : rows;
+    bool prompt = rows > FEW_ROWS || p == PART_DELTA;
+    g.conversations = prompt ? 1 : rows;
     if (g.outputs) fill(g.values, (size_t)VALUES * VALUE_BYTES, false), fill(g.memory, MEMORY_BYTES, true);
     bool batch = p == PART_HEAD || p == PART_EXPERTS || s->experts || rows > 8;
     uint32_t copies = g.copies = rows > 1024 ? 1 : batch ? BATCH_COPIES : COPIES;
     for (g.copy = 0; g.copy < copies; g.copy++) build(p, s, context + (rows > FEW_ROWS ? rows : 0));
     send_ids(s, rows);
-    send_step(rows, context);
+    send_step(rows, context, prompt);
     if (p == PART_CANDIDATES) must(g.backend->zero(g.queue, g.values + (size_t)SCORES * VALUE_BYTES, VALUE_BYTES, &error), &error);
     st_segment_source source = {.ops = g.bound, .count = g.count, .rows = ST_ROWS_ALL, .step = (st_step *)(void *)g.step,
                                 .step_bytes = STEP_BYTES, .scratch = g.scratch, .shared_bytes = SCRATCH_BYTES};
@@ -431,6 +434,12 @@ static void print_part(part p, const shape *s, uint32_t rows, uint32_t context)
     fflush(stdout);
 }
 
+static void time_delta(const shape *s)
+{
+    static const uint32_t rows[] = {1, 32, 64, 512, 2048};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) print_part(PART_DELTA, s, rows[i], 0);
+}
+
 static void time_experts(const shape *s)
 {
     static const uint32_t rows[] = {1, 8, 16, 64, 512, 2048};
@@ -453,6 +462,7 @@ static void time_batches(const shape *s)
 
 static void time_shape(const shape *s)
 {
+    if (s->state) time_delta(s);
     if (s->experts) {
         time_experts(s);
         return;
@@ -477,7 +487,7 @@ typedef struct decode_row {
 
 enum { QWEN3_8B = 1, QWEN3_30B, QWEN35_35B };
 
-/* What decoding spends its time on, alone and together. */
+/* What decoding spends its time on, alone and together, and the delta rule of prompts. */
 static const decode_row decode_rows[] = {
     {QWEN3_8B, PART_NORM, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_QKV, 1, 128, ST_TYPE_F16},
     {QWEN3_8B, PART_POSITIONS, 1, 128, ST_TYPE_F16}, {QWEN3_8B, PART_ATTENTION, 1, 128, ST_TYPE_F16},
@@ -504,6 +514,8 @@ static const decode_row decode_rows[] = {
     {QWEN3_30B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 1, 128, ST_TYPE_F16},
     {QWEN3_30B, PART_EXPERTS, 16, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 16, 128, ST_TYPE_F16},
     {QWEN35_35B, PART_CONV, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 1, 128, ST_TYPE_BF16},
+    {QWEN35_35B, PART_DELTA, 64, 0, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 512, 0, ST_TYPE_BF16},
+    {QWEN35_35B, PART_DELTA, 2048, 0, ST_TYPE_BF16},
     {QWEN35_35B, PART_ATTEND, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_ROUTE, 1, 128, ST_TYPE_BF16},
     {QWEN35_35B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_LAYER, 1, 128, ST_TYPE_BF16},
 };

@@ -9,7 +9,7 @@
 
 namespace {
 
-enum { PAD = 8 };
+enum { PAD = ST_CUDA_ROW_PAD };
 
 /* Eight elements of a key or value as f16. SHRINK: what they are divided by. */
 struct from_f16 {
@@ -48,17 +48,8 @@ struct from_q8_0 {
     }
 };
 
-/* A tile of f16 rows in shared memory; with SPLIT the low parts come behind. Rows are padded, so that their addresses differ in
- * their banks. */
-template <int HEAD, int COUNT> struct rows_of {
-    enum { STRIDE = HEAD + PAD, HALVES = COUNT * STRIDE };
-    __half *data;
-
-    __device__ __half *at(uint32_t row, uint32_t element, int part) const
-    {
-        return data + part * HALVES + row * STRIDE + element;
-    }
-};
+/* A tile of f16 rows; with SPLIT it has low parts. */
+template <int HEAD, int COUNT> using rows_of = st_cuda_half_rows<HEAD, COUNT>;
 
 /* What a lane has of its warp's 16 rows: rows lane / 4 and 8 further. */
 template <int HEAD> struct running {

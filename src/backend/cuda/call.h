@@ -243,6 +243,35 @@ static inline st_cuda_experts_layout st_cuda_experts_lay_out(const st_op *op, ui
     return l;
 }
 
+/* Conversations with at least ST_CUDA_DELTA_CHUNK_ROWS rows in a step run the delta rule in chunks of ST_CUDA_DELTA_CHUNK rows
+ * (deltanet_chunks.cu). Two chunks: the kernel that prepares them takes about as long as 30 rows one by one (estimated). */
+enum { ST_CUDA_DELTA_CHUNK = 32, ST_CUDA_DELTA_CHUNK_ROWS = 2 * ST_CUDA_DELTA_CHUNK };
+
+/* Whether a launch of so many rows may have such conversations: one decay for each head, and the sizes of models (the golden
+ * models have 16). */
+static inline bool st_cuda_delta_in_chunks(const st_op *op, uint32_t rows)
+{
+    uint32_t size = op->p.deltanet.size;
+    return op->kind == ST_OP_DELTANET && rows >= ST_CUDA_DELTA_CHUNK_ROWS && !op->p.deltanet.channels &&
+           (size == 16 || size == 64 || size == 128);
+}
+
+/* Its scratch, by offset, with the same space for every row: queries and keys of unit length, two f16 for each element; two rows
+ * of a chunk's matrices for each value head, two f16 for each element; two decays for each value head. */
+typedef struct st_cuda_delta_layout {
+    size_t keys, matrices, decays, bytes;
+} st_cuda_delta_layout;
+
+static inline st_cuda_delta_layout st_cuda_delta_lay_out(const st_op *op, uint32_t rows)
+{
+    st_cuda_delta_layout l = {0, 0, 0, 0};
+    size_t heads = (size_t)rows * op->p.deltanet.value_heads;
+    l.matrices = st_cuda_round_up((size_t)rows * op->p.deltanet.key_heads * op->p.deltanet.size * 8, ST_CUDA_ALIGNMENT);
+    l.decays = l.matrices + st_cuda_round_up(heads * ST_CUDA_DELTA_CHUNK * 8, ST_CUDA_ALIGNMENT);
+    l.bytes = l.decays + st_cuda_round_up(heads * 2 * sizeof(float), ST_CUDA_ALIGNMENT);
+    return l;
+}
+
 /* Candidates: a block sorts a chunk of a row's logits and keeps the best in scratch, with sums of the chunk's raw logits; one
  * block of the row then sorts what is kept. */
 enum { ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_SUMS_BYTES = 16, ST_CUDA_CANDIDATE_ROWS = 16 }; /* rows at a time */
@@ -341,6 +370,7 @@ int st_cuda_matmul_tiles(const st_cuda_call *call);
 int st_cuda_experts_tiles(const st_cuda_call *call);
 int st_cuda_attention_flash(const st_cuda_call *call);
 int st_cuda_attention_latent(const st_cuda_call *call);
+int st_cuda_deltanet_chunks(const st_cuda_call *call);
 
 /* load.cu: loads every kernel of the plugin into the context. Returns a cudaError_t. */
 int st_cuda_load(void);

@@ -1,33 +1,11 @@
 /* The gated delta rule: S ← diag(decay)·S; δ = b·(v − Sᵀk); S ← S + k⊗δ; o = Sᵀq / √d. Columns of the state do not depend on each
  * other: a block runs COLUMNS of one head through the rows of a conversation, with its part of the state in shared memory or, for
- * the sizes of models, in registers. */
-#include "backend/cuda/common.cuh"
+ * the sizes of models, in registers. Conversations of many rows run in chunks instead (deltanet_chunks.cu). */
+#include "backend/cuda/deltanet.cuh"
 
 namespace {
 
 enum { COLUMNS = 32, SLICES = 8 };
-
-struct delta_args {
-    st_cuda_rows rows;
-    const float *qkv, *alpha, *beta;
-    float *out;
-    float *state; /* of slot 0: [value_heads, size, size] */
-    size_t slot_floats;
-    st_cuda_vector bias, a;
-    uint32_t key_heads, value_heads, size;
-    bool grouped, channels; /* which key head a value head reads; a decay for each channel of the key */
-
-    __device__ uint32_t key_head(uint32_t head) const
-    {
-        return grouped ? head / (value_heads / key_heads) : head % key_heads;
-    }
-    /* The decay of channel i of a head's key. */
-    __device__ float decay(uint32_t row, uint32_t head, uint32_t i) const
-    {
-        uint32_t all = channels ? value_heads * size : value_heads, at = channels ? head * size + i : head;
-        return expf(st_cuda_softplus(alpha[(size_t)row * all + at] + bias.at(at)) * a.at(head));
-    }
-};
 
 /* out = in / ‖in‖, by one warp. */
 __device__ void unit_length(const float *in, uint32_t count, float *out)
@@ -38,7 +16,7 @@ __device__ void unit_length(const float *in, uint32_t count, float *out)
     for (uint32_t i = threadIdx.x; i < count; i += ST_CUDA_WARP) out[i] = in[i] * scale;
 }
 
-__global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
+__global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(st_cuda_delta_args a)
 {
     st_cuda_begin();
     ST_CUDA_DYNAMIC(float, shared); /* state[size, COLUMNS], q[size], k[size], decay[size], partial[SLICES, COLUMNS] */
@@ -48,15 +26,16 @@ __global__ void __launch_bounds__(COLUMNS * SLICES) deltanet(delta_args a)
     bool inside = column < a.size;
     if (blockIdx.z >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.z);
+    if (c.rows >= a.rows_end) return;
     float *own = a.state + c.slot * a.slot_floats + (size_t)head * a.size * a.size + column;
     for (uint32_t i = y; i < a.size; i += SLICES) state[i * COLUMNS + x] = inside ? own[(size_t)i * a.size] : 0;
     for (uint32_t row = c.first_row; row < c.first_row + c.rows; row++) {
         const float *qkv = a.qkv + (size_t)row * channels;
         if (y == 0) unit_length(qkv + key_head * a.size, a.size, q);
         if (y == 1) unit_length(qkv + (a.key_heads + key_head) * a.size, a.size, k);
-        for (uint32_t i = x; y == 2 && i < a.size; i += COLUMNS) decay[i] = a.decay(row, head, i);
+        for (uint32_t i = x; y == 2 && i < a.size; i += COLUMNS) decay[i] = expf(a.log_decay(row, head, i));
         float value = inside ? qkv[(2 * a.key_heads + head) * a.size + column] : 0;
-        float b = st_cuda_sigmoid(a.beta[(size_t)row * a.value_heads + head]), part = 0, sum = 0;
+        float b = a.write_strength(row, head), part = 0, sum = 0;
         __syncthreads();
         for (uint32_t i = y; i < a.size; i += SLICES) {
             state[i * COLUMNS + x] *= decay[i];
@@ -87,7 +66,7 @@ template <int KEYS, int SET_COLUMNS, bool CHANNELS> struct row_of {
     float4 alpha[CHANNELS ? KEYS / 4 : 1]; /* without channels the x of the first */
     float value[SET_COLUMNS], beta;
 
-    __device__ void load(const delta_args &a, uint32_t row, uint32_t head, uint32_t lane, uint32_t column)
+    __device__ void load(const st_cuda_delta_args &a, uint32_t row, uint32_t head, uint32_t lane, uint32_t column)
     {
         enum { SIZE = KEYS * 8 };
         uint32_t key_head = a.key_head(head);
@@ -124,13 +103,14 @@ __device__ float element(float4 x, int i)
 
 /* Heads of SIZE: eight lanes have SET_COLUMNS columns of the state, of which each has SIZE / 8 elements in registers. One round of
  * sums a row: with the state before it, o = (decay·S)ᵀq + (k·q) δ, and the sums that scale q and k to unit length. */
-template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(delta_args a)
+template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(st_cuda_delta_args a)
 {
     st_cuda_begin();
     enum { LANES = 8, SET_COLUMNS = 2, KEYS = SIZE / LANES, SUMS = 3 + 2 * SET_COLUMNS, DECAYS = CHANNELS ? KEYS : 1 };
     uint32_t head = blockIdx.x, lane = threadIdx.x % LANES, column = blockIdx.y * COLUMNS + threadIdx.x / LANES * SET_COLUMNS;
     if (blockIdx.z >= a.rows.conversation_count()) return;
     const st_step_conversation &c = a.rows.conversation(blockIdx.z);
+    if (c.rows >= a.rows_end) return;
     float *own = a.state + c.slot * a.slot_floats + (size_t)head * SIZE * SIZE + column, rate = a.a.at(head);
     float state[SET_COLUMNS][KEYS], bias[DECAYS];
 #pragma unroll
@@ -185,7 +165,7 @@ template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * S
         for (int n = 0; n < SET_COLUMNS; n++) own[(size_t)(i / 4 * 32 + 4 * lane + i % 4) * SIZE + n] = state[n][i];
 }
 
-template <int SIZE, bool CHANNELS> int start_sets(const st_cuda_call *call, dim3 grid, const delta_args &args)
+template <int SIZE, bool CHANNELS> int start_sets(const st_cuda_call *call, dim3 grid, const st_cuda_delta_args &args)
 {
     return st_cuda_start<deltanet_sets<SIZE, CHANNELS>>(call, grid, COLUMNS * SLICES / 2, 0, args);
 }
@@ -194,14 +174,16 @@ template <int SIZE, bool CHANNELS> int start_sets(const st_cuda_call *call, dim3
 
 extern "C" int st_cuda_deltanet(const st_cuda_call *call)
 {
-    const st_bound_op *b = call->bound;
-    const auto &p = b->op->p.deltanet;
-    delta_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->in[2]),
-                       st_cuda_floats(b->out), b->state.delta, b->state.slot_floats, st_cuda_vector_of(&b->weight[0]),
-                       st_cuda_vector_of(&b->weight[1]), p.key_heads, p.value_heads, p.size, p.grouped, p.channels};
+    const auto &p = call->bound->op->p.deltanet;
+    st_cuda_delta_args args = st_cuda_delta_args_of(call);
     size_t bytes = ((size_t)p.size * (COLUMNS + 3) + SLICES * COLUMNS) * sizeof(float);
     int code = (int)cudaFuncSetAttribute(deltanet, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (code != cudaSuccess) return code;
+    if (st_cuda_delta_in_chunks(call->bound->op, call->rows)) {
+        args.rows_end = ST_CUDA_DELTA_CHUNK_ROWS;
+        code = st_cuda_deltanet_chunks(call);
+        if (code != cudaSuccess) return code;
+    }
     dim3 grid(p.value_heads, st_cuda_blocks(p.size, COLUMNS), st_cuda_conversations_max(call));
     if (p.size == 64) return p.channels ? start_sets<64, true>(call, grid, args) : start_sets<64, false>(call, grid, args);
     if (p.size == 128) return p.channels ? start_sets<128, true>(call, grid, args) : start_sets<128, false>(call, grid, args);

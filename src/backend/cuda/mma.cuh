@@ -1,4 +1,5 @@
-/* Pairs of f16 in a register, as tensor cores read them (machine.cuh). */
+/* Pairs of f16 in a register, as tensor cores read them (machine.cuh), rows of f16 in shared memory, and products of
+ * numbers that are sums of two f16. */
 #ifndef ST_CUDA_MMA_CUH
 #define ST_CUDA_MMA_CUH
 
@@ -21,6 +22,31 @@ static __device__ __forceinline__ void st_cuda_split_halves(float a, float b, un
     high = st_cuda_pack(a, b);
     float2 kept = st_cuda_unpack(high);
     low = st_cuda_pack(a - kept.x, b - kept.y);
+}
+
+/* Rows of f16 in shared memory; the low parts of sums of two come behind. Rows are padded, so that their addresses
+ * differ in their banks. */
+enum { ST_CUDA_ROW_PAD = 8 };
+
+template <int WIDTH, int COUNT> struct st_cuda_half_rows {
+    enum { STRIDE = WIDTH + ST_CUDA_ROW_PAD, HALVES = COUNT * STRIDE };
+    __half *data;
+
+    __device__ __half *at(uint32_t row, uint32_t element, int part) const
+    {
+        return data + part * HALVES + row * STRIDE + element;
+    }
+};
+
+/* c[16 × 16] += a[16 × 16] · b[16 × 16]: high and low parts, without the product of both low ones */
+static __device__ __forceinline__ void st_cuda_mma_split(float (*c)[4], const unsigned (*a)[4], const unsigned (*b)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) st_cuda_mma(c[i], a[0], b[0][2 * i], b[0][2 * i + 1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) st_cuda_mma(c[i], a[1], b[0][2 * i], b[0][2 * i + 1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) st_cuda_mma(c[i], a[0], b[1][2 * i], b[1][2 * i + 1]);
 }
 
 #endif

@@ -95,6 +95,11 @@ static size_t candidates_scratch(uint32_t vocab, uint32_t rows)
     return (rows < ST_CUDA_CANDIDATE_ROWS ? rows : (uint32_t)ST_CUDA_CANDIDATE_ROWS) * st_cuda_candidates_row_bytes(vocab);
 }
 
+static size_t deltanet_scratch(const st_op *op, uint32_t rows)
+{
+    return st_cuda_delta_in_chunks(op, rows) ? st_cuda_delta_lay_out(op, rows).bytes : 0;
+}
+
 /* A graph's kernels lay out scratch for the rows of the graph, which may be more than those of the launch. */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
 {
@@ -104,6 +109,7 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
     case ST_OP_EXPERTS: return (st_scratch){.shared_bytes = experts_scratch(shape, rows)};
     case ST_OP_ATTENTION: return (st_scratch){.shared_bytes = attention_scratch(shape->op, rows)};
     case ST_OP_CANDIDATES: return (st_scratch){.shared_bytes = candidates_scratch(shape->in[0].width, rows)};
+    case ST_OP_DELTANET: return (st_scratch){.shared_bytes = deltanet_scratch(shape->op, rows)};
     default: return (st_scratch){0};
     }
 }
@@ -241,7 +247,7 @@ static void share_activations(st_segment *segment)
             some.int8 = segment->calls[i].cores = st_cuda_matmul_on_cores(next, ST_CUDA_CORES_ROWS);
             continue;
         }
-        if (quantises || ends(op, halves)) halves = NULL;
+        if (quantises || ends(op, halves) || st_cuda_delta_in_chunks(op->op, UINT32_MAX)) halves = NULL;
         if (quantises || ends(op, some.of)) some.of = NULL;
     }
 }
