@@ -390,6 +390,42 @@ static void delta_chunks(void **state)
     conclude();
 }
 
+/* Products of the same input before and behind a delta rule, in a segment and one by one: they may share what scratch has of the
+ * input only if the delta rule leaves it alone. */
+static void delta_between(void **state)
+{
+    const level_case *c = *state;
+    check_level(c);
+    enum { ROWS = 80, WIDTH = 256, COLUMNS = 64, OPS = 3 };
+    random_state = 1;
+    st_op kinds[OPS] = {form_op(ST_OP_MATMUL), form_op(ST_OP_DELTANET), form_op(ST_OP_MATMUL)};
+    st_step *step = step_rows(ROWS, 0);
+    st_bound_op ops[OPS] = {{.op = &kinds[0], .in[0] = form_value(ROWS, WIDTH), .out.width = COLUMNS}};
+    ops[1] = form_deltanet(&kinds[1], ROWS, 1, 2, 64, false);
+    ops[1].state.slots = 1;
+    ops[2] = ops[0];
+    ops[2].op = &kinds[2];
+    for (int i = 0; i < OPS; i += 2) ops[i].weight[0] = form_weight((st_type)c->type, WIDTH, COLUMNS, 1);
+    float *found[2][OPS], *start = random_floats(ops[1].state.slot_floats);
+    for (int run = 0; run < 2; run++) {
+        for (int i = 0; i < OPS; i++) ops[i].out.data = found[run][i] = random_floats((size_t)ROWS * ops[i].out.width);
+        ops[1].state.delta = random_floats(ops[1].state.slot_floats);
+        memcpy(ops[1].state.delta, start, ops[1].state.slot_floats * sizeof *start);
+        if (run == 0) run_segment(c->cpu, ops, OPS, step);
+        for (int i = 0; i < OPS && run == 1; i++) run_op(c->cpu, &ops[i], step);
+        st_free(ops[1].state.delta);
+    }
+    for (int i = 0; i < OPS; i++) {
+        note(c->cpu, "segment", distance(found[0][i], found[1][i], (size_t)ROWS * ops[i].out.width), 1e-5, ROWS, (uint64_t)i);
+        for (int run = 0; run < 2; run++) st_free(found[run][i]);
+    }
+    ops[2].in[0].data = NULL; /* the first one's */
+    for (int i = 0; i < OPS; i++) form_free(&ops[i], NULL);
+    st_free(start);
+    st_free(step);
+    conclude();
+}
+
 static void state_space(void **state)
 {
     const level_case *c = *state;
@@ -431,6 +467,7 @@ static const kind_row kinds[] = {
     {"positions", positions, {ST_TYPE_F32}, 1},
     {"deltanet", deltanet, {ST_TYPE_F32}, 1},
     {"delta_chunks", delta_chunks, {ST_TYPE_F32}, 1},
+    {"delta_between", delta_between, {ST_TYPE_F32, ST_TYPE_Q8_0}, 2},
     {"ssm", state_space, {ST_TYPE_F32}, 1},
 };
 

@@ -79,9 +79,7 @@ __device__ __forceinline__ void score(rows_of<HEAD, ROWS> queries, rows_of<HEAD,
 #pragma unroll 2
     for (uint32_t k = 0; k < HEAD; k += 16) {
         unsigned q[2][4];
-#pragma unroll
-        for (int part = 0; part < 2; part++)
-            st_cuda_load_matrices(q[part], queries.at(16 * warp + matrix % 2 * 8 + row, k + matrix / 2 * 8, part));
+        st_cuda_load_factor(q, queries, 16 * warp, k);
 #pragma unroll
         for (int n = 0; n < COUNT / 8; n += 2) {
             unsigned b[4];

@@ -191,15 +191,13 @@ __device__ void load_units(const chunk_args &a, chunk_rows c, uint32_t key_head,
 /* Dot products of all keys and queries with all keys: [STACKED][ROW]. */
 template <int SIZE> __device__ void dot_products(st_cuda_half_rows<SIZE, STACKED> units, float *dots)
 {
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
     float sums[TILES][4] = {};
 #pragma unroll 2
     for (uint32_t k = 0; k < SIZE; k += 16) {
-        unsigned f[2][4];
-#pragma unroll
-        for (int part = 0; part < 2; part++)
-            st_cuda_load_matrices(f[part], units.at(16 * warp + matrix % 2 * 8 + row, k + matrix / 2 * 8, part));
-        multiply(sums, f, units, k);
+        unsigned a[2][4];
+        st_cuda_load_factor(a, units, 16 * warp, k);
+        multiply(sums, a, units, k);
     }
     const float scale = 1 / (KEY_SCALE * KEY_SCALE);
 #pragma unroll

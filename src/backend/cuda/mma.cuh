@@ -38,6 +38,16 @@ template <int WIDTH, int COUNT> struct st_cuda_half_rows {
     }
 };
 
+/* a[16 × 16], high and low parts: the tile's rows from `row` on, their elements from `element` on */
+template <class TILE>
+static __device__ __forceinline__ void st_cuda_load_factor(unsigned (*a)[4], TILE tile, uint32_t row, uint32_t element)
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+#pragma unroll
+    for (int part = 0; part < 2; part++)
+        st_cuda_load_matrices(a[part], tile.at(row + lane % 16, element + lane / 16 * 8, part));
+}
+
 /* c[16 × 16] += a[16 × 16] · b[16 × 16]: high and low parts, without the product of both low ones */
 static __device__ __forceinline__ void st_cuda_mma_split(float (*c)[4], const unsigned (*a)[4], const unsigned (*b)[4])
 {
