@@ -436,7 +436,7 @@ static void print_part(part p, const shape *s, uint32_t rows, uint32_t context)
 
 static void time_delta(const shape *s)
 {
-    static const uint32_t rows[] = {1, 32, 64, 512, 2048};
+    static const uint32_t rows[] = {1, 64, 96, 128, 256, 512, 2048};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) print_part(PART_DELTA, s, rows[i], 0);
 }
 
@@ -514,8 +514,8 @@ static const decode_row decode_rows[] = {
     {QWEN3_30B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 1, 128, ST_TYPE_F16},
     {QWEN3_30B, PART_EXPERTS, 16, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 16, 128, ST_TYPE_F16},
     {QWEN35_35B, PART_CONV, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 1, 128, ST_TYPE_BF16},
-    {QWEN35_35B, PART_DELTA, 64, 0, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 512, 0, ST_TYPE_BF16},
-    {QWEN35_35B, PART_DELTA, 2048, 0, ST_TYPE_BF16},
+    {QWEN35_35B, PART_DELTA, 64, 0, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 96, 0, ST_TYPE_BF16},
+    {QWEN35_35B, PART_DELTA, 512, 0, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 2048, 0, ST_TYPE_BF16},
     {QWEN35_35B, PART_ATTEND, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_ROUTE, 1, 128, ST_TYPE_BF16},
     {QWEN35_35B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_LAYER, 1, 128, ST_TYPE_BF16},
 };

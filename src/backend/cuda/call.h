@@ -247,12 +247,13 @@ static inline st_cuda_experts_layout st_cuda_experts_lay_out(const st_op *op, ui
  * (deltanet_chunks.cu). Two chunks: the kernel that prepares them takes about as long as 30 rows one by one (estimated). */
 enum { ST_CUDA_DELTA_CHUNK = 32, ST_CUDA_DELTA_CHUNK_ROWS = 2 * ST_CUDA_DELTA_CHUNK };
 
-/* Whether a launch of so many rows may have such conversations: one decay for each head, and the sizes of models (the golden
- * models have 16). */
+/* Whether a launch of so many rows looks for such conversations: one decay for each head, and the sizes of models (the golden
+ * models have 16). Up to ST_CUDA_FEW_ROWS rows are mostly those of as many conversations, which would wait for two kernels that
+ * find nothing. */
 static inline bool st_cuda_delta_in_chunks(const st_op *op, uint32_t rows)
 {
     uint32_t size = op->p.deltanet.size;
-    return op->kind == ST_OP_DELTANET && rows >= ST_CUDA_DELTA_CHUNK_ROWS && !op->p.deltanet.channels &&
+    return op->kind == ST_OP_DELTANET && rows > ST_CUDA_FEW_ROWS && !op->p.deltanet.channels &&
            (size == 16 || size == 64 || size == 128);
 }
 
