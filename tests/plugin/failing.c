@@ -78,9 +78,9 @@ static st_cuda_result failing_host_alloc(void **out, size_t bytes)
     CREATE(below->host_alloc(out, bytes));
 }
 
-static st_cuda_result failing_host_free(void *memory)
+static st_cuda_result failing_host_free(void *memory, size_t bytes)
 {
-    DESTROY(below->host_free(memory));
+    DESTROY(below->host_free(memory, bytes));
 }
 
 static st_cuda_result failing_host_pin(const void *memory, size_t bytes)

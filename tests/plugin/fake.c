@@ -27,6 +27,12 @@ static st_cuda_result fake_free(void *memory)
     return ST_CUDA_OK;
 }
 
+static st_cuda_result fake_host_free(void *memory, size_t bytes)
+{
+    (void)bytes;
+    return fake_free(memory);
+}
+
 static const char *fake_reason(void)
 {
     return "the fake says so";
@@ -227,7 +233,7 @@ const st_cuda_api *st_cuda_fake(st_cuda_kernel run)
         .alloc = fake_alloc,
         .free = fake_release,
         .host_alloc = fake_new,
-        .host_free = fake_free,
+        .host_free = fake_host_free,
         .host_pin = fake_pin,
         .host_unpin = fake_unpin,
         .copy = fake_copy,

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "sampler/sampler.h"
 
-enum { VOCAB_MAX = 20000, CASES = 10000, RECENT = 100, BIASES = 6, PICKS = 3 };
+enum { VOCAB_MAX = 70000, CASES = 10000, RECENT = 100, BIASES = 6, PICKS = 3 };
 
 static float *logits;          /* [ROWS, vocab] */
 static st_adjustments *lists;  /* [ROWS] */
@@ -101,12 +101,13 @@ static void check_record(uint32_t row, uint32_t vocab)
 
 static void draw_row(uint32_t row, uint32_t vocab)
 {
-    uint32_t shape = below(5);
+    uint32_t shape = below(6);
     float *out = logits + (size_t)row * vocab;
     for (uint32_t i = 0; i < vocab; i++) {
         double value = (uniform() + uniform() + uniform() - 1.5) * 16;
         out[i] = shape == 0 ? 1.5f : shape == 1 ? (float)round(value) : shape == 2 && below(3) ? -INFINITY : (float)value;
         if (shape == 3 && below(4) == 0) out[i] = below(2) ? 0.0f : -0.0f;
+        if (shape == 4) out[i] = -(float)i; /* the best are neighbours */
     }
 }
 
@@ -126,7 +127,7 @@ static void draw_list(uint32_t row, uint32_t vocab)
 static void the_best_tokens(void **state)
 {
     (void)state;
-    static const uint32_t vocabs[] = {1, 2, 40, 255, 256, 257, 1000, 4095, 4096, 4097, 9001, VOCAB_MAX};
+    static const uint32_t vocabs[] = {1, 2, 40, 255, 256, 257, 1000, 4095, 4096, 4097, 20000, 33000, VOCAB_MAX};
     for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++)
         for (int repetition = 0; repetition < 4; repetition++) {
             for (uint32_t row = 0; row < ROWS; row++) {
@@ -211,8 +212,8 @@ static st_sampler *sampler_of(setting *s)
 static void the_same_tokens_as_from_all_logits(void **state)
 {
     (void)state;
-    uint32_t picked = 0, refused = 0;
-    for (uint32_t c = 0; c < CASES; c++) {
+    uint32_t picked = 0, refused = 0, cases = kit_is_slow() ? CASES / 50 : CASES;
+    for (uint32_t c = 0; c < cases; c++) {
         setting s = draw_setting();
         st_sampler *all = sampler_of(&s), *few = sampler_of(&s);
         for (uint32_t i = 0; i < RECENT; i++) {
@@ -248,7 +249,7 @@ static void the_same_tokens_as_from_all_logits(void **state)
         st_sampler_free(few);
     }
     print_message("# %u tokens, %u rows without one\n", picked, refused);
-    assert_true(picked > CASES && refused > 0);
+    assert_true(picked > cases && refused > 0);
 }
 
 static void what_candidates_do_not_suffice_for(void **state)

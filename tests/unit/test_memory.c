@@ -1,4 +1,4 @@
-/* src/base/memory.c: /proc/meminfo, and control groups in made-up trees of both versions, as containers and hosts
+/* src/base/large.c; src/base/memory.c: /proc/meminfo, and control groups in made-up trees of both versions, as containers and hosts
  * have them. */
 #include "support/kit.h"
 #include "support/tree.h"
@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/fault.h"
+#include "base/large.h"
 #include "base/memory.h"
 
 #define GIB ((uint64_t)1 << 30)
@@ -174,6 +176,27 @@ static void probes_are_larger_than_the_cache(void **state)
     assert_in_range(st_memory_probe_bytes_now(), 1, st_memory_now().total_bytes / 4);
 }
 
+/* Whole large pages, zeroed, whatever was asked for. */
+static void large_pages(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 4096, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 37 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        unsigned char *memory = st_large_new(sizes[i]);
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % (2 << 20), 0);
+        for (size_t at = 0; at < sizes[i]; at += 1021) assert_int_equal(memory[at], 0);
+        memset(memory, 0xA5, sizes[i]);
+        st_large_free(memory, sizes[i]);
+    }
+    static const size_t refused[] = {0, SIZE_MAX, SIZE_MAX - (4 << 20), SIZE_MAX / 2};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) assert_null(st_large_new(refused[i]));
+    st_fault_arm(ST_FAULT_ALLOC, 1, false);
+    assert_null(st_large_new(4096));
+    st_fault_arm(ST_FAULT_ALLOC, 0, false);
+    st_large_free(NULL, 4096);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +209,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(hybrid, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(malformed_files, tree_make, tree_remove),
         cmocka_unit_test(probes_are_larger_than_the_cache),
+        cmocka_unit_test(large_pages),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 
+#include "base/large.h"
+
 static _Thread_local cudaError_t last;
 
 static const char *api_reason(void)
@@ -102,15 +104,30 @@ static st_cuda_result api_free(void *memory)
     return tell(cudaFree(memory));
 }
 
+/* The driver needs half a second for each GB that it allocates, and a tenth of that for what is there already. */
+static bool is_large(size_t bytes)
+{
+    return bytes >= (size_t)32 << 20;
+}
+
 static st_cuda_result api_host_alloc(void **out, size_t bytes)
 {
     choose();
-    return tell(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+    if (!is_large(bytes)) return tell(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+    void *memory = st_large_new(bytes);
+    if (!memory) return ST_CUDA_MEMORY;
+    st_cuda_result result = tell(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    if (result == ST_CUDA_OK) *out = memory;
+    else st_large_free(memory, bytes);
+    return result;
 }
 
-static st_cuda_result api_host_free(void *memory)
+static st_cuda_result api_host_free(void *memory, size_t bytes)
 {
-    return tell(cudaFreeHost(memory));
+    if (!is_large(bytes)) return tell(cudaFreeHost(memory));
+    st_cuda_result result = tell(cudaHostUnregister(memory));
+    st_large_free(memory, bytes);
+    return result;
 }
 
 static st_cuda_result api_host_pin(const void *memory, size_t bytes)

@@ -273,18 +273,30 @@ static inline st_cuda_delta_layout st_cuda_delta_lay_out(const st_op *op, uint32
     return l;
 }
 
-/* Candidates: a block sorts a chunk of a row's logits and keeps the best in scratch, with sums of the chunk's raw logits; one
- * block of the row then sorts what is kept. */
-enum { ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_SUMS_BYTES = 16, ST_CUDA_CANDIDATE_ROWS = 16 }; /* rows at a time */
+/* Candidates: a block has a chunk of a row's logits, and ST_CUDA_CHUNK_GROUPS groups of tokens in it. Scratch of a row, by offset: the
+ * highest key of each group (first), the keys that were found (as many as KEPT groups have tokens), sums of each chunk's raw
+ * logits, counters. */
+enum {
+    ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_GROUPS = 32, ST_CUDA_CHUNK_SUMS_BYTES = 16,
+    ST_CUDA_CANDIDATE_ROWS = 16, /* at a time */
+};
 
-static inline uint32_t st_cuda_candidate_chunks(uint32_t vocab)
-{
-    return (vocab + ST_CUDA_CHUNK - 1) / ST_CUDA_CHUNK;
-}
+typedef struct st_cuda_candidates_layout {
+    size_t found, sums, counters, bytes;
+    uint32_t chunks, groups;
+} st_cuda_candidates_layout;
 
-static inline size_t st_cuda_candidates_row_bytes(uint32_t vocab)
+static inline st_cuda_candidates_layout st_cuda_candidates_lay_out(uint32_t vocab)
 {
-    return st_cuda_candidate_chunks(vocab) * (ST_CANDIDATES_MAX * sizeof(uint64_t) + ST_CUDA_CHUNK_SUMS_BYTES);
+    st_cuda_candidates_layout l;
+    l.chunks = (vocab + ST_CUDA_CHUNK - 1) / ST_CUDA_CHUNK;
+    l.groups = l.chunks * ST_CUDA_CHUNK_GROUPS;
+    uint32_t held = l.groups < ST_CANDIDATES_MAX ? l.groups : (uint32_t)ST_CANDIDATES_MAX;
+    l.found = l.groups * sizeof(uint64_t);
+    l.sums = l.found + (size_t)held * (ST_CUDA_CHUNK / ST_CUDA_CHUNK_GROUPS) * sizeof(uint64_t);
+    l.counters = l.sums + (size_t)l.chunks * ST_CUDA_CHUNK_SUMS_BYTES;
+    l.bytes = l.counters + 2 * sizeof(uint64_t);
+    return l;
 }
 
 typedef struct st_cuda_call {

@@ -1,10 +1,20 @@
 /* The best tokens of a row of logits. A key of 64 bits holds a logit and its token, so that all keys differ, and ties fall to
- * the lower id whatever the order of the sort. No atomics: the result does not depend on the order of blocks. */
+ * the lower id whatever the order of the sort. The first kernel finds the highest key of every group of tokens. At least KEPT tokens
+ * are as high as the KEPT-th highest of those keys, so the second one takes these, few if the highest are in different groups, and
+ * its last block for a row sorts them. They are found in any order, but sorted into one. */
 #include "backend/cuda/common.cuh"
 
 namespace {
 
-enum { THREADS = 1024, KEPT = ST_CANDIDATES_MAX };
+enum {
+    THREADS = 1024,
+    WARPS = THREADS / ST_CUDA_WARP,
+    EACH = ST_CUDA_CHUNK / THREADS, /* tokens of a thread */
+    KEPT = ST_CANDIDATES_MAX,
+    BINS = 256,
+};
+static_assert((int)WARPS == (int)ST_CUDA_CHUNK_GROUPS, "a warp has the tokens of a group");
+static_assert((int)WARPS == (int)ST_CUDA_WARP, "a warp joins the sums of the others");
 
 /* Of the raw logits of a chunk, or of a row. */
 struct sums {
@@ -13,33 +23,56 @@ struct sums {
 };
 static_assert(sizeof(sums) == ST_CUDA_CHUNK_SUMS_BYTES, "call.h states the scratch");
 
+typedef unsigned long long key;
+
 struct candidates_args {
     st_cuda_rows rows;
     const float *logits;             /* [rows, vocab] */
     const st_adjustments *lists;     /* [rows] */
     st_candidates *out;              /* [rows] */
-    unsigned long long *kept;        /* [rows at a time, chunks, KEPT]: scratch */
-    sums *chunk_sums;                /* [rows at a time, chunks]: scratch */
-    uint32_t vocab, chunks;
+    unsigned char *scratch;          /* of each row of the launch */
+    st_cuda_candidates_layout layout;
+    uint32_t vocab;
     uint32_t first; /* row of the launch */
+
+    __device__ uint32_t row() const
+    {
+        return first + blockIdx.y;
+    }
+    __device__ key *tops() const /* [groups] */
+    {
+        return (key *)(scratch + blockIdx.y * layout.bytes);
+    }
+    __device__ key *found() const /* [room] */
+    {
+        return (key *)(scratch + blockIdx.y * layout.bytes + layout.found);
+    }
+    __device__ sums *chunk_sums() const /* [chunks] */
+    {
+        return (sums *)(scratch + blockIdx.y * layout.bytes + layout.sums);
+    }
+    __device__ uint32_t *counters() const /* keys in `found`, chunks that are done */
+    {
+        return (uint32_t *)(scratch + blockIdx.y * layout.bytes + layout.counters);
+    }
 };
 
 /* The order of the keys is that of the logits, −0 equal to 0, then the lower id first. 0: no token. */
-__device__ unsigned long long key_of(float logit, uint32_t id)
+__device__ key key_of(float logit, uint32_t id)
 {
     int32_t bits = __float_as_int(logit + 0.0f);
     uint32_t sorted = (uint32_t)(bits ^ (bits < 0 ? INT32_MAX : 0)) ^ 0x80000000u;
-    return (unsigned long long)sorted << 32 | (0xFFFFFFFFu - id);
+    return (key)sorted << 32 | (0xFFFFFFFFu - id);
 }
 
-__device__ uint32_t id_of(unsigned long long key)
+__device__ uint32_t id_of(key k)
 {
-    return 0xFFFFFFFFu - (uint32_t)key;
+    return 0xFFFFFFFFu - (uint32_t)k;
 }
 
-__device__ float logit_of(unsigned long long key)
+__device__ float logit_of(key k)
 {
-    int32_t sorted = (int32_t)((uint32_t)(key >> 32) ^ 0x80000000u);
+    int32_t sorted = (int32_t)((uint32_t)(k >> 32) ^ 0x80000000u);
     return __int_as_float(sorted ^ (sorted < 0 ? INT32_MAX : 0));
 }
 
@@ -63,35 +96,149 @@ __device__ sums join(const sums &a, const sums &b)
     return {highest, sum, a.broken | b.broken, 0};
 }
 
-__device__ sums sums_of(float logit)
-{
-    return {logit, logit > -INFINITY ? 1.0f : 0.0f, !(logit <= FLT_MAX), 0};
-}
-
-/* The sum over the block, in thread 0. */
-__device__ sums join_block(sums mine, sums *shared)
+/* The sum over the warp, in lane 0. */
+__device__ sums join_warp(sums mine)
 {
     for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) {
         sums other = {__shfl_down_sync(0xFFFFFFFFu, mine.highest, step), __shfl_down_sync(0xFFFFFFFFu, mine.sum, step),
                       __shfl_down_sync(0xFFFFFFFFu, mine.broken, step), 0};
         mine = join(mine, other);
     }
-    if (threadIdx.x % ST_CUDA_WARP == 0) shared[threadIdx.x / ST_CUDA_WARP] = mine;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (uint32_t i = 1; i < THREADS / ST_CUDA_WARP; i++) mine = join(mine, shared[i]);
     return mine;
 }
 
-/* Bitonic sort of ST_CUDA_CHUNK keys in shared memory, the highest first. */
-__device__ void sort(unsigned long long *keys)
+/* --- a chunk of a row: a thread has every THREADS-th token ---------------------------------------------------------- */
+
+__device__ uint32_t token_of(int i)
 {
-    for (uint32_t size = 2; size <= ST_CUDA_CHUNK; size *= 2)
+    return blockIdx.x * ST_CUDA_CHUNK + i * THREADS + threadIdx.x;
+}
+
+__device__ void load_values(const candidates_args &a, float *values)
+{
+    const float *logits = a.logits + (size_t)a.row() * a.vocab;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) values[i] = token_of(i) < a.vocab ? logits[token_of(i)] : -INFINITY;
+}
+
+/* The sums of the chunk's raw logits, in thread 0. */
+__device__ sums sum_values(const float *values)
+{
+    __shared__ sums warps[WARPS];
+    sums mine = {-INFINITY, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        mine.highest = fmaxf(mine.highest, values[i]);
+        mine.broken |= !(values[i] <= FLT_MAX);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) mine.sum += mine.highest > -INFINITY ? expf(values[i] - mine.highest) : 0;
+    mine = join_warp(mine);
+    if (threadIdx.x % ST_CUDA_WARP == 0) warps[threadIdx.x / ST_CUDA_WARP] = mine;
+    __syncthreads();
+    return threadIdx.x < ST_CUDA_WARP ? join_warp(warps[threadIdx.x]) : mine;
+}
+
+/* `shared` is of ST_CUDA_CHUNK floats. */
+__device__ void adjust_values(const candidates_args &a, float *values, float *shared)
+{
+    const st_adjustments &list = a.lists[a.row()];
+    if (list.count == 0) return; /* the same for the block */
+    uint32_t first = blockIdx.x * ST_CUDA_CHUNK;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) shared[i * THREADS + threadIdx.x] = values[i];
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < list.count; i += THREADS) {
+        uint32_t id = (uint32_t)list.items[i].id;
+        if (id >= first && id < a.vocab && id - first < ST_CUDA_CHUNK) shared[id - first] = adjust(shared[id - first], list.items[i]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) values[i] = shared[i * THREADS + threadIdx.x];
+}
+
+__device__ key key_at(const candidates_args &a, const float *values, int i)
+{
+    return token_of(i) < a.vocab ? key_of(values[i], token_of(i)) : 0;
+}
+
+/* A block for each chunk and row. */
+__global__ void __launch_bounds__(THREADS) find_tops(candidates_args a)
+{
+    st_cuda_begin();
+    __shared__ float shared[ST_CUDA_CHUNK];
+    if (a.row() >= a.rows.count()) return;
+    float values[EACH];
+    load_values(a, values);
+    sums all = sum_values(values);
+    adjust_values(a, values, shared);
+    key top = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) top = max(top, key_at(a, values, i));
+    for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) top = max(top, __shfl_xor_sync(0xFFFFFFFFu, top, step));
+    if (threadIdx.x % ST_CUDA_WARP == 0) a.tops()[blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP] = top;
+    if (threadIdx.x == 0) a.chunk_sums()[blockIdx.x] = all;
+    if (threadIdx.x < 2 && blockIdx.x == 0) a.counters()[threadIdx.x] = 0;
+}
+
+/* --- the best of a row ---------------------------------------------------------------------------------------------- */
+
+/* The bin that has the `wanted`-th highest key; by one warp. Lanes have BINS / 32 bins each, the highest ones first. */
+struct chosen_bin {
+    uint32_t bin, wanted; /* wanted: of the bin */
+    bool whole;           /* all keys of the bin are wanted */
+};
+
+__device__ void choose_bin(const uint32_t *bins, uint32_t wanted, chosen_bin *out)
+{
+    enum { OWN = BINS / ST_CUDA_WARP };
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, top = BINS - 1 - lane * OWN, own = 0;
+    for (int i = 0; i < OWN; i++) own += bins[top - i];
+    uint32_t until = own; /* with those of the lanes before */
+    for (int step = 1; step < ST_CUDA_WARP; step *= 2) {
+        uint32_t other = __shfl_up_sync(0xFFFFFFFFu, until, step);
+        if (lane >= (uint32_t)step) until += other;
+    }
+    if (until < wanted || until - own >= wanted) return;
+    uint32_t left = wanted - (until - own);
+    while (bins[top] < left) left -= bins[top--];
+    *out = {top, left, bins[top] == left};
+}
+
+/* The KEPT-th highest key, or a lower one that no key lies between; 0: there are fewer. */
+__device__ key threshold(const key *keys, uint32_t count)
+{
+    __shared__ uint32_t bins[BINS];
+    __shared__ chosen_bin chosen;
+    key prefix = 0, mask = 0;
+    uint32_t wanted = KEPT;
+    if (count < KEPT) return 0;
+    for (int shift = 56; shift >= 0; shift -= 8) {
+        if (threadIdx.x < BINS) bins[threadIdx.x] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < count; i += THREADS)
+            if ((keys[i] & mask) == prefix) atomicAdd(&bins[keys[i] >> shift & (BINS - 1)], 1);
+        __syncthreads();
+        if (threadIdx.x < ST_CUDA_WARP) choose_bin(bins, wanted, &chosen);
+        __syncthreads();
+        prefix |= (key)chosen.bin << shift;
+        mask |= (key)(BINS - 1) << shift;
+        wanted = chosen.wanted;
+        if (chosen.whole) break; /* the same for the block */
+        __syncthreads();
+    }
+    return prefix;
+}
+
+/* Bitonic sort of `count` keys, a power of two, in shared memory, the highest first. */
+__device__ void sort(key *keys, uint32_t count)
+{
+    for (uint32_t size = 2; size <= count; size *= 2)
         for (uint32_t step = size / 2; step > 0; step /= 2) {
             __syncthreads();
-            for (uint32_t i = threadIdx.x; i < ST_CUDA_CHUNK / 2; i += THREADS) {
+            for (uint32_t i = threadIdx.x; i < count / 2; i += THREADS) {
                 uint32_t low = i / step * (2 * step) + i % step, high = low + step;
-                unsigned long long a = keys[low], b = keys[high];
+                key a = keys[low], b = keys[high];
                 bool descends = (low & size) == 0;
                 if ((a < b) == descends) {
                     keys[low] = b;
@@ -102,69 +249,69 @@ __device__ void sort(unsigned long long *keys)
     __syncthreads();
 }
 
-/* A block for each chunk and row. */
-__global__ void __launch_bounds__(THREADS) keep_chunk(candidates_args a)
+/* The KEPT highest of `count` keys: the best so far stay at the beginning. */
+__device__ void sort_found(const key *found, uint32_t count, key *keys)
 {
-    st_cuda_begin();
-    __shared__ unsigned long long keys[ST_CUDA_CHUNK];
-    __shared__ sums shared[THREADS / ST_CUDA_WARP];
-    uint32_t row = a.first + blockIdx.y, chunk = blockIdx.x, first = chunk * ST_CUDA_CHUNK;
-    if (row >= a.rows.count()) return;
-    const float *logits = a.logits + (size_t)row * a.vocab;
-    sums mine = {-INFINITY, 0, 0, 0};
-    for (uint32_t i = threadIdx.x; i < ST_CUDA_CHUNK; i += THREADS) {
-        uint32_t id = first + i;
-        keys[i] = id < a.vocab ? key_of(logits[id], id) : 0;
-        if (id < a.vocab) mine = join(mine, sums_of(logits[id]));
+    for (uint32_t taken = 0, held = 0; taken < count; held = KEPT) {
+        uint32_t take = min(count - taken, ST_CUDA_CHUNK - held), size = 2;
+        while (size < held + take) size *= 2;
+        for (uint32_t i = threadIdx.x; i < size - held; i += THREADS) keys[held + i] = i < take ? __ldcg(found + taken + i) : 0;
+        taken += take;
+        sort(keys, size);
     }
-    mine = join_block(mine, shared); /* ends with all keys written */
-    const st_adjustments &list = a.lists[row];
-    for (uint32_t i = threadIdx.x; i < list.count; i += THREADS) {
-        uint32_t id = (uint32_t)list.items[i].id;
-        if (id >= first && id < a.vocab && id - first < ST_CUDA_CHUNK) keys[id - first] = key_of(adjust(logits[id], list.items[i]), id);
-    }
-    sort(keys);
-    size_t at = (size_t)blockIdx.y * a.chunks + chunk;
-    if (threadIdx.x < KEPT) a.kept[at * KEPT + threadIdx.x] = keys[threadIdx.x];
-    if (threadIdx.x == 0) a.chunk_sums[at] = mine;
 }
 
-__device__ void write_sums(const candidates_args &a, uint32_t row, uint32_t count)
+__device__ void write_sums(const candidates_args &a, uint32_t count)
 {
-    const sums *chunks = a.chunk_sums + (size_t)(row - a.first) * a.chunks;
-    sums all = chunks[0];
-    for (uint32_t i = 1; i < a.chunks; i++) all = join(all, chunks[i]);
-    st_candidates &out = a.out[row];
+    sums all = {-INFINITY, 0, 0, 0};
+    for (uint32_t i = threadIdx.x; i < a.layout.chunks; i += ST_CUDA_WARP) all = join(all, a.chunk_sums()[i]);
+    all = join_warp(all);
+    if (threadIdx.x > 0) return;
+    st_candidates &out = a.out[a.row()];
     out.count = count;
     out.flags = all.broken ? ST_CANDIDATES_BROKEN : 0;
     out.highest = all.highest;
     out.log_sum = all.highest > -FLT_MAX ? all.highest + logf(all.sum) : -INFINITY;
 }
 
-/* A block for each row: the best so far stay at the beginning of the keys. */
-__global__ void __launch_bounds__(THREADS) keep_row(candidates_args a)
+/* Whether this block is the last of its row: what the others have found is visible to it. */
+__device__ bool is_last(const candidates_args &a)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&a.counters()[1], 1) + 1 == a.layout.chunks;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* A block for each chunk and row. */
+__global__ void __launch_bounds__(THREADS) take_best(candidates_args a)
 {
     st_cuda_begin();
-    __shared__ unsigned long long keys[ST_CUDA_CHUNK];
-    uint32_t row = a.first + blockIdx.x, all = a.chunks * KEPT;
-    if (row >= a.rows.count()) return;
-    const unsigned long long *kept = a.kept + (size_t)blockIdx.x * all;
-    uint32_t taken = 0;
-    for (uint32_t held = 0; taken < all; held = KEPT) {
-        uint32_t room = ST_CUDA_CHUNK - held;
-        for (uint32_t i = threadIdx.x; i < room; i += THREADS) keys[held + i] = taken + i < all ? kept[taken + i] : 0;
-        taken += room;
-        sort(keys);
+    __shared__ key keys[ST_CUDA_CHUNK];
+    if (a.row() >= a.rows.count()) return;
+    float values[EACH];
+    load_values(a, values);
+    adjust_values(a, values, (float *)keys);
+    key least = threshold(a.tops(), a.layout.groups);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        key k = key_at(a, values, i);
+        if (k > 0 && k >= least) a.found()[atomicAdd(&a.counters()[0], 1)] = k;
     }
+    if (!is_last(a)) return;
+    sort_found(a.found(), __ldcg(&a.counters()[0]), keys);
     uint32_t count = a.vocab < KEPT ? a.vocab : KEPT, i = threadIdx.x;
-    st_candidates &out = a.out[row];
+    st_candidates &out = a.out[a.row()];
     if (i < count) {
         uint32_t id = id_of(keys[i]);
         out.ids[i] = (int32_t)id;
         out.logits[i] = logit_of(keys[i]);
-        out.raw[i] = a.logits[(size_t)row * a.vocab + id];
+        out.raw[i] = a.logits[(size_t)a.row() * a.vocab + id];
     }
-    if (i == 0) write_sums(a, row, count);
+    if (i < ST_CUDA_WARP) write_sums(a, count);
 }
 
 } // namespace
@@ -172,16 +319,13 @@ __global__ void __launch_bounds__(THREADS) keep_row(candidates_args a)
 extern "C" int st_cuda_candidates(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
-    uint32_t vocab = b->in[0].width, chunks = st_cuda_candidate_chunks(vocab);
-    uint32_t most = call->rows < ST_CUDA_CANDIDATE_ROWS ? call->rows : (uint32_t)ST_CUDA_CANDIDATE_ROWS;
-    unsigned long long *kept = (unsigned long long *)call->scratch;
     candidates_args args = {st_cuda_rows_of(call), st_cuda_floats(b->in[0]), (const st_adjustments *)b->in[1].data,
-                            (st_candidates *)b->out.data, kept, (sums *)(kept + (size_t)most * chunks * KEPT), vocab, chunks, 0};
+                            (st_candidates *)b->out.data, call->scratch, st_cuda_candidates_lay_out(b->in[0].width), b->in[0].width, 0};
     int result = (int)cudaSuccess;
-    for (; args.first < call->rows && !result; args.first += most) {
-        uint32_t rows = call->rows - args.first < most ? call->rows - args.first : most;
-        result = st_cuda_start<keep_chunk>(call, dim3(chunks, rows), THREADS, 0, args);
-        if (!result) result = st_cuda_start<keep_row>(call, rows, THREADS, 0, args);
+    for (; args.first < call->rows && !result; args.first += ST_CUDA_CANDIDATE_ROWS) {
+        dim3 grid(args.layout.chunks, min(call->rows - args.first, (uint32_t)ST_CUDA_CANDIDATE_ROWS));
+        result = st_cuda_start<find_tops>(call, grid, THREADS, 0, args);
+        if (!result) result = st_cuda_start<take_best>(call, grid, THREADS, 0, args);
     }
     return result;
 }

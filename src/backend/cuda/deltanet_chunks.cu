@@ -538,9 +538,9 @@ template <int SIZE> int start(const st_cuda_call *call, const chunk_args &args)
     dim3 columns(args.d.value_heads, SIZE / block::COLUMNS, prompts);
     int code = (int)cudaFuncSetAttribute(run_chunks<SIZE>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
     if (code != cudaSuccess) return code;
-    code = st_cuda_start<prepare_chunks<SIZE>>(call->stream, chunks, PREPARE_WARPS * ST_CUDA_WARP, PREPARE_BYTES, args);
+    code = st_cuda_start<prepare_chunks<SIZE>>(call, chunks, PREPARE_WARPS * ST_CUDA_WARP, PREPARE_BYTES, args);
     if (code != cudaSuccess) return code;
-    return st_cuda_start<run_chunks<SIZE>>(call->stream, columns, block::THREADS, BYTES, args);
+    return st_cuda_start<run_chunks<SIZE>>(call, columns, block::THREADS, BYTES, args);
 }
 
 } // namespace

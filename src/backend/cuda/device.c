@@ -7,6 +7,8 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
+enum { STAGING_BYTES = ST_CUDA_PIECES * ST_CUDA_PIECE_BYTES };
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 static strata_status tell_lost(const st_device *device, strata_error *error)
@@ -66,7 +68,7 @@ static void unpin(st_device *device, st_cuda_pinned **at)
     *at = entry->next;
     device->api->use(device->index);
     if (entry->elsewhere) device->api->host_unpin(entry->memory);
-    else device->api->host_free((void *)(uintptr_t)entry->memory);
+    else device->api->host_free((void *)(uintptr_t)entry->memory, entry->bytes);
     st_free(entry);
 }
 
@@ -78,12 +80,12 @@ static void cuda_close(st_device *device)
     device->api->use(device->index);
     if (device->epoch) device->api->event_free(device->epoch);
     if (device->stream) device->api->stream_free(device->stream);
-    if (device->timed_out) device->api->host_free(device->timed_out);
+    if (device->timed_out) device->api->host_free(device->timed_out, sizeof *device->timed_out);
     for (int i = 0; i < ST_CUDA_TABLE_BLOCKS; i++)
-        if (device->tables[i]) device->api->host_free((void *)(uintptr_t)device->tables[i]);
+        if (device->tables[i]) device->api->host_free((void *)(uintptr_t)device->tables[i], ST_CUDA_TABLES_BYTES);
     for (int i = 0; i < ST_CUDA_PIECES; i++)
         if (device->staging.copied[i]) device->api->event_free(device->staging.copied[i]);
-    if (device->staging.pieces) device->api->host_free(device->staging.pieces);
+    if (device->staging.pieces) device->api->host_free(device->staging.pieces, STAGING_BYTES);
     while (device->pinned) unpin(device, &device->pinned);
     st_free(device);
 }
@@ -104,7 +106,7 @@ static strata_status open_staging(st_device *device, strata_error *error)
 {
     const st_cuda_api *api = device->api;
     void *pieces = NULL;
-    st_cuda_result result = api->host_alloc(&pieces, (size_t)ST_CUDA_PIECES * ST_CUDA_PIECE_BYTES);
+    st_cuda_result result = api->host_alloc(&pieces, STAGING_BYTES);
     device->staging.pieces = pieces;
     for (int i = 0; i < ST_CUDA_PIECES && result == ST_CUDA_OK; i++) {
         result = api->event_new(&device->staging.copied[i]);
@@ -211,7 +213,7 @@ strata_status st_cuda_host_alloc(st_device *device, size_t bytes, void **out, bo
     if (result == ST_CUDA_LOST) return st_cuda_check(device, result, "pinning memory", error);
     if (result == ST_CUDA_OK) status = list_pinned(device, memory, bytes, false, error);
     else memory = st_alloc_aligned(bytes, ST_CUDA_ALIGNMENT);
-    if (status != STRATA_OK) device->api->host_free(memory);
+    if (status != STRATA_OK) device->api->host_free(memory, bytes);
     if (status == STRATA_OK && !memory) status = st_error_memory(error, bytes, "the host's memory");
     if (status != STRATA_OK) return status;
     *pinned = result == ST_CUDA_OK;

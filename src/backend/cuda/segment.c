@@ -92,7 +92,7 @@ static size_t attention_scratch(const st_op *op, uint32_t rows)
 
 static size_t candidates_scratch(uint32_t vocab, uint32_t rows)
 {
-    return (rows < ST_CUDA_CANDIDATE_ROWS ? rows : (uint32_t)ST_CUDA_CANDIDATE_ROWS) * st_cuda_candidates_row_bytes(vocab);
+    return (rows < ST_CUDA_CANDIDATE_ROWS ? rows : (uint32_t)ST_CUDA_CANDIDATE_ROWS) * st_cuda_candidates_lay_out(vocab).bytes;
 }
 
 static size_t deltanet_scratch(const st_op *op, uint32_t rows)
