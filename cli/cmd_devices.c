@@ -61,6 +61,7 @@ static void print_device(const json_t *device, bool mark, const cli_style *style
     print_rate(device, "link_down_gb_per_s", "link down", "GB/s");
     print_rate(device, "disk_gb_per_s", "disk", "GB/s");
     print_rate(device, "handover_us", "hand-over", "µs");
+    print_rate(device, "round_trip_us", "there and back", "µs");
     printf("  %-15s ", "rates");
     cli_print_rates(device);
     putchar('\n');

@@ -241,11 +241,13 @@ bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
                              .link_up = rate_of(entry, "link_up_gb_per_s"),
                              .link_down = rate_of(entry, "link_down_gb_per_s"),
                              .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6,
+                             .round_trip_seconds = json_number_value(json_object_get(entry, "round_trip_us")) * 1e-6,
                              .op_seconds = json_number_value(json_object_get(entry, "operation_us")) * 1e-6};
     read_shares(entry, rates.type_share);
+    bool timed = json_is_number(json_object_get(entry, "round_trip_us")); /* 0: it has no chains */
     json_decref(root);
     bool whole = rates.read_bytes > 0.0 && rates.batch_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
-                 rates.handover_seconds > 0.0 && rates.op_seconds > 0.0;
+                 rates.handover_seconds > 0.0 && rates.op_seconds > 0.0 && timed;
     if (whole) *out = rates;
     return whole;
 }
@@ -328,10 +330,11 @@ strata_status st_measurement_save(const char *path, const st_measurement *measur
 strata_status st_gpu_rates_save(const char *path, const char *gpu, const st_device_rates *rates, strata_error *error)
 {
     entry_name name = name_of_gpu(gpu);
-    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "gpu", gpu,
-                              "read_gb_per_s", rates->read_bytes / 1e9, "batch_gop_per_s", rates->batch_ops / 1e9,
+    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "gpu",
+                              gpu, "read_gb_per_s", rates->read_bytes / 1e9, "batch_gop_per_s", rates->batch_ops / 1e9,
                               "link_up_gb_per_s", rates->link_up / 1e9, "link_down_gb_per_s", rates->link_down / 1e9,
                               "handover_us", rates->handover_seconds * 1e6, "operation_us", rates->op_seconds * 1e6,
-                              "type_share", st_shares_json(rates->type_share));
+                              "round_trip_us", rates->round_trip_seconds * 1e6, "type_share",
+                              st_shares_json(rates->type_share));
     return store(path, &name, entry, error);
 }

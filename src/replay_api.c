@@ -119,7 +119,8 @@ static strata_status set_devices(job *j, const char *profile, strata_error *erro
     strata_status status = st_placement_devices(&placement, ST_PLACEMENT_PLAN, st_cores_here(), &j->devices, error);
     if (status != STRATA_OK) return status;
     const st_profile *host = &j->devices.devices[ST_HOST], *card = &j->devices.devices[ST_CARD];
-    j->base.rates = (st_replay_rates){card->memory_rate, host->memory_rate, card->handover_seconds};
+    double handover = card->round_trip_seconds > 0.0 ? card->round_trip_seconds : card->handover_seconds;
+    j->base.rates = (st_replay_rates){card->memory_rate, host->memory_rate, handover};
     return STRATA_OK;
 }
 

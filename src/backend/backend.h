@@ -15,12 +15,13 @@ typedef struct atomic_bool atomic_bool;
 #include "model/program.h"
 #include "strata.h"
 
-enum { ST_BACKEND_VERSION = 5 };
+enum { ST_BACKEND_VERSION = 6 };
 
 typedef struct st_device st_device;
 typedef struct st_queue st_queue;
 typedef struct st_event st_event;
 typedef struct st_segment st_segment;
+typedef struct st_chain st_chain;
 
 typedef struct st_device_options {
     const char *cpu;  /* "ref", "avx2", "avx512", "amx"; NULL: the fastest that the CPU supports */
@@ -50,6 +51,7 @@ typedef struct st_device_rates {
     double batch_ops;          /* multiplications and additions per second of a batch's matrix products */
     double link_up, link_down; /* bytes per second of pinned copies */
     double handover_seconds;   /* from the end of its work until the host continues */
+    double round_trip_seconds; /* of a chain's hand-over to the host and back; 0: it has no chains */
     double op_seconds;         /* of a small operation in a launched segment */
     double type_share[ST_PROFILE_TYPES]; /* of read_bytes, reached with weights of a type and one row; 0: unknown */
 } st_device_rates;
@@ -92,6 +94,7 @@ typedef struct st_step {
     uint32_t table_count;        /* entries of all page tables */
     uint32_t out_max;            /* room for output rows */
     uint32_t choice_words;       /* of a row: experts that replace its routers' choices (ST_OP_ROUTE). 0: none */
+    uint32_t sequence;           /* of the step: hand-overs of a chain are told apart by it. Another one for each */
     uint32_t rows_at, choices_at, tables_at; /* in `values`; the conversations come first, behind the output rows */
     uint32_t bytes;              /* of the block, to the end of the tables */
     uint32_t values[];           /* out_rows[out_max], conversations, rows, choices[rows, choice_words], tables */
@@ -257,6 +260,42 @@ typedef struct st_segment_source {
     size_t shared_bytes, worker_bytes;
 } st_segment_source;
 
+/* --- chains: one launch with hand-overs to the host and back -------------------------------------------------------
+ * A chain is a list of links that run in order: segments, and hand-overs through host memory that the device reads and
+ * writes itself. The host follows a launch: it awaits a SEND, works with what that has written, and answers a RECEIVE
+ * or an ADD, which the device waits for. So a step needs no copies and no events between its segments. */
+typedef enum st_link_kind {
+    ST_LINK_RUN,  /* the segment */
+    ST_LINK_SEND, /* values to the host, which may then await the link */
+    ST_LINK_RECEIVE, /* waits for the host's answer, then takes a value from it, if it has one */
+    ST_LINK_ADD,  /* waits for the host's answer, then adds a value of it, unless the answer is that there is none */
+} st_link_kind;
+
+enum {
+    ST_LINK_VALUES = 4,  /* of a SEND, at most; a RECEIVE or an ADD has one */
+    ST_CHAIN_ROWS = 8,   /* a chain is for launches of so many rows, at most: more rows are worth their copies */
+};
+
+typedef struct st_link_value {
+    void *to;         /* a SEND: host memory of host_alloc, else device memory */
+    const void *from; /* the other one */
+    uint32_t width;   /* floats, or words, of a row */
+} st_link_value;
+
+typedef struct st_link {
+    st_link_kind kind;
+    st_segment *segment; /* RUN */
+    st_link_value values[ST_LINK_VALUES];
+    uint32_t value_count;
+} st_link;
+
+typedef struct st_chain_source {
+    const st_link *links; /* copied; the segments must outlive the chain */
+    uint32_t count;
+    st_step *step;        /* device memory: of the segments */
+    uint64_t limit_us;    /* the device waits so long for an answer, at most */
+} st_chain_source;
+
 /* What a backend runs, as the table below has it: stated without its device and its library too, for GPUs that are
  * only described. */
 typedef struct st_backend_statement {
@@ -326,6 +365,25 @@ typedef struct st_backend {
     /* `rows` is the number of rows of its operations: the step's count or, in a head, its out_count. */
     strata_status (*launch)(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error);
     void (*segment_free)(st_segment *segment);
+
+    /* Chains. All NULL: the device has none. *out is NULL if it cannot have this one: host memory that it does not
+     * reach, too little memory for the launch. */
+    strata_status (*chain_new)(st_device *device, const st_chain_source *source, st_chain **out, strata_error *error);
+    void (*chain_free)(st_chain *chain);
+    uint32_t (*chain_rows)(const st_chain *chain); /* of a launch, at most: 1 to ST_CHAIN_ROWS */
+    /* `sequence` is that of the step block; `end` is recorded behind the launch. Expert tables of the segments before
+     * the first RECEIVE or ADD are read from now on, those of the segments behind such a link from its answer on: until
+     * then the host may change them. A chain is launched again after the last answer. */
+    strata_status (*chain_launch)(st_chain *chain, st_queue *queue, uint32_t rows, uint32_t sequence, st_event *end,
+                                  strata_error *error);
+    /* The host waits for the SEND `link` of the last launch. STRATA_INTERRUPTED: `*interrupt` (may be NULL) is true;
+     * STRATA_DEVICE: the time limit passed; STRATA_DEVICE_LOST: the device is lost. */
+    strata_status (*chain_await)(st_chain *chain, uint32_t link, uint64_t limit_us, const atomic_bool *interrupt,
+                                 strata_error *error);
+    /* The value of the RECEIVE or ADD `link` is in host memory; `none`: there is nothing to add. Cannot fail. */
+    void (*chain_answer)(st_chain *chain, uint32_t link, bool none);
+    /* After a failure: answers all links, so that the launch ends, with results of no use. */
+    void (*chain_abandon)(st_chain *chain);
 } st_backend;
 
 const st_backend *st_backend_cpu(void);

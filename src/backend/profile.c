@@ -10,6 +10,7 @@ enum { CARD_ALIGNMENT = 256, CARD_GRANULARITY = 2 << 20, CARD_OVERHEAD = 500 << 
 
 #define CARD_LAUNCH_SECONDS 3e-6
 #define CARD_HANDOVER_SECONDS 20e-6
+#define CARD_ROUND_TRIP_SECONDS 5e-6
 
 /* --- work --------------------------------------------------------------------------------------------------------- */
 
@@ -123,6 +124,7 @@ void st_profile_set_statement(st_profile *profile, const st_backend_statement *s
 void st_profile_set_backend(st_profile *profile, const st_backend *backend)
 {
     profile->scratch = backend->scratch;
+    if (!backend->chain_new) profile->round_trip_seconds = 0;
     st_profile_set_statement(profile, &(st_backend_statement){.types = backend->types, .runs = backend->runs});
 }
 
@@ -146,6 +148,7 @@ st_profile st_profile_default(st_device_kind kind)
         profile.overhead_bytes = CARD_OVERHEAD;
         profile.launch_seconds = CARD_LAUNCH_SECONDS;
         profile.handover_seconds = CARD_HANDOVER_SECONDS;
+        profile.round_trip_seconds = CARD_ROUND_TRIP_SECONDS;
     }
     uint64_t all = 0;
     for (size_t i = 0; i < st_type_count(); i++) all |= (uint64_t)1 << st_type_at(i);

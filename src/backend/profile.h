@@ -38,6 +38,7 @@ typedef struct st_profile {
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
     double handover_seconds;   /* from the end of the GPU's work until the host continues */
     double launch_seconds;     /* of a segment */
+    double round_trip_seconds; /* of a chain's hand-over to the host and back; 0: the GPU has no chains (backend.h) */
     double op_seconds;         /* of each operation, beside its bytes and its arithmetic */
     uint32_t cores;            /* of a host */
     uint32_t alignment;        /* of a range */
@@ -78,7 +79,7 @@ bool st_profile_type(const char *name, uint32_t *type);
 
 /* Drops the operations that a backend cannot run. */
 void st_profile_set_statement(st_profile *profile, const st_backend_statement *statement);
-/* The same, and gives the profile the scratch of `backend`. */
+/* The same, and gives the profile the scratch of `backend`, and no round trip if that has no chains. */
 void st_profile_set_backend(st_profile *profile, const st_backend *backend);
 
 /* A GPU or a host that runs every operation with every type of weights, without sizes and rates: the caller sets

@@ -52,6 +52,7 @@ static const field_row field_rows[] = {
     {"disk_gb_per_s", OF_HOST, FIELD_RATE, AT(disk_rate), 1e9, 0.001, 1e6, false},
     {"handover_us", OF_CARD, FIELD_NUMBER, AT(handover_seconds), 1e-6, 0, 1e6, false},
     {"launch_us", OF_CARD, FIELD_NUMBER, AT(launch_seconds), 1e-6, 0, 1e6, false},
+    {"round_trip_us", OF_CARD, FIELD_NUMBER, AT(round_trip_seconds), 1e-6, 0, 1e6, false},
     {"display", OF_CARD, FIELD_FLAG, AT(display), 0, 0, 0, false},
 };
 enum { FIELDS = sizeof field_rows / sizeof *field_rows };

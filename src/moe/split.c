@@ -17,9 +17,8 @@ static double work_seconds(const st_profile *device, double bytes, double ops)
     return st_profile_seconds(device, &work);
 }
 
-/* How long a layer takes with `fetched` of the missing experts on the GPU. */
-static double split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand,
-                            uint32_t fetched)
+double st_split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand,
+                        uint32_t fetched)
 {
     double on_card = work_seconds(card, demand->resident_bytes, demand->resident_ops), last = 0, on_cpu = 0;
     for (uint32_t i = 0; i < demand->missing; i++) {
@@ -38,9 +37,9 @@ static double split_seconds(const st_profile *host, const st_profile *card, cons
 uint32_t st_split_fetch(const st_profile *host, const st_profile *card, const st_split_demand *demand)
 {
     uint32_t best = 0;
-    double least = split_seconds(host, card, demand, 0);
+    double least = st_split_seconds(host, card, demand, 0);
     for (uint32_t fetched = 1; fetched <= demand->missing; fetched++) {
-        double seconds = split_seconds(host, card, demand, fetched);
+        double seconds = st_split_seconds(host, card, demand, fetched);
         if (seconds >= least) continue;
         least = seconds;
         best = fetched;

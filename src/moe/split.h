@@ -20,4 +20,8 @@ typedef struct st_split_demand {
  * share the host's DRAM bandwidth. */
 uint32_t st_split_fetch(const st_profile *host, const st_profile *card, const st_split_demand *demand);
 
+/* How long a layer takes with `fetched` of the missing experts on the GPU. */
+double st_split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand,
+                        uint32_t fetched);
+
 #endif

@@ -58,14 +58,17 @@ struct st_stream {
     uint32_t *demanded_uses;
     uint32_t *missing, *missing_tokens; /* [experts_max], by tokens, descending; the first fetch_count are fetched */
     uint32_t missing_count, fetch_count, failed_fetches;
-    bool decoding;           /* the step has no rows of a prompt */
+    st_stream_step step;
+    bool no_chains;        /* steps of few rows gain more by fetching */
     st_cache_upload *uploads; /* [experts_max] */
     uint32_t upload_count;
 };
 
+static bool gains_by_fetching(st_stream *stream);
+
 static void add_stat(st_stream *stream, uint32_t layer, st_stat what, uint64_t amount)
 {
-    if (stream->source.stats && amount) st_stats_add(stream->source.stats, layer, stream->decoding, what, amount);
+    if (stream->source.stats && amount) st_stats_add(stream->source.stats, layer, stream->step.decoding, what, amount);
 }
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
@@ -306,6 +309,8 @@ strata_status st_stream_new(const st_stream_source *source, const st_stream_opti
     if (status == STRATA_OK) status = open_cache(stream, error);
     if (status == STRATA_OK) status = open_queues(stream, error);
     if (status == STRATA_OK) status = fill_slots(stream, error);
+    stream->no_chains = gains_by_fetching(stream);
+    stream->missing_count = 0;
     if (status != STRATA_OK) {
         st_stream_free(stream);
         return status;
@@ -358,15 +363,22 @@ uint32_t st_stream_waves(const st_stream *stream, uint32_t layer)
     return stream->options.arms == ST_ARMS_CPU ? 0 : waves_of(stream, stream->layers[layer].experts);
 }
 
+static uint32_t next_split(const st_stream *stream, uint32_t layer)
+{
+    for (uint32_t i = layer + 1; i < stream->layer_count; i++)
+        if (st_stream_covers(stream, i) && stream->layers[i].slots < stream->layers[i].experts) return i;
+    return UINT32_MAX;
+}
+
 /* --- uploads ------------------------------------------------------------------------------------------------------ */
 
-/* Makes landed uploads visible, in the order of sending, up to the first one of the layer `busy`: a launched operation
- * may read the tables of that layer. */
-static void show_landed(st_stream *stream, uint32_t busy)
+/* Makes landed uploads visible, in the order of sending, up to the first one of a busy layer: a launched operation may
+ * read the tables of that layer. */
+static void show_landed(st_stream *stream, uint32_t busy, uint32_t next)
 {
     while (stream->flight_count) {
         const flight *f = &stream->flights[stream->flight_first];
-        if (f->layer == busy || !stream->source.backend->event_done(f->landed)) return;
+        if (f->layer == busy || f->layer == next || !stream->source.backend->event_done(f->landed)) return;
         st_cache_filled(stream->cache, f->layer, f->slot);
         give_to_card(&stream->layers[f->layer], f->expert, f->slot);
         stream->flight_first = (stream->flight_first + 1) % FLIGHTS;
@@ -374,18 +386,19 @@ static void show_landed(st_stream *stream, uint32_t busy)
     }
 }
 
-strata_status st_stream_begin(st_stream *stream, st_event *computing, bool decoding, strata_error *error)
+strata_status st_stream_begin(st_stream *stream, st_event *computing, st_stream_step step, strata_error *error)
 {
     const st_backend *backend = stream->source.backend;
     strata_status status = STRATA_OK;
-    stream->decoding = decoding;
+    stream->step = step;
     if (stream->options.deterministic && stream->flight_count) {
         const flight *last = &stream->flights[(stream->flight_first + stream->flight_count - 1) % FLIGHTS];
         status = backend->event_wait_host(last->landed, WAIT_LIMIT_US, error);
         if (status == STRATA_OK && computing) status = backend->event_wait_host(computing, WAIT_LIMIT_US, error);
         computing = NULL;
     }
-    if (status == STRATA_OK && (!computing || backend->event_done(computing))) show_landed(stream, UINT32_MAX);
+    if (status == STRATA_OK && (!computing || backend->event_done(computing)))
+        show_landed(stream, UINT32_MAX, UINT32_MAX);
     return status;
 }
 
@@ -413,7 +426,7 @@ static strata_status send_upload(st_stream *stream, uint32_t layer, const st_cac
     f->expert = upload->expert;
     stream->flight_count++;
     if (stream->source.stats)
-        st_stats_upload(stream->source.stats, layer, stream->decoding, upload->expert, l->slot.bytes);
+        st_stats_upload(stream->source.stats, layer, stream->step.decoding, upload->expert, l->slot.bytes);
     return STRATA_OK;
 }
 
@@ -453,20 +466,53 @@ static void take_answer(st_stream *stream, stream_layer *l, const st_cache_answe
     }
 }
 
-static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, uint32_t rows, uint32_t hits)
+/* What is missing of a batch of `rows`, in stream->missing_tokens. */
+static st_split_demand demand_of(const st_stream *stream, const stream_layer *l, uint32_t rows, uint32_t hits)
 {
-    const st_profile *devices = stream->source.plan_source->devices;
-    if (stream->options.arms == ST_ARMS_CPU || !stream->half) return 0;
-    if (stream->options.arms == ST_ARMS_FETCH) return stream->missing_count;
+    const st_profile *card = &stream->source.plan_source->devices[ST_CARD];
     double embedding = stream->source.plan_source->desc->embedding;
     uint32_t pairs = rows * l->used, lacking = 0;
     for (uint32_t i = 0; i < stream->missing_count; i++) lacking += stream->missing_tokens[i];
-    st_split_demand demand = {.missing = stream->missing_count, .tokens = stream->missing_tokens,
-                              .expert_bytes = (double)l->slot.bytes, .token_ops = l->token_ops,
-                              .resident_bytes = (double)hits * (double)l->slot.bytes,
-                              .resident_ops = (pairs - lacking) * l->token_ops,
-                              .host_seconds = rows * embedding * sizeof(float) / devices[ST_CARD].link_up};
+    return (st_split_demand){.missing = stream->missing_count, .tokens = stream->missing_tokens,
+                             .expert_bytes = (double)l->slot.bytes, .token_ops = l->token_ops,
+                             .resident_bytes = (double)hits * (double)l->slot.bytes,
+                             .resident_ops = (pairs - lacking) * l->token_ops,
+                             .host_seconds = rows * embedding * sizeof(float) / card->link_up};
+}
+
+static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, uint32_t rows, uint32_t hits)
+{
+    const st_profile *devices = stream->source.plan_source->devices;
+    if (stream->options.arms == ST_ARMS_CPU || !stream->half || stream->step.chained) return 0;
+    if (stream->options.arms == ST_ARMS_FETCH) return stream->missing_count;
+    st_split_demand demand = demand_of(stream, l, rows, hits);
     return st_split_fetch(&devices[ST_HOST], &devices[ST_CARD], &demand);
+}
+
+/* Whether fetching can gain more of a single row's time than one launch for all layers does, which saves an event and
+ * two launches of each layer. */
+static bool gains_by_fetching(st_stream *stream)
+{
+    const st_profile *host = &stream->source.plan_source->devices[ST_HOST], *card = host + ST_CARD;
+    double saved = card->handover_seconds + 2 * card->launch_seconds - card->round_trip_seconds;
+    if (stream->options.arms != ST_ARMS_BOTH) return stream->options.arms == ST_ARMS_FETCH;
+    for (uint32_t i = 0; i < stream->layer_count; i++) {
+        const stream_layer *l = &stream->layers[i];
+        for (uint32_t missing = 1; l->slots < l->experts && missing <= l->used; missing++) {
+            stream->missing_count = missing;
+            stream->missing_tokens[missing - 1] = 1;
+            st_split_demand demand = demand_of(stream, l, 1, l->used - missing);
+            uint32_t fetched = st_split_fetch(host, card, &demand);
+            if (st_split_seconds(host, card, &demand, 0) - st_split_seconds(host, card, &demand, fetched) > saved)
+                return true;
+        }
+    }
+    return false;
+}
+
+bool st_stream_may_chain(const st_stream *stream)
+{
+    return !stream->no_chains;
 }
 
 static void count_predictions(st_stream *stream, uint32_t layer, const st_cache_answer *answer, uint32_t count)
@@ -504,11 +550,11 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
     st_cache_answer answer;
     st_cache_ask(stream->cache, &demand, &answer);
     if (stream->source.stats)
-        st_stats_event(stream->source.stats, layer, stream->decoding, count, stream->demanded, answer.slot);
+        st_stats_event(stream->source.stats, layer, stream->step.decoding, count, stream->demanded, answer.slot);
     take_answer(stream, l, &answer, count);
     count_predictions(stream, layer, &answer, count);
     count_reasons(stream, layer, &answer);
-    if (stream->decoding)
+    if (stream->step.decoding)
         for (uint32_t k = 0; k < l->used; k++) l->last[k] = (uint32_t)ids[k];
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the GPU computes them in this batch */
@@ -578,18 +624,12 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     add_stat(stream, layer, ST_STAT_FAILED, stream->failed_fetches);
     /* The next decision may fail before it writes these, and is followed by an end of its own. */
     stream->fetch_count = stream->failed_fetches = stream->missing_count = stream->upload_count = 0;
-    if (!stream->options.deterministic) show_landed(stream, layer);
+    if (!stream->options.deterministic)
+        show_landed(stream, layer, stream->step.chained ? next_split(stream, layer) : UINT32_MAX);
     return status;
 }
 
 /* --- prefetching -------------------------------------------------------------------------------------------------- */
-
-static uint32_t next_split(const st_stream *stream, uint32_t layer)
-{
-    for (uint32_t i = layer + 1; i < stream->layer_count; i++)
-        if (st_stream_covers(stream, i) && stream->layers[i].slots < stream->layers[i].experts) return i;
-    return UINT32_MAX;
-}
 
 uint32_t st_stream_asks(const st_stream *stream, uint32_t layer)
 {

@@ -67,10 +67,19 @@ typedef struct st_stream_work {
     bool host;      /* the CPU computes some experts */
 } st_stream_work;
 
-/* A step begins; `decoding`: none of its rows belongs to a prompt. The event `computing` follows the last launch of the
+/* Whether steps of few rows may be one launch for all layers (backend.h, chains): no miss is fetched, since the launch of
+ * a wave would come too late. False if fetching is faster, or wanted. */
+bool st_stream_may_chain(const st_stream *stream);
+
+/* What the executor knows of a step. `decoding`: none of its rows belongs to a prompt; `chained`: it is one launch. */
+typedef struct st_stream_step {
+    bool decoding, chained;
+} st_stream_step;
+
+/* A step begins. The event `computing` follows the last launch of the
  * batch before it, which may still read the tables; NULL: that batch has ended. Landed uploads become visible only
  * after that batch; `deterministic` waits for both. */
-strata_status st_stream_begin(st_stream *stream, st_event *computing, bool decoding, strata_error *error);
+strata_status st_stream_begin(st_stream *stream, st_event *computing, st_stream_step step, strata_error *error);
 
 /* The router has chosen ids [rows, used] with weights. The GPU's launch for the layer uses the tables as they are
  * now. */
@@ -81,7 +90,7 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
 strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, st_event **ready, strata_error *error);
 strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *queue, strata_error *error);
 /* The layer is launched and the CPU's share is computed, or something failed: sends the uploads, and makes landed
- * uploads of other layers visible. */
+ * uploads of other layers visible; of a chained step not those of the next layer, which the GPU may have begun. */
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error);
 
 /* The next layer whose experts may be prefetched; UINT32_MAX: none. The executor writes the scores of its router to

@@ -9,7 +9,7 @@
 #include "plan/timeline.h"
 #include "sampler/candidates.h"
 
-enum { PREFILL_DEFAULT = 512, EVENTS_BESIDE_STAGES = 7 };
+enum { PREFILL_DEFAULT = 512, EVENTS_BESIDE_STAGES = 8 };
 
 static const char *const spent_names[ST_SPENT_COUNT] = {
     [ST_SPENT_CARD_MEMORY] = "the card's memory", [ST_SPENT_RAM] = "RAM",
@@ -71,19 +71,24 @@ typedef struct pricing {
     uint32_t count;
     uint32_t rows[2]; /* by st_rows */
     uint32_t depth;
+    bool chained;     /* the range is a chain */
     bool answer;      /* a token is chosen from candidates; a prompt brings all logits to the host */
 } pricing;
 
 static st_priced *push(pricing *w, st_event_kind kind, int32_t mark)
 {
     st_priced *e = &w->events[w->count++];
-    *e = (st_priced){.kind = kind, .mark = mark};
+    *e = (st_priced){.kind = kind, .mark = mark, .chained = w->chained};
+    if (w->chained && (kind == ST_EVENT_COPY || kind == ST_EVENT_EXPERTS))
+        e->handover = w->p->source.devices[ST_CARD].round_trip_seconds / 2;
     return e;
 }
 
 static void push_copy(pricing *w, bool up, double bytes, uint32_t mark)
 {
-    push(w, ST_EVENT_COPY, (int32_t)mark)->copy = st_copy_seconds(w->p->source.devices, up, bytes);
+    st_priced *e = push(w, ST_EVENT_COPY, (int32_t)mark);
+    e->copy = st_copy_seconds(w->p->source.devices, up, bytes);
+    e->up = up;
 }
 
 static double value_bytes(const pricing *w, int32_t value)
@@ -135,6 +140,19 @@ static bool card_takes_part(const st_stages *stages)
     return false;
 }
 
+/* Values that are given to the host one after the other are one hand-over of a chain. */
+static void price_move(pricing *w, const st_stages *stages, uint32_t index)
+{
+    const st_stage *stage = &stages->stages[index];
+    uint32_t before = 0; /* of the same direction */
+    while (before < index && stages->stages[index - before - 1].kind == ST_STAGE_MOVE &&
+           stages->stages[index - before - 1].device == ST_HOST)
+        before++;
+    if (w->chained && stage->guarded) push_copy(w, true, 0, index);
+    push_copy(w, stage->device == ST_CARD, value_bytes(w, stage->value), index);
+    if (stage->device == ST_HOST && before % ST_LINK_VALUES) w->events[w->count - 1].handover = 0;
+}
+
 /* The step block of one conversation: its page tables grow with its positions. */
 static size_t body_step_bytes(const pricing *w)
 {
@@ -156,17 +174,23 @@ static size_t head_step_bytes(const pricing *w)
 
 static void price_range(pricing *w, const st_stages *stages, size_t step_bytes)
 {
+    w->chained = false;
     if (card_takes_part(stages)) push_copy(w, true, (double)step_bytes, stages->count);
+    if (stages->chained && w->answer) {
+        w->chained = true;
+        push(w, ST_EVENT_CARD, ST_NO_MARK)->chained = false; /* the launch of all of it */
+    }
     for (uint32_t i = 0; i < stages->count; i++) {
         const st_stage *stage = &stages->stages[i];
         bool split = i + 1 < stages->count && stages->stages[i + 1].kind == ST_STAGE_SPLIT;
         switch (stage->kind) {
         case ST_STAGE_RUN: price_run(w, stage, split); break;
-        case ST_STAGE_MOVE: push_copy(w, stage->device == ST_CARD, value_bytes(w, stage->value), i); break;
+        case ST_STAGE_MOVE: price_move(w, stages, i); break;
         case ST_STAGE_SPLIT: push_experts(w, stage); break;
         case ST_STAGE_WATCH: push(w, ST_EVENT_HOST, stage->wait); break;
         }
     }
+    w->chained = false;
 }
 
 /* Reading the logits once, and the launch. */
@@ -235,7 +259,7 @@ static bool add_host_weights(predictor *p)
 
 static strata_status build(predictor *p, st_arena *arena, strata_error *error)
 {
-    size_t most = (size_t)p->main->body.count + p->main->head.count + EVENTS_BESIDE_STAGES;
+    size_t most = 2 * (size_t)p->main->body.count + p->main->head.count + EVENTS_BESIDE_STAGES; /* with gates */
     p->token = st_arena_alloc(arena, most, sizeof *p->token);
     p->step = st_arena_alloc(arena, most, sizeof *p->step);
     p->marks = st_arena_alloc(arena, most, sizeof *p->marks);

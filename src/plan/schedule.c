@@ -214,6 +214,56 @@ static void emit_stages(builder *b)
     emit_run(b, first, b->range.count);
 }
 
+/* --- chains ------------------------------------------------------------------------------------------------------- */
+
+/* What is known of the host on the way through the stages of a chain. */
+typedef struct follower {
+    int32_t waited;  /* the last stage that it has waited for */
+    int32_t shared;  /* the last SPLIT: the GPU may still read its sum until the host has waited for a later stage */
+    bool running;    /* a run of the host has not been answered: the GPU may be ahead of it */
+} follower;
+
+static bool may_wait(const st_stage *stages, const st_stage *stage, follower *f)
+{
+    if (stage->wait != ST_NO_STAGE && stages[stage->wait].device != ST_HOST) return false;
+    if (stage->wait > f->waited) f->waited = stage->wait;
+    return f->shared == ST_NO_STAGE || f->waited > f->shared;
+}
+
+static bool may_follow(st_stage *stages, int32_t index, follower *f)
+{
+    st_stage *stage = &stages[index];
+    switch (stage->kind) {
+    case ST_STAGE_RUN:
+        if (stage->device != ST_HOST) return true;
+        f->running = true;
+        return may_wait(stages, stage, f);
+    case ST_STAGE_SPLIT:
+        if (!may_wait(stages, stage, f)) return false;
+        f->shared = index;
+        f->running = false;
+        return true;
+    case ST_STAGE_MOVE:
+        stage->guarded = stage->device == ST_HOST && f->running;
+        f->running = false;
+        return true;
+    case ST_STAGE_WATCH: break; /* nothing keeps the GPU from overwriting what the host reads */
+    }
+    return false;
+}
+
+/* A chain is worth it if the GPU waits for the host on its way. */
+static bool is_chain(st_stage *stages, uint32_t count)
+{
+    follower f = {.waited = ST_NO_STAGE, .shared = ST_NO_STAGE};
+    bool down = false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!may_follow(stages, (int32_t)i, &f)) return false;
+        down = down || (stages[i].kind == ST_STAGE_MOVE && stages[i].device == ST_HOST);
+    }
+    return down;
+}
+
 /* --- both passes ------------------------------------------------------------------------------------------------- */
 
 /* At most a move per input and device; at most a stage per move and two per operation. */
@@ -245,7 +295,8 @@ static strata_status build(builder *b, st_arena *arena, st_arena *scratch, st_st
     int32_t pending = b->up_count ? b->up[b->up_count - 1] : ST_NO_STAGE;
     if (pending != ST_NO_STAGE) b->stages[pending].awaited = true;
     memcpy(stages, b->stages, b->stage_count * sizeof *stages);
-    *out = (st_stages){.stages = stages, .count = b->stage_count, .pending = pending};
+    *out = (st_stages){.stages = stages, .count = b->stage_count, .pending = pending,
+                       .chained = is_chain(stages, b->stage_count)};
     return STRATA_OK;
 }
 

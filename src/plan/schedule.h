@@ -30,6 +30,8 @@ typedef struct st_stage {
     st_stage_kind kind;
     uint8_t device, from;
     bool awaited;    /* a MOVE: the host waits for its end, so an event is recorded behind it */
+    bool guarded;    /* a MOVE to the host: in a chain the GPU waits before it until the host's runs have ended, which may
+                        read what it overwrites */
     st_op_range ops;
     int32_t value;
     int32_t wait;    /* of a stage of the host: the MOVE that must have ended before it begins (and with it all before
@@ -41,6 +43,8 @@ typedef struct st_stages {
     uint32_t count;
     int32_t pending; /* the last MOVE from the host that no stage has waited for: it may still read the host's memory at
                         the end of the range. All but this part's head wait for it before they write values there */
+    bool chained;    /* with few rows the GPU's stages may be one chain (backend.h): the GPU runs ahead of the host, up
+                        to the next value that it needs from there, and overwrites nothing that the host still reads */
 } st_stages;
 
 /* The stages of one range of the program. `placed` is [operations]: the device, with flags. `valid` is [values]: on

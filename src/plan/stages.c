@@ -31,6 +31,7 @@ typedef struct scheduling {
     const uint8_t *op_device, *placed;
     uint8_t *valid;
     st_arena *arena;
+    bool chains; /* the GPU has them */
 } scheduling;
 
 static strata_status schedule_part(const scheduling *s, const st_part *part, st_plan_part *out, strata_error *error)
@@ -43,6 +44,8 @@ static strata_status schedule_part(const scheduling *s, const st_part *part, st_
     if (status != STRATA_OK) return status;
     out->hidden_devices = s->valid[part->hidden];
     status = st_schedule_build(s->program, s->placed, part->head, s->valid, s->arena, &out->head, error);
+    out->body.chained = out->body.chained && s->chains;
+    out->head.chained = false; /* a head has other rows */
     out->logits_device = s->valid[part->logits] & (1u << ST_HOST) ? ST_HOST : ST_CARD;
     return status;
 }
@@ -51,7 +54,8 @@ strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_a
 {
     const st_program *program = source->program;
     st_arena scratch = {0};
-    scheduling s = {.program = program, .op_device = plan->op_device, .arena = arena};
+    scheduling s = {.program = program, .op_device = plan->op_device, .arena = arena,
+                    .chains = source->device_count > ST_CARD && source->devices[ST_CARD].round_trip_seconds > 0};
     s.placed = place_ops(source, plan, &scratch);
     s.valid = st_arena_alloc(&scratch, program->value_count, 1);
     strata_status status = STRATA_OK;

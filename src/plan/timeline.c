@@ -41,29 +41,34 @@ static void copy(st_timeline *t, double seconds)
     t->card += spend(t, ST_SPENT_LINK, seconds);
 }
 
-static void host_waits(st_timeline *t, int32_t mark)
+static void host_waits(st_timeline *t, const st_priced *e)
 {
-    if (mark == ST_NO_MARK) return;
-    if (t->host < t->marks[mark]) t->host = t->marks[mark];
-    t->host += spend(t, ST_SPENT_HANDOVER, t->devices[ST_CARD].handover_seconds);
+    if (e->mark == ST_NO_MARK) return;
+    if (t->host < t->marks[e->mark]) t->host = t->marks[e->mark];
+    if (!e->chained) t->host += spend(t, ST_SPENT_HANDOVER, t->devices[ST_CARD].handover_seconds);
 }
 
 static void walk_host(st_timeline *t, const st_priced *e)
 {
-    host_waits(t, e->mark);
+    host_waits(t, e);
     t->host += spend(t, ST_SPENT_RAM, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic) +
                spend(t, ST_SPENT_DISK, disk_seconds(t, e->weight_bytes));
 }
 
 static void walk_card(st_timeline *t, const st_priced *e)
 {
-    launch(t);
+    if (!e->chained) launch(t);
     t->card += spend(t, ST_SPENT_CARD_MEMORY, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic);
 }
 
 static void walk_copy(st_timeline *t, const st_priced *e)
 {
-    copy(t, e->copy);
+    if (e->chained) {
+        if (e->up) card_begins(t); /* with what the host answers */
+        t->card += spend(t, ST_SPENT_HANDOVER, e->handover) + spend(t, ST_SPENT_LINK, e->copy);
+    } else {
+        copy(t, e->copy);
+    }
     t->marks[e->mark] = t->card;
 }
 
@@ -138,9 +143,11 @@ static bool is_shared(const st_timeline *t, const st_cached_experts *x)
 
 /* A token misses a whole number of experts. The time of a layer is the mean over that number, with each expert missing
  * independently, and not the time of the mean number. */
-static void mean_ends(const st_timeline *t, const st_cached_experts *x, double begin, double slowed, double *end,
+static void mean_ends(const st_timeline *t, const st_priced *e, double begin, double slowed, double *end,
                       double *host_end)
 {
+    const st_cached_experts *x = &e->cached;
+    double sum = x->up + (e->chained ? 0 : t->devices[ST_CARD].launch_seconds); /* to add the host's */
     part card = card_part(t, x), host = host_part(t, x);
     double missing = 1 - share_on_card(t, x), each = missing > 0 ? host.seconds / missing / x->used * slowed : 0;
     double chance = missing < 1 ? pow(1 - missing, x->used) : 0;
@@ -149,7 +156,7 @@ static void mean_ends(const st_timeline *t, const st_cached_experts *x, double b
         if (m == x->used && missing >= 1) chance = 1;
         double on_card = begin + card.seconds, on_host = t->host + each * m;
         double both = on_card > on_host ? on_card : on_host;
-        *end += chance * (both + (m > 0 ? x->up + t->devices[ST_CARD].launch_seconds : 0));
+        *end += chance * (both + e->handover + (m > 0 ? sum : 0));
         *host_end += chance * on_host;
         if (missing < 1) chance *= (double)(x->used - m) / (m + 1) * missing / (1 - missing);
     }
@@ -165,15 +172,17 @@ static double slowed_by_uploads(const st_timeline *t, const st_cached_experts *x
     return 1 + (busy < 1 ? busy : 1) * link / (memory - link);
 }
 
-static void walk_token(st_timeline *t, const st_cached_experts *x)
+static void walk_token(st_timeline *t, const st_priced *e)
 {
+    const st_cached_experts *x = &e->cached;
     part card = card_part(t, x), host = host_part(t, x);
     double begin = t->card, end, host_end;
-    mean_ends(t, x, begin, 1, &end, &host_end);
-    mean_ends(t, x, begin, slowed_by_uploads(t, x, end - t->layer_began), &end, &host_end);
+    mean_ends(t, e, begin, 1, &end, &host_end);
+    mean_ends(t, e, begin, slowed_by_uploads(t, x, end - t->layer_began), &end, &host_end);
     if (begin + card.seconds > host_end) spend(t, card.on, card.seconds);
     else spend(t, host.on, host_end - t->host);
     spend(t, ST_SPENT_LINK, x->up);
+    spend(t, ST_SPENT_HANDOVER, e->handover);
     t->card = t->layer_began = end;
     t->host = host_end;
 }
@@ -181,7 +190,7 @@ static void walk_token(st_timeline *t, const st_cached_experts *x)
 static void walk_experts(st_timeline *t, const st_priced *e)
 {
     const st_cached_experts *x = &e->cached;
-    host_waits(t, e->mark);
+    host_waits(t, e);
     if (!is_shared(t, x)) {
         part all = streamed_part(t, x);
         launch(t);
@@ -189,7 +198,7 @@ static void walk_experts(st_timeline *t, const st_priced *e)
         return;
     }
     if (x->rows == 1) {
-        walk_token(t, x);
+        walk_token(t, e);
         return;
     }
     part card = card_part(t, x), host = host_part(t, x);

@@ -35,6 +35,9 @@ typedef struct st_cached_experts {
 typedef struct st_priced {
     st_event_kind kind;
     int32_t mark;    /* ST_NO_MARK: none */
+    bool chained;    /* a link of a chain: launched before, handed over without copies and events */
+    bool up;         /* a copy to the GPU */
+    double handover;    /* of a hand-over of a chain, its half of the way */
     double memory, arithmetic, copy;
     double weight_bytes; /* that the host reads, in part from disk */
     st_cached_experts cached;

@@ -245,6 +245,62 @@ static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows
     return STRATA_OK;
 }
 
+/* --- chains ------------------------------------------------------------------------------------------------------- */
+
+enum { ANSWER_LIMIT_US = 120 * 1000 * 1000 };
+
+static st_link_value link_value(const st_ready *ready, int32_t value, uint8_t to, uint8_t from)
+{
+    st_bound_value there = {0}, here = {0};
+    bind_value(ready, to, value, &there);
+    bind_value(ready, from, value, &here);
+    return (st_link_value){.to = there.data, .from = here.data, .width = ready->source->program->values[value].width};
+}
+
+/* Appends the stage's link, or its value to the hand-over before it. */
+static void add_link(const st_ready *ready, st_ready_stage *stage, st_link *links, uint32_t *count)
+{
+    const st_stage *is = stage->stage;
+    st_link *last = *count ? &links[*count - 1] : NULL, *next = &links[*count];
+    if (is->kind == ST_STAGE_RUN) {
+        if (is->device != ST_CARD) return;
+        *next = (st_link){.kind = ST_LINK_RUN, .segment = stage->segment};
+    } else if (is->kind == ST_STAGE_SPLIT) {
+        int32_t out = ready->source->program->ops[is->ops.first].out;
+        *next = (st_link){.kind = ST_LINK_ADD, .values = {link_value(ready, out, ST_CARD, ST_HOST)}, .value_count = 1};
+    } else {
+        st_link_value value = link_value(ready, is->value, is->device, is->from);
+        bool given = is->device == ST_HOST;
+        if (is->guarded) {
+            *next++ = (st_link){.kind = ST_LINK_RECEIVE};
+            ++*count;
+        }
+        if (given && !is->guarded && last && last->kind == ST_LINK_SEND && last->value_count < ST_LINK_VALUES) {
+            last->values[last->value_count++] = value;
+            stage->link = *count - 1;
+            return;
+        }
+        *next = (st_link){.kind = given ? ST_LINK_SEND : ST_LINK_RECEIVE, .values = {value}, .value_count = 1};
+    }
+    stage->link = (*count)++;
+}
+
+static strata_status prepare_chain(const st_ready *ready, int part, st_ready_range *range, strata_error *error)
+{
+    const st_ready_device *card = &ready->devices[ST_CARD];
+    const st_backend *backend = card->source.backend;
+    if (!backend->chain_new) return STRATA_OK;
+    size_t most = 2 * (size_t)range->count; /* a guarded one is two */
+    st_link *links = st_alloc_zero(most, sizeof *links);
+    if (!links) return st_error_memory(error, most * sizeof *links, "the program's stages");
+    st_chain_source source = {.links = links, .step = card->step[part], .limit_us = ANSWER_LIMIT_US};
+    for (uint32_t i = 0; i < range->count; i++) add_link(ready, &range->stages[i], links, &source.count);
+    strata_status status = backend->chain_new(card->source.device, &source, &range->chain, error);
+    if (status == STRATA_OK && range->chain) range->chain_rows = backend->chain_rows(range->chain);
+    st_free(links);
+    return status;
+}
+
 strata_status st_ready_range_new(const st_ready *ready, int part, const st_stages *stages, st_rows rows,
                                  st_ready_range *out, strata_error *error)
 {
@@ -256,7 +312,7 @@ strata_status st_ready_range_new(const st_ready *ready, int part, const st_stage
     for (uint32_t i = 0; i < stages->count; i++) out->stages[i].stage = &stages->stages[i];
     for (uint32_t i = 0; i < stages->count && status == STRATA_OK; i++)
         status = prepare_stage(ready, part, rows, &out->stages[i], error);
-    return status;
+    return status == STRATA_OK && stages->chained ? prepare_chain(ready, part, out, error) : status;
 }
 
 static void free_split(const st_ready_device *devices, st_ready_split *split)
@@ -270,6 +326,7 @@ static void free_split(const st_ready_device *devices, st_ready_split *split)
 
 void st_ready_range_free(const st_ready_device *devices, st_ready_range *range)
 {
+    if (range->chain) devices[ST_CARD].source.backend->chain_free(range->chain);
     for (uint32_t i = 0; i < range->count; i++) {
         st_ready_stage *s = &range->stages[i];
         if (s->segment) devices[s->stage->device].source.backend->segment_free(s->segment);

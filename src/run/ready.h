@@ -18,6 +18,7 @@ typedef struct st_ready_stage {
     const st_stage *stage;
     st_segment *segment;  /* of a RUN */
     st_event *end;        /* of a MOVE that the host waits for */
+    uint32_t link;        /* of a MOVE or a SPLIT, in the range's chain; if the MOVE is guarded, the link before it is the guard */
     st_ready_split split; /* of a SPLIT */
 } st_ready_stage;
 
@@ -26,6 +27,8 @@ typedef struct st_ready_range {
     st_ready_stage *stages;
     uint32_t count;
     int32_t pending; /* st_stages.pending */
+    st_chain *chain; /* the GPU's stages, for few rows; NULL: they are launched one by one */
+    uint32_t chain_rows;
 } st_ready_range;
 
 /* A device's part of the executor. */

@@ -23,6 +23,7 @@ struct st_run {
     st_event *step_sent;     /* after the last copy of a step block to the GPU */
     st_event *share_sent;    /* after the last copy of the host's share of experts to the GPU */
     st_event *batch_end;     /* after the last launch of the last batch */
+    st_event *chain_end;     /* after the last chain */
     st_event *pending;       /* after copies that may still read the host's values; NULL: none */
     bool step_sending;
     bool computing;          /* the last batch may not have reached batch_end */
@@ -32,7 +33,8 @@ struct st_run {
     st_adjustments *adjustments; /* [out_rows]: copied to the GPU … */
     st_candidates *candidates;   /* … and its candidates from there */
     const atomic_bool *interrupt;
-    bool decoding;           /* the step has no rows of a prompt */
+    st_stream_step kind;     /* of the step */
+    uint32_t sequence;       /* of the last step block */
     st_watch_row *origins;   /* [batch], of a watched plan */
     uint32_t last_count, last_nextn_rows;
     ready_part parts[ST_PARTS];
@@ -59,6 +61,7 @@ static strata_status open_queues(st_run *run, strata_error *error)
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->step_sent, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->share_sent, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->batch_end, error);
+    if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->chain_end, error);
     return status;
 }
 
@@ -169,6 +172,7 @@ void st_run_free(st_run *run)
     if (run->step_sent) run->source.devices[ST_CARD].backend->event_free(run->step_sent);
     if (run->share_sent) run->source.devices[ST_CARD].backend->event_free(run->share_sent);
     if (run->batch_end) run->source.devices[ST_CARD].backend->event_free(run->batch_end);
+    if (run->chain_end) run->source.devices[ST_CARD].backend->event_free(run->chain_end);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++)
         if (run->devices[d].queue) run->source.devices[d].backend->queue_free(run->devices[d].queue);
     st_arena_free(&run->arena);
@@ -287,28 +291,44 @@ static st_routing routing_of(const st_run *run, const st_stage *stage, const st_
 {
     const st_op *op = &run->source.program->ops[stage->ops.first];
     return (st_routing){.layer = (uint32_t)op->layer, .rows = step->count, .used = op->p.experts.used,
-                        .decoding = run->decoding, .origins = run->origins,
+                        .decoding = run->kind.decoding, .origins = run->origins,
                         .ids = (const int32_t *)(const void *)value_at(run, ST_HOST, op->in[1]),
                         .weights = (const float *)(const void *)value_at(run, ST_HOST, op->in[2])};
+}
+
+/* The router of the next layer, on the input of this one, and what to upload by it. */
+static strata_status run_ask(st_run *run, const st_ready_split *split, uint32_t next, strata_error *error)
+{
+    strata_status status = STRATA_OK;
+    if (split->ask) /* the prediction reads the first row only */
+        status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, 1, error);
+    return status == STRATA_OK ? st_stream_hint(run->source.stream, next, error) : status;
+}
+
+static uint32_t asks_of(const st_run *run, const st_routing *routing)
+{
+    return routing->decoding ? st_stream_asks(run->source.stream, routing->layer) : UINT32_MAX;
+}
+
+static strata_status end_split(st_run *run, const st_ready_split *split, const st_routing *routing,
+                               strata_status status, strata_error *error)
+{
+    uint32_t next = asks_of(run, routing);
+    strata_status ended = st_stream_end(run->source.stream, routing->layer, status == STRATA_OK ? error : NULL);
+    if (status == STRATA_OK) status = ended;
+    return status == STRATA_OK && next != UINT32_MAX ? run_ask(run, split, next, error) : status;
 }
 
 static strata_status run_split(st_run *run, const st_ready_stage *ready, const st_routing *routing, strata_error *error)
 {
     const st_ready_split *split = &ready->split;
-    st_stream *stream = run->source.stream;
-    uint32_t layer = routing->layer, rows = routing->rows;
     int32_t out = run->source.program->ops[ready->stage->ops.first].out;
     st_stream_work work;
-    strata_status status = st_stream_decide(stream, layer, routing->ids, routing->weights, rows, &work, error);
+    strata_status status = st_stream_decide(run->source.stream, routing->layer, routing->ids, routing->weights,
+                                            routing->rows, &work, error);
     if (status == STRATA_OK) status = run_waves(run, split, routing, &work, error);
-    if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, rows, error);
-    strata_status ended = st_stream_end(stream, layer, status == STRATA_OK ? error : NULL);
-    if (status == STRATA_OK) status = ended;
-    uint32_t next = routing->decoding ? st_stream_asks(stream, layer) : UINT32_MAX;
-    if (status != STRATA_OK || next == UINT32_MAX) return status;
-    if (split->ask) /* the prediction reads the first row only */
-        status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, 1, error);
-    return status == STRATA_OK ? st_stream_hint(stream, next, error) : status;
+    if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, routing->rows, error);
+    return end_split(run, split, routing, status, error);
 }
 
 static strata_status check_interrupt(const st_run *run, strata_error *error)
@@ -331,10 +351,69 @@ static strata_status run_stage(st_run *run, const st_ready_stage *ready, const s
     return stage->kind == ST_STAGE_SPLIT ? run_split(run, ready, &routing, error) : STRATA_OK;
 }
 
+/* --- chains: the GPU's stages of a range are one launch, which the host follows ------------------------------------ */
+
+/* A prediction changes the tables of the next layer and reads this layer's input: it comes before the answer, upon which
+ * the GPU goes on to the next layer. Uploads come after it, so that the GPU does not wait for them. */
+static strata_status answer_split(st_run *run, const st_ready_range *range, const st_ready_stage *ready,
+                                  const st_routing *routing, strata_error *error)
+{
+    const st_run_device *devices = run->source.devices;
+    const st_ready_split *split = &ready->split;
+    bool asks = asks_of(run, routing) != UINT32_MAX;
+    st_stream_work work = {0};
+    strata_status status = st_stream_decide(run->source.stream, routing->layer, routing->ids, routing->weights,
+                                            routing->rows, &work, error);
+    if (status == STRATA_OK && work.host)
+        status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, routing->rows, error);
+    if (asks) status = end_split(run, split, routing, status, error);
+    if (status == STRATA_OK) devices[ST_CARD].backend->chain_answer(range->chain, ready->link, !work.host);
+    return asks ? status : end_split(run, split, routing, status, error);
+}
+
+static strata_status follow_stage(st_run *run, const st_ready_range *range, const st_ready_stage *ready,
+                                  const st_step *step, strata_error *error)
+{
+    const st_stage *stage = ready->stage;
+    const st_run_device *devices = run->source.devices;
+    if (stage->kind == ST_STAGE_MOVE) {
+        if (stage->device == ST_CARD || stage->guarded)
+            devices[ST_CARD].backend->chain_answer(range->chain, ready->link - stage->guarded, false);
+        return STRATA_OK;
+    }
+    if (stage->kind == ST_STAGE_RUN)
+        return stage->device == ST_CARD ? STRATA_OK
+                                        : devices[ST_HOST].backend->launch(ready->segment, run->devices[ST_HOST].queue,
+                                                                           step->count, error);
+    st_routing routing = routing_of(run, stage, step);
+    if (run->source.watch) st_watch_routing(run->source.watch, &routing, false);
+    return answer_split(run, range, ready, &routing, error);
+}
+
+/* After a failure the launch still ends: it is answered in every case. */
+static strata_status run_chain(st_run *run, const st_ready_range *range, const st_step *step, strata_error *error)
+{
+    const st_backend *card = run->source.devices[ST_CARD].backend;
+    strata_status status = card->chain_launch(range->chain, run->devices[ST_CARD].queue, step->count, step->sequence,
+                                              run->chain_end, error);
+    for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
+        const st_ready_stage *ready = &range->stages[i];
+        int32_t wait = ready->stage->wait;
+        status = check_interrupt(run, error);
+        if (status == STRATA_OK && wait != ST_NO_STAGE)
+            status = card->chain_await(range->chain, range->stages[wait].link, WAIT_LIMIT_US, run->interrupt, error);
+        if (status == STRATA_OK) status = follow_stage(run, range, ready, step, error);
+    }
+    if (status != STRATA_OK) card->chain_abandon(range->chain);
+    else run->pending = run->chain_end;
+    return status;
+}
+
 static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, uint32_t rows,
                                strata_error *error)
 {
     strata_status status = STRATA_OK;
+    if (run->kind.chained && range->chain && rows <= range->chain_rows) return run_chain(run, range, step, error);
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
         const st_ready_stage *ready = &range->stages[i];
         status = check_interrupt(run, error);
@@ -441,6 +520,7 @@ static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32
     uint32_t rows = 0, conversations = 0, tables = 0, row = 0, index = 0;
     bool nextn = part == ST_PART_NEXTN;
     uint32_t choices = nextn ? 0 : run->source.program->choice_words;
+    step->sequence = ++run->sequence;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t of_piece = pieces[i].count - (nextn && st_conversation_position(pieces[i].conversation) == 0);
         rows += of_piece;
@@ -504,13 +584,22 @@ static strata_status end_batch(st_run *run, strata_error *error)
     return record_event(run, run->batch_end, error);
 }
 
+/* Whether the step is one launch of the GPU for all layers. Steps of prompts are not: they may fetch experts. */
+static bool may_chain(const st_run *run)
+{
+    const st_ready_range *body = &run->parts[ST_PART_MAIN].body;
+    return body->chain && run->kind.decoding && run->parts[ST_PART_MAIN].master->count <= body->chain_rows &&
+           (!run->source.stream || st_stream_may_chain(run->source.stream));
+}
+
 static strata_status run_parts(st_run *run, const st_run_piece *pieces, uint32_t count, strata_error *error)
 {
     strata_status status = may_write_step(run, error);
     if (status != STRATA_OK) return status;
     write_step(run, ST_PART_MAIN, pieces, count);
+    run->kind.chained = may_chain(run);
     if (run->source.stream)
-        status = st_stream_begin(run->source.stream, run->computing ? run->batch_end : NULL, run->decoding, error);
+        status = st_stream_begin(run->source.stream, run->computing ? run->batch_end : NULL, run->kind, error);
     if (status == STRATA_OK) status = run_body(run, ST_PART_MAIN, error);
     if (status == STRATA_OK && run->source.plan->nextn) status = run_nextn(run, pieces, count, error);
     return status == STRATA_OK && run->source.stream ? end_batch(run, error) : status;
@@ -549,9 +638,9 @@ strata_status st_run_step(st_run *run, const st_run_piece *pieces, uint32_t coun
     strata_status status = check_pieces(run, pieces, count, error);
     if (status != STRATA_OK) return status;
     run->last_count = run->last_nextn_rows = 0;
-    run->decoding = true;
+    run->kind = (st_stream_step){.decoding = true};
     for (uint32_t i = 0; i < count; i++) {
-        run->decoding = run->decoding && !pieces[i].prompt;
+        run->kind.decoding = run->kind.decoding && !pieces[i].prompt;
         status = st_conversation_prepare(pieces[i].conversation, pieces[i].count, error);
         if (status == STRATA_OK) continue;
         while (i-- > 0) st_conversation_cancel(pieces[i].conversation);

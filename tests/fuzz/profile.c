@@ -20,7 +20,7 @@ static bool holds_together(const st_profile *p, st_device_kind kind)
     if (!(p->expert_share >= 0 && p->expert_share <= 1)) return false;
     return p->kind == kind && memchr(p->name, '\0', sizeof p->name) && is_rate(p->memory_rate) && is_rate(p->op_rate) &&
            is_rate(p->link_up) && is_rate(p->link_down) && is_rate(p->disk_rate) && is_rate(p->handover_seconds) &&
-           is_rate(p->launch_seconds) && p->alignment > 0 && p->granularity > 0 &&
+           is_rate(p->launch_seconds) && is_rate(p->round_trip_seconds) && p->alignment > 0 && p->granularity > 0 &&
            (p->total_bytes == 0 || p->free_bytes <= p->total_bytes);
 }
 

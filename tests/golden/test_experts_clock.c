@@ -169,7 +169,7 @@ static outcome run(const scenario *w)
     o.fetches -= before.fetches;
     o.tps = TOKENS / seconds;
     o.slots = r.clock.plan.plan->experts.slots_per_layer;
-    o.roofline_tps = 1 / (trunk_seconds(&r) + each + LAYERS * r.clock.plan.devices[ST_CARD].handover_seconds);
+    o.roofline_tps = 1 / (trunk_seconds(&r) + each + LAYERS * r.clock.plan.devices[ST_CARD].round_trip_seconds);
     double hit_rate = o.hits + o.misses ? (double)o.hits / (double)(o.hits + o.misses) : -1;
     double uploads = (double)o.uploads / (LAYERS * TOKENS), fetches = (double)o.fetches / (LAYERS * TOKENS);
     st_plan measured = *r.clock.plan.plan;

@@ -92,9 +92,9 @@ static const st_profile slow_devices[2] = {
      .launch_seconds = 0.25},
 };
 
-/* Seconds of the step block to the GPU: 100 bytes with one row, 112 with two; its header and an output row are 44. The
+/* Seconds of the step block to the GPU: 104 bytes with one row, 116 with two; its header and an output row are 48. The
  * embedding runs beside it and is shorter. */
-static const double step_of_one = 0.2, step_of_two = 0.224, step_of_head = 0.088;
+static const double step_of_one = 0.208, step_of_two = 0.232, step_of_head = 0.096;
 
 static const uint8_t all_host[7] = {0}, but_embedding[7] = {0, 1, 1, 1, 1, 1, 1};
 
@@ -147,8 +147,8 @@ static void all_but_the_embedding_on_the_gpu(void **state)
     double first = step_of_two + 0.128 + 0.5, second = first + step_of_one + 0.064 + 0.25 + 0.1096 + head;
     takes(&r, step_of_one + 0.064 + 0.25 + 0.1096 + head, 3, second, "the link");
     r.devices[ST_CARD].link_up = r.devices[ST_CARD].link_down = 1e6; /* copies are then limited by the host's memory */
-    double quick = 0.044 + 0.25 + 0.4064 + 0.4 + 0.5;
-    close_to(1 / predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.1 + 0.032 + 0.25 + 0.1096 + quick);
+    double quick = 0.048 + 0.25 + 0.4064 + 0.4 + 0.5;
+    close_to(1 / predict(&r.source, &r.plan, 10, 3, -1).decode_tps, 0.104 + 0.032 + 0.25 + 0.1096 + quick);
     assert_string_equal(predict(&r.source, &r.plan, 10, 3, -1).limit, "hand-overs");
 }
 
@@ -212,13 +212,18 @@ static void experts_on_the_host(void **state)
     double routed = step_of_one + 0.064 + 0.25 + 0.1048; /* x is on the host already */
     double decode = routed + 0.064 + 0.5 + 6 + 0.064 + 0.25 + 0.0096 + head;
     takes(&r, decode, 1, decode, "RAM");
+    /* As a chain: one launch, half a round trip for each hand-over. A prompt is no chain. */
+    r.devices[ST_CARD].round_trip_seconds = 0.1;
+    double half = 0.05, chain = step_of_one + 0.25 + half + 0.064 + 0.1048 + half + 0.064 + 6 + half + 0.064 + 0.0096;
+    takes(&r, chain + head, 1, decode, "RAM");
+    r.devices[ST_CARD].round_trip_seconds = 0;
     r.devices[ST_HOST].op_rate = 128; /* experts: 768 operations, 6 s as well */
     takes(&r, decode, 1, decode, "RAM");
     r.devices[ST_HOST].expert_share = 0.5;
     takes(&r, decode + 6, 1, decode + 6, "arithmetic");
 }
 
-static const double cached_head = 0.25 + 0.0096 + 0.088 + 0.25 + 0.4064 + 1.6 + 0.5;
+static const double cached_head = 0.25 + 0.0096 + 0.096 + 0.25 + 0.4064 + 1.6 + 0.5;
 
 /* Seconds of a token's two experts, from the GPU's launch to the launch that adds the host's sum. Each expert is a hit
  * with probability `hit`; the GPU takes 0.6 s, and the host `all` seconds if both miss. */
@@ -243,6 +248,13 @@ static void experts_in_a_cache(void **state)
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0.9).decode_tps, forked + cached(0.9, 6) + cached_head);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + cached_head);
+
+    /* As a chain: the last link of the layer, the sum, has half a round trip even if no expert is missing. */
+    r.devices[ST_CARD].round_trip_seconds = 0.1;
+    double start = step_of_one + 0.25 + 0.05 + 0.064 + 0.1048 + 0.05 + 0.064, rest = 0.05 + 0.0096 + cached_head - 0.2596;
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, start + 0.6 + rest);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, start + 6 + 0.064 + rest);
+    r.devices[ST_CARD].round_trip_seconds = 0;
 
     /* no slots: no hits; a slot for each expert: nothing is copied, and the layer is one stage */
     slots = 0;

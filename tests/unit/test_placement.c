@@ -462,7 +462,7 @@ static void rates_of_a_gpu_are_stored(void **state)
     char *path = st_measurement_path();
     st_measurement host = {.cpu = "A", .cores = 4, .read_rate = 40e9, .op_rate = 500e9}, host_found;
     st_device_rates first = {.read_bytes = 4e12, .batch_ops = 9e13, .link_up = 55e9, .link_down = 54e9, .handover_seconds = 1e-5,
-                             .op_seconds = 2e-6, .type_share[ST_TYPE_Q4_K] = 0.5};
+                             .round_trip_seconds = 4e-6, .op_seconds = 2e-6, .type_share[ST_TYPE_Q4_K] = 0.5};
     st_device_rates second = first, found;
     second.link_up = 25e9;
     assert_false(st_gpu_rates_load(path, "G", &found));
@@ -473,6 +473,7 @@ static void rates_of_a_gpu_are_stored(void **state)
     assert_true(found.read_bytes == 4e12 && found.link_up == 55e9 && found.link_down == 54e9 && found.batch_ops == 9e13);
     assert_true(found.type_share[ST_TYPE_Q4_K] == 0.5 && found.type_share[ST_TYPE_F32] == 0);
     assert_true(found.handover_seconds > 0.99e-5 && found.handover_seconds < 1.01e-5);
+    assert_true(found.round_trip_seconds > 3.99e-6 && found.round_trip_seconds < 4.01e-6);
     assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 25e9);
     assert_true(st_measurement_load(path, "A", 4, &host_found)); /* the host's rates are kept */
     second.link_up = 26e9;

@@ -184,6 +184,44 @@ static step *issue(st_op_range range, const st_stages *stages)
     return s;
 }
 
+/* How far the GPU may go in a chain: to the first value of the host that is not answered. */
+static uint32_t chain_limit(const step *s, uint32_t answered)
+{
+    uint32_t i = m.queue_done;
+    while (i < m.queue_count) {
+        const st_stage *stage = m.queue[i].stage;
+        bool up = stage->kind == ST_STAGE_MOVE && (stage->device == ST_CARD || stage->guarded);
+        if (m.queue[i].step == s && up && (uint32_t)(stage - s->stages->stages) >= answered) break;
+        i++;
+    }
+    return i;
+}
+
+/* Runs a range as a chain: the GPU's stages are launched at once, and the GPU is as far ahead of the host as the answers
+ * let it. */
+static void issue_chain(st_op_range range, const st_stages *stages)
+{
+    assert_true(m.step_count < STEPS_MAX);
+    step *s = &m.steps[m.step_count++];
+    s->stages = stages;
+    expect(s, range);
+    for (uint32_t i = 0; i < stages->count; i++) {
+        const st_stage *stage = &stages->stages[i];
+        assert_true(m.queue_count < QUEUE_MAX);
+        if (stage->kind == ST_STAGE_MOVE || stage->device == ST_CARD) m.queue[m.queue_count++] = (queued){s, stage};
+    }
+    for (uint32_t i = 0; i <= stages->count; i++) { /* before stage i, all before it are answered */
+        uint32_t most = chain_limit(s, i), ahead = most - m.queue_done;
+        if (m.pace == PACE_AT_ONCE) card_works(most);
+        else if (m.pace == PACE_RANDOM) card_works(m.queue_done + draw(ahead + 1));
+        const st_stage *stage = i < stages->count ? &stages->stages[i] : NULL;
+        if (!stage || stage->kind != ST_STAGE_RUN || stage->device != ST_HOST) continue;
+        wait_for(s, stage->wait);
+        assert_true(m.queue_done <= most); /* it does not wait for what waits for it */
+        execute(s, stage);
+    }
+}
+
 /* ---- ways to split a program ------------------------------------------------------------------------------------- */
 
 static void split_ops(const st_program *p, uint32_t change_in, uint8_t *op_device)
@@ -372,6 +410,40 @@ static void every_split_computes_the_same(void **state)
     }
     machine_close();
     golden_close(&g);
+}
+
+/* Splits that may run as a chain compute the same as one, at any pace. Of those by blocks, as plans have them, most do. */
+static void chains_compute_the_same(void **state)
+{
+    (void)state;
+    uint32_t chains = 0;
+    for (uint32_t f = 0; f < FAMILIES; f++) {
+        golden g;
+        assert_true(golden_open(&g, families[f]));
+        static uint8_t op_device[OPS_MAX];
+        machine_open(g.program);
+        for (uint32_t i = 0; i < (kit_is_slow() ? 4 : 60); i++) {
+            st_arena arena = {0};
+            seed = 1000 * f + i + 1;
+            if (i % 2) split_blocks(g.program, op_device);
+            else split_somehow(g.program, op_device);
+            part of = build_part(g.program, op_device, &g.program->main, 0, &arena);
+            for (int at = 0; at < PACES && of.body.chained; at++) {
+                chains++;
+                machine_begin((pace)at);
+                for (int k = 0; k < 2; k++) {
+                    issue_chain(of.of->body, &of.body);
+                    wait_for_all(); /* the executor waits for the end of a chain before the host writes values */
+                    run_head(&of);
+                }
+                if (m.wrong) fail_msg("%s, map %u, pace %d", families[f], i, at);
+            }
+            st_arena_free(&arena);
+        }
+        machine_close();
+        golden_close(&g);
+    }
+    assert_true(chains > FAMILIES);
 }
 
 static bool body_runs_right(const part *of, const st_stages *body)
@@ -596,11 +668,12 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 6];
+    static struct CMUnitTest tests[FAMILIES + 7];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = every_split_computes_the_same,
                                        .initial_state = (void *)(uintptr_t)families[n]};
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(chains_compute_the_same);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_wait_is_needed);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_gpu_runs_while_the_host_works);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(memory_is_not_reused_during_a_copy);

@@ -267,6 +267,33 @@ static strata_status card_launch(st_segment *segment, st_queue *queue, uint32_t 
     return status == STRATA_OK ? st_sim_segment_launch(segment, queue->number, rows, error) : status;
 }
 
+/* --- chains ------------------------------------------------------------------------------------------------------- */
+
+static strata_status card_chain_new(st_device *device, const st_chain_source *source, st_chain **out,
+                                    strata_error *error)
+{
+    *out = NULL;
+    strata_status status = st_sim_enter(device->card.world, ST_SIM_CALLS, error);
+    if (status != STRATA_OK || device->card.world->card.round_trip_seconds <= 0) return status;
+    return st_sim_chain_new(&device->card, source, out, error);
+}
+
+static uint32_t card_chain_rows(const st_chain *chain)
+{
+    (void)chain;
+    return ST_CHAIN_ROWS;
+}
+
+static strata_status card_chain_launch(st_chain *chain, st_queue *queue, uint32_t rows, uint32_t sequence,
+                                       st_event *end, strata_error *error)
+{
+    strata_status status = st_sim_enter(queue->device->card.world, ST_SIM_LAUNCH, error);
+    if (status == STRATA_OK) status = st_sim_chain_launch(chain, queue->number, rows, sequence, error);
+    if (status == STRATA_OK) status = card_event_record(end, queue, error);
+    if (status == STRATA_OK) st_sim_chain_ends(chain, end->point);
+    return status;
+}
+
 static const st_backend card_backend = {
     .version = ST_BACKEND_VERSION,
     .name = "sim",
@@ -296,6 +323,13 @@ static const st_backend card_backend = {
     .prepare = card_prepare,
     .launch = card_launch,
     .segment_free = st_sim_segment_free,
+    .chain_new = card_chain_new,
+    .chain_free = st_sim_chain_free,
+    .chain_rows = card_chain_rows,
+    .chain_launch = card_chain_launch,
+    .chain_await = st_sim_chain_await,
+    .chain_answer = st_sim_chain_answer,
+    .chain_abandon = st_sim_chain_abandon,
 };
 
 const st_backend *st_backend_sim_card(void)

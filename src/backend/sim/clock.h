@@ -62,6 +62,7 @@ strata_status st_clock_depend(st_clock *clock, uint32_t queue, uint64_t point, s
 void st_clock_forget(st_clock *clock, uint64_t point);
 
 bool st_clock_reached(const st_clock *clock, uint64_t point, double *seconds);
+bool st_clock_decided(const st_clock *clock, uint64_t point); /* reached, or never will be */
 /* The host waits for the point. STRATA_DEVICE if it is never reached, or not within `limit` seconds (0: no limit); the
  * error of a queue if one has stopped. */
 strata_status st_clock_wait(st_clock *clock, uint64_t point, double limit, strata_error *error);

@@ -53,6 +53,12 @@ bool st_clock_reached(const st_clock *clock, uint64_t number, double *seconds)
     return true;
 }
 
+bool st_clock_decided(const st_clock *clock, uint64_t number)
+{
+    const st_clock_mark *p = st_clock_find(clock, number);
+    return !p || p->state != ST_MARK_PENDING;
+}
+
 /* --- queues ------------------------------------------------------------------------------------------------------- */
 
 void st_clock_pop(st_clock_lane *q)

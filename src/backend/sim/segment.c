@@ -14,6 +14,8 @@ struct st_segment {
     st_segment_source source; /* its operations are in `ops` */
     st_sim_ops ops;
     uint32_t uses;            /* its owner, and its launches that have not ended */
+    const void **tables;      /* of experts, as the GPU reads them in a chain; NULL: no experts */
+    size_t entries;           /* of all tables */
 };
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */
@@ -194,8 +196,10 @@ typedef struct flight {
     st_sim_op op;         /* the one before it */
     strata_status status; /* of the checks at its start */
     strata_error error;
+    double launch;        /* seconds before the first operation */
     size_t table;         /* of its experts, in `tables` */
-    const void *tables[]; /* of experts, at the launch */
+    const void *const *tables; /* of experts: `own`, or the segment's, of a link of a chain */
+    const void *own[];    /* at the launch */
 } flight;
 
 /* Entries of an operation's tables of experts. */
@@ -222,6 +226,7 @@ static void release(st_segment *segment)
 {
     if (--segment->uses) return;
     st_sim_ops_free(&segment->ops);
+    st_free(segment->tables);
     st_free(segment);
 }
 
@@ -245,7 +250,7 @@ static bool next_op(void *context, st_demand *demand)
     uint32_t index = f->next++, count = f->segment->source.count;
     if (index >= count && index > 0) return false;
     *demand = count ? begin_op(f, index) : (st_demand){0};
-    if (index == 0) demand->latency = f->segment->card->world->card.launch_seconds;
+    if (index == 0) demand->latency = f->launch;
     return true;
 }
 
@@ -277,22 +282,48 @@ static void drop_flight(void *context)
     st_free(f);
 }
 
-strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, uint32_t rows, strata_error *error)
+static size_t all_entries(const st_segment_source *source)
 {
     size_t entries = 0;
-    for (uint32_t i = 0; i < segment->source.count; i++) entries += table_entries(&segment->ops.bound[i]);
-    flight *f = st_alloc_zero(1, sizeof *f + entries * sizeof *f->tables);
+    for (uint32_t i = 0; i < source->count; i++) entries += table_entries(&source->ops[i]);
+    return entries;
+}
+
+static void copy_all_tables(const st_segment *segment, const void **to)
+{
+    for (uint32_t i = 0; i < segment->source.count; i++) to += copy_tables(&segment->ops.bound[i], to);
+}
+
+static strata_status push(st_segment *segment, uint32_t queue, const flight *like, size_t entries, strata_error *error)
+{
+    flight *f = st_alloc_zero(1, sizeof *f + entries * sizeof *f->own);
     if (!f) return st_error_memory(error, sizeof *f, "a launch on the simulated GPU");
+    *f = *like;
     f->segment = segment;
-    f->rows = rows;
-    entries = 0;
-    for (uint32_t i = 0; i < segment->source.count; i++)
-        entries += copy_tables(&segment->ops.bound[i], f->tables + entries);
+    f->tables = entries ? f->own : segment->tables;
+    if (entries) copy_all_tables(segment, f->own);
     st_command command = {.next = next_op, .end = end_op, .drop = drop_flight, .context = f};
     strata_status status = st_clock_push(segment->card->world->clock, queue, &command, error);
     if (status == STRATA_OK) segment->uses++;
     else st_free(f);
     return status;
+}
+
+strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, uint32_t rows, strata_error *error)
+{
+    flight like = {.rows = rows, .launch = segment->card->world->card.launch_seconds};
+    return push(segment, queue, &like, segment->entries, error);
+}
+
+strata_status st_sim_segment_chain(st_segment *segment, uint32_t queue, uint32_t rows, double launch,
+                                   strata_error *error)
+{
+    return push(segment, queue, &(flight){.rows = rows, .launch = launch}, 0, error);
+}
+
+void st_sim_segment_show(st_segment *segment)
+{
+    if (segment->tables) copy_all_tables(segment, segment->tables);
 }
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
@@ -302,8 +333,11 @@ strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *sou
 {
     st_segment *segment = st_alloc_zero(1, sizeof *segment);
     if (!segment) return st_error_memory(error, sizeof *segment, "a segment of the program");
-    *segment = (st_segment){.card = card, .source = *source, .uses = 1};
+    *segment = (st_segment){.card = card, .source = *source, .uses = 1, .entries = all_entries(source)};
     strata_status status = STRATA_OK;
+    if (segment->entries) segment->tables = st_alloc_zero(segment->entries, sizeof *segment->tables);
+    if (segment->entries && !segment->tables)
+        status = st_error_memory(error, segment->entries * sizeof(void *), "the table of experts");
     for (uint32_t i = 0; i < source->count && status == STRATA_OK; i++) {
         check c = {.segment = segment, .bound = &source->ops[i], .error = error};
         status = check_block(&c);

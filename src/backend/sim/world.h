@@ -1,6 +1,6 @@
 /* Private to the simulated device: the state that the GPU and its host share. sim.c: the world; memory.c: GPU memory;
- * race.c: the race checker; step.c: checks of step blocks; card.c, transfer.c, segment.c: the GPU's backend; host.c:
- * the host's backend. */
+ * race.c: the race checker; step.c: checks of step blocks; card.c, transfer.c, segment.c, chain.c: the GPU's backend;
+ * host.c: the host's backend. */
 #ifndef ST_SIM_WORLD_H
 #define ST_SIM_WORLD_H
 
@@ -172,5 +172,20 @@ strata_status st_sim_segment_new(st_sim_card *card, const st_segment_source *sou
                                  strata_error *error);
 strata_status st_sim_segment_launch(st_segment *segment, uint32_t queue, uint32_t rows, strata_error *error);
 void st_sim_segment_free(st_segment *segment);
+/* A launch as a link of a chain, which takes `launch` seconds more; it reads the tables of experts as the last
+ * st_sim_segment_show found them. */
+strata_status st_sim_segment_chain(st_segment *segment, uint32_t queue, uint32_t rows, double launch,
+                                   strata_error *error);
+void st_sim_segment_show(st_segment *segment);
+
+strata_status st_sim_chain_new(st_sim_card *card, const st_chain_source *source, st_chain **out, strata_error *error);
+void st_sim_chain_free(st_chain *chain); /* after its last launch has ended or its queue was freed */
+strata_status st_sim_chain_launch(st_chain *chain, uint32_t queue, uint32_t rows, uint32_t sequence,
+                                  strata_error *error);
+void st_sim_chain_ends(st_chain *chain, uint64_t point); /* behind the launch */
+strata_status st_sim_chain_await(st_chain *chain, uint32_t link, uint64_t limit_us, const atomic_bool *interrupt,
+                                 strata_error *error);
+void st_sim_chain_answer(st_chain *chain, uint32_t link, bool none);
+void st_sim_chain_abandon(st_chain *chain);
 
 #endif
