@@ -48,7 +48,7 @@ CC_fuzz    := clang
 # What the CUDA backend runs is known without it: in the library, and in the plugin.
 CUDA_STATEMENT := src/backend/cuda/statement.c
 LIB_SOURCES := $(sort $(CUDA_STATEMENT) $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
-CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,device graph queue rates segment)
+CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,chain device graph queue rates segment)
 FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
 SERVER_SOURCES := $(sort $(wildcard server/*.c))
 CLI_SOURCES := $(sort $(wildcard cli/*.c))
@@ -248,7 +248,7 @@ $(eval $(call emulate_rules,emulate-asan,-fsanitize=address,asan))
 -include $(EMULATE_HOST:%.c=$(BUILD)/plugin/%.d)
 
 EMULATE_TESTS := $(patsubst %,tests/%,conform/test_conform conform/test_conversations conform/test_forms conform/test_forms_large \
-    unit/test_candidates golden/test_model_golden)
+    unit/test_candidates golden/test_model_golden golden/test_chains)
 # $(1): sample or all; $(2): folder of the plugin; $(3): configuration of the test programs
 emulate = if [ -r "$(CUDA_INCLUDE)/cuda_fp16.h" ]; then \
     $(MAKE) --no-print-directory $(BUILD)/$(2)/libstrata-cuda.so $(BUILD)/$(2)/test_emulate $(EMULATE_TESTS:%=$(BUILD)/$(3)/%) && \

@@ -369,7 +369,7 @@ typedef struct st_backend {
     /* Chains. All NULL: the device has none. *out is NULL if it cannot have this one: host memory that it does not
      * reach, too little memory for the launch. */
     strata_status (*chain_new)(st_device *device, const st_chain_source *source, st_chain **out, strata_error *error);
-    void (*chain_free)(st_chain *chain);
+    void (*chain_free)(st_chain *chain); /* after its last launch has ended */
     uint32_t (*chain_rows)(const st_chain *chain); /* of a launch, at most: 1 to ST_CHAIN_ROWS */
     /* `sequence` is that of the step block; `end` is recorded behind the launch. Expert tables of the segments before
      * the first RECEIVE or ADD are read from now on, those of the segments behind such a link from its answer on: until

@@ -496,6 +496,7 @@ static bool gains_by_fetching(st_stream *stream)
     const st_profile *host = &stream->source.plan_source->devices[ST_HOST], *card = host + ST_CARD;
     double saved = card->handover_seconds + 2 * card->launch_seconds - card->round_trip_seconds;
     if (stream->options.arms != ST_ARMS_BOTH) return stream->options.arms == ST_ARMS_FETCH;
+    if (card->link_up <= 0) return false; /* unknown */
     for (uint32_t i = 0; i < stream->layer_count; i++) {
         const stream_layer *l = &stream->layers[i];
         for (uint32_t missing = 1; l->slots < l->experts && missing <= l->used; missing++) {

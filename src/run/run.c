@@ -159,9 +159,12 @@ strata_status st_run_new(const st_run_source *source, st_run **out, strata_error
     return STRATA_OK;
 }
 
+static strata_status drain(st_run *run, strata_error *error);
+
 void st_run_free(st_run *run)
 {
     if (!run) return;
+    if (run->chain_end && run->devices[ST_CARD].queue) (void)drain(run, NULL); /* a chain ends before it is freed */
     for (int part = 0; part < ST_PARTS; part++) {
         st_ready_range_free(run->devices, &run->parts[part].body);
         st_ready_range_free(run->devices, &run->parts[part].head);

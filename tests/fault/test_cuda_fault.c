@@ -280,6 +280,162 @@ static void scratch_is_for_the_rows_of_the_graph(void **state)
     }
 }
 
+/* --- chains ---------------------------------------------------------------------------------------------------------- */
+
+enum { VALUE = 1024, STEP = 2048, BACK = 3072, SEND = 0, ADD = 1, AGAIN = 2, RECEIVE = 3, LINKS = 5 };
+
+/* The value goes to the host, which adds to it, and again, and the host replaces it; it comes back behind the first. */
+static st_chain *chain_new(const rig *r, void *host, uint64_t limit_us)
+{
+    unsigned char *device = r->block, *at = host;
+    st_link_value down = {at + VALUE, device + VALUE, WIDTH}, up = {device + VALUE, at + VALUE, WIDTH};
+    st_link_value back = {at + BACK, device + VALUE, WIDTH};
+    st_link links[LINKS] = {{.kind = ST_LINK_SEND, .values = {down}, .value_count = 1},
+                            {.kind = ST_LINK_ADD, .values = {up}, .value_count = 1},
+                            {.kind = ST_LINK_SEND, .values = {down}, .value_count = 1},
+                            {.kind = ST_LINK_RECEIVE, .values = {up}, .value_count = 1},
+                            {.kind = ST_LINK_SEND, .values = {back}, .value_count = 1}};
+    st_chain_source source = {.links = links, .count = LINKS, .step = (st_step *)(void *)(device + STEP), .limit_us = limit_us};
+    st_chain *chain = NULL;
+    strata_error error;
+    if (st_cuda_backend.chain_new(r->device, &source, &chain, &error) != STRATA_OK) fail_msg("%s", error.message);
+    return chain;
+}
+
+static strata_status chain_begin(const rig *r, st_chain *chain, uint32_t sequence, strata_error *error)
+{
+    const st_backend *b = &st_cuda_backend;
+    st_step *step = (st_step *)(void *)((unsigned char *)r->host + STEP);
+    float *value = (float *)(void *)((unsigned char *)r->host + VALUE);
+    *step = (st_step){.count = 1, .sequence = sequence};
+    for (int i = 0; i < WIDTH; i++) value[i] = (float)i;
+    strata_status status = b->copy(r->queue, ST_COPY_UP, (unsigned char *)r->block + STEP, step, sizeof *step, error);
+    if (status == STRATA_OK)
+        status = b->copy(r->queue, ST_COPY_UP, (unsigned char *)r->block + VALUE, value, WIDTH * sizeof *value, error);
+    if (status == STRATA_OK) status = b->event_record(r->event, r->queue, error);
+    if (status == STRATA_OK) status = b->event_wait_host(r->event, 0, error); /* the host writes the same memory */
+    return status == STRATA_OK ? b->chain_launch(chain, r->queue, 1, sequence, r->event, error) : status;
+}
+
+static void must(strata_status status, const strata_error *error)
+{
+    if (status != STRATA_OK) fail_msg("%s", error->message);
+}
+
+static void values_are(const rig *r, size_t offset, float each, float first)
+{
+    const float *value = (const float *)(const void *)((const unsigned char *)r->host + offset);
+    for (int i = 0; i < WIDTH; i++) assert_true(value[i] == each * (float)i + first);
+}
+
+static void fill(const rig *r, float with)
+{
+    float *value = (float *)(void *)((unsigned char *)r->host + VALUE);
+    for (int i = 0; i < WIDTH; i++) value[i] = with;
+}
+
+/* A launch is replayed with another sequence number; what the host answers is what the GPU adds or takes. */
+static void a_chain_hands_over(void **state)
+{
+    (void)state;
+    const st_backend *b = &st_cuda_backend;
+    strata_error error;
+    rig r = {0};
+    fail_at(0, ST_CUDA_OK, false);
+    must(run_all(&r, &error), &error);
+    st_chain *chain = chain_new(&r, r.host, 1000000);
+    assert_non_null(chain);
+    assert_true(b->chain_rows(chain) >= 1);
+    assert_int_equal(b->chain_launch(chain, r.queue, ST_CHAIN_ROWS + 1, 1, r.event, &error), STRATA_RUNTIME);
+    for (uint32_t sequence = 1; sequence < 5; sequence++) {
+        bool none = sequence % 2;
+        failing.launched = 0;
+        must(chain_begin(&r, chain, sequence, &error), &error);
+        must(b->chain_await(chain, SEND, 1000000, NULL, &error), &error);
+        values_are(&r, VALUE, 1, 0);
+        fill(&r, 10);
+        b->chain_answer(chain, ADD, none);
+        must(b->chain_await(chain, AGAIN, 1000000, NULL, &error), &error);
+        values_are(&r, VALUE, 1, none ? 0 : 10);
+        fill(&r, 7);
+        b->chain_answer(chain, RECEIVE, false);
+        must(b->event_wait_host(r.event, 1000000, &error), &error);
+        values_are(&r, BACK, 0, 7);
+        assert_int_equal(failing.launched, 1);
+    }
+    b->chain_free(chain);
+    rig_close(&r);
+    assert_int_equal(failing.allocated, 0);
+}
+
+/* The GPU's wait ends by itself, the host's by the end of the launch, by its limit or by an interrupt. */
+static void waits_of_a_chain_end(void **state)
+{
+    (void)state;
+    const st_backend *b = &st_cuda_backend;
+    strata_error error;
+    rig r = {0};
+    atomic_bool stop = true;
+    fail_at(0, ST_CUDA_OK, false);
+    must(run_all(&r, &error), &error);
+    st_chain *chain = chain_new(&r, r.host, 2000);
+    must(chain_begin(&r, chain, 1, &error), &error);
+    must(b->chain_await(chain, SEND, 1000000, NULL, &error), &error);
+    while (b->chain_await(chain, AGAIN, 1000000, NULL, &error) == STRATA_OK && !b->event_done(r.event)) continue;
+    assert_int_equal(b->event_wait_host(r.event, 1000000, &error), STRATA_DEVICE); /* nobody answered */
+    assert_non_null(strstr(error.message, "timed out"));
+    b->chain_free(chain);
+    chain = chain_new(&r, r.host, 1000000000);
+    must(chain_begin(&r, chain, 2, &error), &error);
+    must(b->chain_await(chain, SEND, 1000000, NULL, &error), &error);
+    assert_int_equal(b->chain_await(chain, AGAIN, 1000, NULL, &error), STRATA_DEVICE);
+    assert_non_null(strstr(error.message, "1000 µs"));
+    assert_int_equal(b->chain_await(chain, AGAIN, 1000000, &stop, &error), STRATA_INTERRUPTED);
+    b->chain_abandon(chain);
+    must(b->event_wait_host(r.event, 1000000, &error), &error);
+    b->chain_free(chain);
+    rig_close(&r);
+    assert_int_equal(failing.allocated, 0);
+}
+
+/* A GPU that is lost in the middle ends the host's wait. */
+static void a_chain_on_a_lost_device_ends(void **state)
+{
+    (void)state;
+    const st_backend *b = &st_cuda_backend;
+    strata_error error;
+    rig r = {0};
+    fail_at(0, ST_CUDA_OK, false);
+    must(run_all(&r, &error), &error);
+    st_chain *chain = chain_new(&r, r.host, 1000000);
+    must(chain_begin(&r, chain, 1, &error), &error);
+    must(b->chain_await(chain, SEND, 1000000, NULL, &error), &error);
+    failing.fail_at = failing.calls + 1;
+    failing.with = ST_CUDA_LOST;
+    failing.sticky = true;
+    assert_int_equal(b->chain_await(chain, AGAIN, 1000000, NULL, &error), STRATA_DEVICE_LOST);
+    b->chain_abandon(chain);
+    b->chain_free(chain);
+    rig_close(&r);
+    assert_int_equal(failing.allocated, 0);
+}
+
+/* Memory that the GPU does not reach, and a device that times each operation: no chain, and no error. */
+static void a_chain_needs_mapped_memory(void **state)
+{
+    (void)state;
+    static _Alignas(ST_CUDA_ALIGNMENT) unsigned char pageable[BYTES];
+    strata_error error;
+    rig r = {0};
+    fail_at(0, ST_CUDA_OK, false);
+    must(run_all(&r, &error), &error);
+    assert_null(chain_new(&r, pageable, 1000000));
+    r.device->profile = true;
+    assert_null(chain_new(&r, r.host, 1000000));
+    rig_close(&r);
+    assert_int_equal(failing.allocated, 0);
+}
+
 /* --- a model on it: without kernels its logits mean nothing, but every call is made ----------------------------------- */
 
 static strata_status open_failing(const st_device_options *options, st_device **out, strata_error *error)
@@ -385,6 +541,44 @@ static void a_model_with_experts_in_slots(void **state)
     a_model("qwen3moe", &placed, 200);
 }
 
+static void a_model_with_experts_on_the_cpu(void **state)
+{
+    (void)state;
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = ST_LAYERS_ALL;
+    placed.moe = ST_MOE_CPU;
+    a_model("qwen2moe", &placed, 100);
+}
+
+/* Of the body; of a prompt each layer has some. */
+static void a_decoded_token_is_one_launch(void **state)
+{
+    (void)state;
+    for (int cache = 0; cache < 2; cache++) {
+        golden g;
+        golden_run r;
+        strata_error error;
+        st_plan_options placed = st_plan_options_default();
+        placed.layers = ST_LAYERS_ALL;
+        placed.moe = cache ? ST_MOE_CACHE : ST_MOE_CPU;
+        placed.expert_slots = cache ? 3 : -1;
+        assert_true(golden_open(&g, "qwen3moe"));
+        golden_options options = {.kv_type = ST_TYPE_F32, .batch = 8, .threads = 1, .cpu = "ref", .placed = &placed,
+                                  .backend = failing_backend()};
+        fail_at(0, ST_CUDA_OK, false);
+        golden_run_open(&r, &g, &options);
+        must(golden_step(&r, r.conversation, g.tokens, 8, &error), &error);
+        assert_true(failing.launched > g.desc->layer_count);
+        for (uint32_t i = 8; i < 12; i++) {
+            failing.launched = 0;
+            must(golden_step(&r, r.conversation, g.tokens + i, 1, &error), &error);
+            assert_int_equal(failing.launched, 1);
+        }
+        golden_run_close(&r);
+        golden_close(&g);
+    }
+}
+
 /* A model with many experts and many segments has more table entries than one block of pinned memory. */
 static void expert_tables_fill_several_blocks(void **state)
 {
@@ -419,6 +613,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_failed_call_is_reported),
         cmocka_unit_test(a_model_all_on_the_gpu),
         cmocka_unit_test(a_model_with_experts_in_slots),
+        cmocka_unit_test(a_model_with_experts_on_the_cpu),
+        cmocka_unit_test(a_decoded_token_is_one_launch),
+        cmocka_unit_test(a_chain_hands_over),
+        cmocka_unit_test(waits_of_a_chain_end),
+        cmocka_unit_test(a_chain_on_a_lost_device_ends),
+        cmocka_unit_test(a_chain_needs_mapped_memory),
         cmocka_unit_test(a_lost_device_stays_lost),
         cmocka_unit_test(invalid_calls_are_errors),
         cmocka_unit_test(launches_are_graphs),

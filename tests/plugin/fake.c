@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 
 enum { TOTAL_MIB = 16384, CONTEXT_MIB = 500, BLOCKS_MAX = 16, PROBE_BYTES = 256 << 20,
        UNWRITTEN = 0xFF }; /* kernels that read it compute NaN */
@@ -102,43 +103,137 @@ static st_cuda_result fake_release(void *memory)
     return fake_free(memory);
 }
 
-static st_cuda_result fake_copy(void *to, const void *from, size_t bytes, st_copy_kind kind, void *stream)
+/* --- streams: work is done at once, but for a graph that waits for the host ------------------------------------------ */
+
+typedef struct fake_graph {
+    struct fake_stream *stream; /* of the last launch; NULL: none */
+    uint32_t count;
+    st_cuda_call calls[];
+} fake_graph;
+
+/* The graph that was launched last goes on whenever something asks for the stream's state. */
+typedef struct fake_stream {
+    const fake_graph *graph; /* that has not ended; NULL: none */
+    uint32_t next;           /* of its calls */
+    double since;            /* its next call waits for the host since then; 0: it has not been asked */
+    uint64_t launched, ended;
+} fake_stream;
+
+typedef struct fake_event {
+    fake_stream *stream; /* NULL: not recorded */
+    uint64_t launched;   /* graphs of the stream at that time */
+} fake_event;
+
+static st_cuda_result fake_run(const st_cuda_call *c);
+
+/* Whether the host has answered a hand-over; one that takes too long times out. */
+static bool is_answered(const st_cuda_handover *h, uint32_t sequence, fake_stream *stream)
 {
-    (void)kind;
-    (void)stream;
-    memcpy(to, from, bytes);
-    return ST_CUDA_OK;
+    if (h->link.kind == ST_LINK_SEND || *h->flag >> 1 == sequence) return true;
+    double now = st_clock_seconds();
+    if (stream->since == 0) stream->since = now;
+    if (now - stream->since <= 1e-6 * (double)h->limit_us) return false;
+    *h->timed_out = 1;
+    *h->flag = st_cuda_answer(sequence, true);
+    return true;
 }
 
-static st_cuda_result fake_zero(void *memory, size_t bytes, void *stream)
+static st_cuda_result go_on(fake_stream *stream)
 {
-    (void)stream;
-    memset(memory, 0, bytes);
-    return ST_CUDA_OK;
+    st_cuda_result result = ST_CUDA_OK;
+    while (stream && stream->graph && result == ST_CUDA_OK) {
+        const st_cuda_call *call = &stream->graph->calls[stream->next];
+        if (stream->next == stream->graph->count) {
+            stream->graph = NULL;
+            stream->ended = stream->launched;
+            break;
+        }
+        if (call->handover && !is_answered(call->handover, call->step->sequence, stream)) break;
+        result = fake_run(call);
+        stream->since = 0;
+        stream->next++;
+    }
+    if (result != ST_CUDA_OK) {
+        stream->graph = NULL;
+        stream->ended = stream->launched;
+    }
+    return result;
 }
 
-static st_cuda_result fake_object(void **out)
+/* Before more work: a real stream would queue it, but nobody could wait for it. */
+static st_cuda_result finish(void *stream)
 {
-    return fake_new(out, 1);
+    st_cuda_result result = go_on(stream);
+    bool waits = stream && ((const fake_stream *)stream)->graph;
+    return result == ST_CUDA_OK && waits ? ST_CUDA_FAILED : result;
+}
+
+static st_cuda_result fake_stream_new(void **out)
+{
+    st_cuda_result result = fake_new(out, sizeof(fake_stream));
+    if (result == ST_CUDA_OK) *(fake_stream *)*out = (fake_stream){0};
+    return result;
+}
+
+static st_cuda_result fake_stream_free(void *stream)
+{
+    (void)go_on(stream);
+    return fake_free(stream);
 }
 
 static st_cuda_result fake_sync(void *stream)
 {
-    (void)stream;
+    return finish(stream);
+}
+
+static st_cuda_result fake_copy(void *to, const void *from, size_t bytes, st_copy_kind kind, void *stream)
+{
+    (void)kind;
+    st_cuda_result result = finish(stream);
+    if (result == ST_CUDA_OK) memcpy(to, from, bytes);
+    return result;
+}
+
+static st_cuda_result fake_zero(void *memory, size_t bytes, void *stream)
+{
+    st_cuda_result result = finish(stream);
+    if (result == ST_CUDA_OK) memset(memory, 0, bytes);
+    return result;
+}
+
+static st_cuda_result fake_event_new(void **out)
+{
+    st_cuda_result result = fake_new(out, sizeof(fake_event));
+    if (result == ST_CUDA_OK) *(fake_event *)*out = (fake_event){0};
+    return result;
+}
+
+static st_cuda_result fake_record(void *event, void *stream)
+{
+    fake_stream *s = stream;
+    *(fake_event *)event = (fake_event){s, s ? s->launched : 0};
     return ST_CUDA_OK;
 }
 
-static st_cuda_result fake_pair(void *a, void *b)
+static st_cuda_result fake_query(void *event)
 {
-    (void)a;
-    (void)b;
-    return ST_CUDA_OK;
+    const fake_event *e = event;
+    st_cuda_result result = go_on(e->stream);
+    return result == ST_CUDA_OK && e->stream && e->stream->ended < e->launched ? ST_CUDA_PENDING : result;
+}
+
+static st_cuda_result fake_stream_wait(void *stream, void *event)
+{
+    (void)stream;
+    return finish(((const fake_event *)event)->stream);
 }
 
 static st_cuda_result fake_elapsed(void *from, void *to, double *seconds)
 {
+    (void)from;
+    (void)to;
     *seconds = 1e-4;
-    return fake_pair(from, to);
+    return ST_CUDA_OK;
 }
 
 static st_cuda_result fake_set(uint64_t *counter, uint64_t value, void *stream)
@@ -179,38 +274,73 @@ static void list_candidates(const st_cuda_call *c)
     }
 }
 
+static void hand_over(const st_cuda_call *c)
+{
+    const st_cuda_handover *h = c->handover;
+    bool none = h->link.kind != ST_LINK_SEND && *h->flag != st_cuda_answer(c->step->sequence, false);
+    for (uint32_t i = 0; i < h->link.value_count && !none; i++) {
+        const st_link_value *v = &h->link.values[i];
+        size_t words = (size_t)c->step->count * v->width;
+        if (h->link.kind != ST_LINK_ADD) memcpy(v->to, v->from, words * sizeof(float));
+        for (size_t k = 0; k < words && h->link.kind == ST_LINK_ADD; k++) ((float *)v->to)[k] += ((const float *)v->from)[k];
+    }
+    if (h->link.kind == ST_LINK_SEND) *h->flag = st_cuda_answer(c->step->sequence, false);
+}
+
 /* The grid covers every row of the step. */
 static st_cuda_result fake_run(const st_cuda_call *c)
 {
     if (c->rows < (c->kind == ST_ROWS_ALL ? c->step->count : c->step->out_count)) return ST_CUDA_FAILED;
     launched++;
     if (kernels) return kernels(c) == 0 ? ST_CUDA_OK : ST_CUDA_FAILED;
+    if (c->handover) {
+        hand_over(c);
+        return ST_CUDA_OK;
+    }
     if (c->bound->op->kind == ST_OP_ROUTE) choose_experts(c);
     if (c->bound->op->kind == ST_OP_CANDIDATES) list_candidates(c);
     return ST_CUDA_OK;
 }
 
-typedef struct fake_graph {
-    uint32_t count;
-    st_cuda_call calls[];
-} fake_graph;
+static st_cuda_result fake_run_now(const st_cuda_call *c)
+{
+    st_cuda_result result = finish(c->stream);
+    return result == ST_CUDA_OK ? fake_run(c) : result;
+}
 
 static st_cuda_result fake_graph_new(const st_cuda_call *calls, uint32_t count, void **out)
 {
     st_cuda_result result = fake_new(out, sizeof(fake_graph) + count * sizeof *calls);
     if (result != ST_CUDA_OK) return result;
     fake_graph *graph = *out;
+    graph->stream = NULL;
     graph->count = count;
     memcpy(graph->calls, calls, count * sizeof *calls);
     return ST_CUDA_OK;
 }
 
+/* A graph that waits ends with it: a real one would go on, with memory that may be freed. */
+static st_cuda_result fake_graph_free(void *graph)
+{
+    fake_stream *stream = ((const fake_graph *)graph)->stream;
+    if (stream && stream->graph == graph) {
+        (void)go_on(stream);
+        stream->graph = NULL;
+        stream->ended = stream->launched;
+    }
+    return fake_free(graph);
+}
+
 static st_cuda_result fake_graph_launch(void *graph, void *stream)
 {
-    const fake_graph *g = graph;
-    st_cuda_result result = fake_sync(stream);
-    for (uint32_t i = 0; i < g->count && result == ST_CUDA_OK; i++) result = fake_run(&g->calls[i]);
-    return result;
+    fake_stream *s = stream;
+    st_cuda_result result = finish(s);
+    if (result != ST_CUDA_OK) return result;
+    s->graph = graph;
+    ((fake_graph *)graph)->stream = s;
+    s->next = 0;
+    s->launched++;
+    return go_on(s);
 }
 
 static st_cuda_result fake_read(const void *memory, size_t bytes, uint32_t *sink, void *stream)
@@ -238,20 +368,20 @@ const st_cuda_api *st_cuda_fake(st_cuda_kernel run)
         .host_unpin = fake_unpin,
         .copy = fake_copy,
         .zero = fake_zero,
-        .stream_new = fake_object,
-        .stream_free = fake_free,
+        .stream_new = fake_stream_new,
+        .stream_free = fake_stream_free,
         .stream_sync = fake_sync,
-        .stream_wait = fake_pair,
-        .event_new = fake_object,
+        .stream_wait = fake_stream_wait,
+        .event_new = fake_event_new,
         .event_free = fake_free,
-        .event_record = fake_pair,
-        .event_query = fake_sync,
+        .event_record = fake_record,
+        .event_query = fake_query,
         .event_elapsed = fake_elapsed,
         .counter_set = fake_set,
         .counter_wait = fake_wait,
-        .run = fake_run,
+        .run = fake_run_now,
         .graph_new = fake_graph_new,
-        .graph_free = fake_free,
+        .graph_free = fake_graph_free,
         .graph_launch = fake_graph_launch,
         .probe_read = fake_read,
     };

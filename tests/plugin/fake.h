@@ -1,5 +1,6 @@
-/* A fake of the table of functions below the CUDA backend: memory is the host's, and streams run at once. Keeps the
- * state of one GPU; never fails but for memory. */
+/* A fake of the table of functions below the CUDA backend: memory is the host's, and streams run at once, but for a graph
+ * that waits for the host (chain.c): it goes on when an event or the stream is asked. Keeps the state of one GPU; fails
+ * for lack of memory, and for work behind such a graph. */
 #ifndef TEST_PLUGIN_FAKE_H
 #define TEST_PLUGIN_FAKE_H
 

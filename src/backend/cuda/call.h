@@ -299,7 +299,25 @@ static inline st_cuda_candidates_layout st_cuda_candidates_lay_out(uint32_t voca
     return l;
 }
 
+/* A link of a chain with its flag (chain.c). */
+typedef struct st_cuda_handover {
+    st_link link;
+    uint64_t *flag;      /* mapped pinned memory: st_cuda_answer, by the kernel of a SEND, by the host for the others */
+    uint64_t limit_us;   /* of the wait for the host … */
+    uint32_t *timed_out; /* … mapped pinned memory: is 1 after a wait that was too long */
+} st_cuda_handover;
+
+/* The flag of a hand-over that has taken place in the step of that sequence number; `none`: there is no value. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline uint64_t st_cuda_answer(uint32_t sequence, bool none)
+{
+    return (uint64_t)sequence << 1 | none;
+}
+
 typedef struct st_cuda_call {
+    const st_cuda_handover *handover; /* NULL: an operation, which the fields below describe */
     const st_bound_op *bound; /* host memory; values, weights and state in it are device memory */
     const st_step *step;      /* device memory */
     st_rows kind;             /* which of the step's counts bounds the rows */
@@ -337,7 +355,7 @@ static inline bool st_cuda_is_skipped(const st_cuda_call *call, uint32_t rows)
     return call->skipped && (call->always || rows <= ST_CUDA_FEW_ROWS);
 }
 
-/* Puts the operation's kernels into the stream. Returns a cudaError_t. */
+/* Puts the operation's kernels into the stream, or that of a hand-over. Returns a cudaError_t. */
 typedef int (*st_cuda_kernel)(const st_cuda_call *call);
 
 int st_cuda_run(const st_cuda_call *call); /* kernels.c: of any operation, unless a neighbour computes it */
@@ -369,6 +387,7 @@ int st_cuda_layer_norm(const st_cuda_call *call);
 int st_cuda_head_matmul(const st_cuda_call *call);
 int st_cuda_mul(const st_cuda_call *call);
 int st_cuda_ssm(const st_cuda_call *call);
+int st_cuda_handover_run(const st_cuda_call *call);
 
 /* Kernels for at most ST_CUDA_INT8_ROWS rows, and for the attention of few. quantise.cu: int8 activations of `rows` rows at `in`, in `acts`. */
 int st_cuda_quantise_rows(const st_cuda_call *call, const float *in, uint32_t width, void *acts);

@@ -1,5 +1,5 @@
 /* Private to the host code of the CUDA backend. device.c: the GPU's memory and properties; queue.c: streams, events and
- * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs; statement.c: what it runs. Calls
+ * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs; chain.c: chains of them; statement.c: what it runs. Calls
  * CUDA only through api.h; knows no plan and no model. */
 #ifndef ST_CUDA_CUDA_H
 #define ST_CUDA_CUDA_H
@@ -44,12 +44,12 @@ struct st_device {
     uint32_t *timed_out;  /* in mapped pinned memory: a waiting kernel timed out */
     st_cuda_pinned *pinned;
     st_cuda_staging staging;
-    /* Expert tables of segments, in blocks of mapped pinned memory: the first is allocated at open, others when they are
-     * needed. Segments take entries one after the other; all are free again when no segment has any. */
+    /* Expert tables of segments and flags of chains, in blocks of mapped pinned memory: the first is allocated at open, others
+     * when they are needed. Entries are taken one after the other; all are free again when nobody has any. */
     const void **tables[ST_CUDA_TABLE_BLOCKS];
     uint32_t tables_block; /* the one that entries are taken from */
     size_t tables_used;    /* entries of it */
-    uint32_t tables_users; /* segments */
+    uint32_t tables_users; /* segments and chains */
     uint32_t graph_units; /* of memory in use by large graphs (graph.c) */
     uint32_t small_graphs[ST_CUDA_GRAPH_SIZES]; /* in use */
 };
@@ -91,19 +91,33 @@ strata_status st_cuda_tables_block(st_device *device, uint32_t block, strata_err
 
 strata_status st_cuda_check(st_device *device, st_cuda_result result, const char *what, strata_error *error);
 
-/* Whether the whole range is pinned. */
+/* Whether the whole range is pinned; whether the GPU reads and writes it as well. */
 bool st_cuda_is_pinned(const st_device *device, const void *memory, size_t bytes);
+bool st_cuda_is_mapped(const st_device *device, const void *memory, size_t bytes);
 
 strata_status st_cuda_open(const st_cuda_api *api, const st_device_options *options, st_device **out, strata_error *error);
 
 /* segment.c: the scratch of an operation. */
 st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows);
 
+/* … and for chains: entries of 8 bytes of mapped pinned memory; whether a launch has enough scratch; the expert tables as they
+ * are now, written to where kernels read them. */
+strata_status st_cuda_mapped_new(st_device *device, size_t entries, const void ***out, strata_error *error);
+void st_cuda_mapped_free(st_device *device);
+strata_status st_cuda_check_scratch(const st_segment *segment, uint32_t rows, strata_error *error);
+void st_cuda_refresh_tables(const st_segment *segment);
+
 /* graph.c. At open: takes the memory that the driver keeps for graphs, so that it is in use before free memory is measured. */
 strata_status st_cuda_graphs_reserve(st_device *device, strata_error *error);
 /* Captures the segment's graphs, as far as the reserved memory goes. */
 strata_status st_cuda_graphs_new(st_segment *segment, strata_error *error);
 void st_cuda_graphs_free(st_segment *segment);
+/* The kernels of a launch, at most; prepares the segment's calls for a capture; takes the memory of a graph out of the reserve
+ * (false: too little is left) and returns it. */
+uint32_t st_cuda_kernels_of(const st_segment *segment, uint32_t rows);
+void st_cuda_set_rows(st_segment *segment, uint32_t rows);
+bool st_cuda_graph_take(st_device *device, uint32_t kernels, uint32_t rows);
+void st_cuda_graph_give_back(st_device *device, uint32_t kernels);
 /* The rows of the graph that a launch of that many rows may use, or its own. */
 uint32_t st_cuda_graph_rows(uint32_t rows);
 /* The graph for a launch of that many rows; NULL: none. */
@@ -131,6 +145,17 @@ strata_status st_cuda_copy(st_queue *queue, st_copy_kind kind, void *to, const v
 strata_status st_cuda_zero(st_queue *queue, void *memory, size_t bytes, strata_error *error);
 strata_status st_cuda_signal(st_queue *queue, uint64_t *counter, uint64_t value, strata_error *error);
 strata_status st_cuda_wait(st_queue *queue, uint64_t *counter, uint64_t value, uint64_t limit_us, strata_error *error);
+
+/* … chain.c … */
+strata_status st_cuda_chain_new(st_device *device, const st_chain_source *source, st_chain **out, strata_error *error);
+void st_cuda_chain_free(st_chain *chain);
+uint32_t st_cuda_chain_rows(const st_chain *chain);
+strata_status st_cuda_chain_launch(st_chain *chain, st_queue *queue, uint32_t rows, uint32_t sequence, st_event *end,
+                                   strata_error *error);
+strata_status st_cuda_chain_await(st_chain *chain, uint32_t link, uint64_t limit_us, const atomic_bool *interrupt,
+                                  strata_error *error);
+void st_cuda_chain_answer(st_chain *chain, uint32_t link, bool none);
+void st_cuda_chain_abandon(st_chain *chain);
 
 /* … and segment.c. */
 strata_status st_cuda_prepare(st_device *device, const st_segment_source *source, st_segment **out, strata_error *error);

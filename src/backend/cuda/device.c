@@ -36,13 +36,25 @@ strata_status st_cuda_enter(st_device *device, strata_error *error)
 
 /* --- pinned memory -------------------------------------------------------------------------------------------------- */
 
-bool st_cuda_is_pinned(const st_device *device, const void *memory, size_t bytes)
+/* The pinned range that has all of it; NULL: none. */
+static const st_cuda_pinned *find_range(const st_device *device, const void *memory, size_t bytes)
 {
     for (const st_cuda_pinned *p = device->pinned; p; p = p->next) {
         uintptr_t offset = (uintptr_t)memory - (uintptr_t)p->memory;
-        if (offset < p->bytes && bytes <= p->bytes - offset) return true;
+        if (offset < p->bytes && bytes <= p->bytes - offset) return p;
     }
-    return false;
+    return NULL;
+}
+
+bool st_cuda_is_pinned(const st_device *device, const void *memory, size_t bytes)
+{
+    return find_range(device, memory, bytes) != NULL;
+}
+
+bool st_cuda_is_mapped(const st_device *device, const void *memory, size_t bytes)
+{
+    const st_cuda_pinned *p = find_range(device, memory, bytes);
+    return p && !p->elsewhere;
 }
 
 static strata_status list_pinned(st_device *device, const void *memory, size_t bytes, bool elsewhere, strata_error *error)
@@ -283,4 +295,11 @@ const st_backend st_cuda_backend = {
     .prepare = st_cuda_prepare,
     .launch = st_cuda_launch,
     .segment_free = st_cuda_segment_free,
+    .chain_new = st_cuda_chain_new,
+    .chain_free = st_cuda_chain_free,
+    .chain_rows = st_cuda_chain_rows,
+    .chain_launch = st_cuda_chain_launch,
+    .chain_await = st_cuda_chain_await,
+    .chain_answer = st_cuda_chain_answer,
+    .chain_abandon = st_cuda_chain_abandon,
 };

@@ -28,8 +28,7 @@ static uint32_t kernels_of_experts(const st_bound_op *op, uint32_t rows)
     return tiles ? 4 + 2 * st_cuda_experts_lay_out(op->op, op->in[0].width, rows).slices : 5;
 }
 
-/* The kernels of a launch, at most. */
-static uint32_t kernels_of(const st_segment *segment, uint32_t rows)
+uint32_t st_cuda_kernels_of(const st_segment *segment, uint32_t rows)
 {
     uint32_t kernels = 0;
     for (uint32_t i = 0; i < segment->count; i++) {
@@ -41,8 +40,7 @@ static uint32_t kernels_of(const st_segment *segment, uint32_t rows)
     return kernels;
 }
 
-/* Takes the memory of a graph out of the reserve; false: too little is left. */
-static bool take(st_device *device, uint32_t kernels, uint32_t rows)
+bool st_cuda_graph_take(st_device *device, uint32_t kernels, uint32_t rows)
 {
     if (kernels <= SMALL_KERNELS) {
         uint32_t *used = &device->small_graphs[(kernels - 1) / SIZE_STEP];
@@ -55,10 +53,18 @@ static bool take(st_device *device, uint32_t kernels, uint32_t rows)
     return true;
 }
 
-static void give_back(st_device *device, uint32_t kernels)
+void st_cuda_graph_give_back(st_device *device, uint32_t kernels)
 {
     if (kernels <= SMALL_KERNELS) device->small_graphs[(kernels - 1) / SIZE_STEP]--;
     else device->graph_units -= GRAPH_UNITS + kernels;
+}
+
+void st_cuda_set_rows(st_segment *segment, uint32_t rows)
+{
+    for (uint32_t i = 0; i < segment->count; i++) {
+        segment->calls[i].rows = rows;
+        segment->calls[i].stream = segment->device->stream;
+    }
 }
 
 strata_status st_cuda_graphs_new(st_segment *segment, strata_error *error)
@@ -67,15 +73,12 @@ strata_status st_cuda_graphs_new(st_segment *segment, strata_error *error)
     strata_status status = STRATA_OK;
     if (segment->count < OPERATIONS_MIN) return STRATA_OK;
     for (int i = 0; i < ST_CUDA_GRAPHS && status == STRATA_OK; i++) {
-        uint32_t rows = 1u << i, kernels = kernels_of(segment, rows);
-        if (!take(device, kernels, rows)) continue;
-        for (uint32_t k = 0; k < segment->count; k++) {
-            segment->calls[k].rows = rows;
-            segment->calls[k].stream = device->stream;
-        }
+        uint32_t rows = 1u << i, kernels = st_cuda_kernels_of(segment, rows);
+        if (!st_cuda_graph_take(device, kernels, rows)) continue;
+        st_cuda_set_rows(segment, rows);
         st_cuda_result result = device->api->graph_new(segment->calls, segment->count, &segment->graphs[i]);
         status = st_cuda_check(device, result, "capturing a graph", error);
-        if (status != STRATA_OK) give_back(device, kernels);
+        if (status != STRATA_OK) st_cuda_graph_give_back(device, kernels);
     }
     return status;
 }
@@ -87,7 +90,7 @@ void st_cuda_graphs_free(st_segment *segment)
         if (!segment->graphs[i]) continue;
         device->api->use(device->index);
         device->api->graph_free(segment->graphs[i]);
-        give_back(device, kernels_of(segment, 1u << i));
+        st_cuda_graph_give_back(device, st_cuda_kernels_of(segment, 1u << i));
     }
 }
 

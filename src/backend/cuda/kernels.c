@@ -33,6 +33,7 @@ static const st_cuda_kernel kernels[ST_OP_COUNT] = {
 
 int st_cuda_run(const st_cuda_call *call)
 {
+    if (call->handover) return st_cuda_handover_run(call);
     if (st_cuda_is_skipped(call, call->rows)) return 0;
     return call->positioned ? st_cuda_positions_run(call) : kernels[call->bound->op->kind](call);
 }

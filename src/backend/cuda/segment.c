@@ -116,8 +116,8 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows)
 
 /* --- preparing ---------------------------------------------------------------------------------------------------- */
 
-/* Writes the addresses of the experts to pinned memory; entries that did not change are not written. */
-static void refresh_tables(const st_segment *segment)
+/* Entries that did not change are not written. */
+void st_cuda_refresh_tables(const st_segment *segment)
 {
     for (uint32_t i = 0; i < segment->table_count; i++) {
         const st_cuda_table *t = &segment->tables[i];
@@ -126,9 +126,8 @@ static void refresh_tables(const st_segment *segment)
     }
 }
 
-/* Takes `entries` of a block of expert tables. Blocks are large: small pinned allocations would take device memory for page
- * tables. */
-static strata_status take_entries(st_device *device, size_t entries, const void ***out, strata_error *error)
+/* Blocks are large: small pinned allocations would take device memory for page tables. */
+strata_status st_cuda_mapped_new(st_device *device, size_t entries, const void ***out, strata_error *error)
 {
     size_t all = ST_CUDA_TABLES_BYTES / sizeof(void *);
     uint32_t block = device->tables_block + (device->tables_used + entries > all);
@@ -141,6 +140,7 @@ static strata_status take_entries(st_device *device, size_t entries, const void 
     device->tables_block = block;
     *out = device->tables[block] + device->tables_used;
     device->tables_used += entries;
+    device->tables_users++;
     return STRATA_OK;
 }
 
@@ -158,22 +158,21 @@ static strata_status copy_tables(st_segment *segment, strata_error *error)
                 entries += t->count;
             }
     const void **next = NULL;
-    strata_status status = entries ? take_entries(device, entries, &next, error) : STRATA_OK;
+    strata_status status = entries ? st_cuda_mapped_new(device, entries, &next, error) : STRATA_OK;
     if (status != STRATA_OK) {
         segment->table_count = 0;
         return status;
     }
     if (entries) memset(next, 0, entries * sizeof *next);
     for (uint32_t i = 0; i < segment->table_count; next += segment->tables[i++].count) segment->tables[i].copy = next;
-    device->tables_users += segment->table_count > 0;
     return STRATA_OK;
 }
 
-static void free_tables(const st_segment *segment)
+void st_cuda_mapped_free(st_device *device)
 {
-    if (segment->table_count == 0 || --segment->device->tables_users > 0) return;
-    segment->device->tables_block = 0;
-    segment->device->tables_used = 0;
+    if (--device->tables_users > 0) return;
+    device->tables_block = 0;
+    device->tables_used = 0;
 }
 
 static void fill_calls(st_segment *segment, const st_segment_source *source)
@@ -357,7 +356,7 @@ void st_cuda_segment_free(st_segment *segment)
 {
     if (!segment) return;
     st_cuda_graphs_free(segment);
-    free_tables(segment);
+    if (segment->table_count > 0) st_cuda_mapped_free(segment->device);
     st_free(segment->ops);
     st_free(segment->calls);
     st_free(segment->tables);
@@ -366,7 +365,7 @@ void st_cuda_segment_free(st_segment *segment)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-static strata_status check_scratch(const st_segment *segment, uint32_t rows, strata_error *error)
+strata_status st_cuda_check_scratch(const st_segment *segment, uint32_t rows, strata_error *error)
 {
     for (uint32_t i = 0; i < segment->count; i++) {
         size_t needed = st_cuda_scratch(&segment->ops[i], rows).shared_bytes;
@@ -394,9 +393,9 @@ strata_status st_cuda_launch(st_segment *segment, st_queue *queue, uint32_t rows
 {
     st_device *device = segment->device;
     strata_status status = st_cuda_enter(device, error);
-    if (status == STRATA_OK) status = check_scratch(segment, rows, error);
+    if (status == STRATA_OK) status = st_cuda_check_scratch(segment, rows, error);
     if (status != STRATA_OK || rows == 0) return status;
-    refresh_tables(segment);
+    st_cuda_refresh_tables(segment);
     void *graph = st_cuda_graph_of(segment, rows);
     if (graph) return st_cuda_check(device, device->api->graph_launch(graph, queue->stream), "launching a graph", error);
     for (uint32_t i = 0; i < segment->count && status == STRATA_OK; i++) {

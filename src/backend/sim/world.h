@@ -179,7 +179,7 @@ strata_status st_sim_segment_chain(st_segment *segment, uint32_t queue, uint32_t
 void st_sim_segment_show(st_segment *segment);
 
 strata_status st_sim_chain_new(st_sim_card *card, const st_chain_source *source, st_chain **out, strata_error *error);
-void st_sim_chain_free(st_chain *chain); /* after its last launch has ended or its queue was freed */
+void st_sim_chain_free(st_chain *chain);
 strata_status st_sim_chain_launch(st_chain *chain, uint32_t queue, uint32_t rows, uint32_t sequence,
                                   strata_error *error);
 void st_sim_chain_ends(st_chain *chain, uint64_t point); /* behind the launch */
