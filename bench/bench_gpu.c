@@ -2,7 +2,8 @@
  * own, and launched a few times between two events. Weights, KV and values are random. Without the CUDA plugin or a GPU, prints
  * so and ends.
  *
- *   bench_gpu [PLUGINS]              all parts
+ *   bench_gpu [PLUGINS]              all parts, hand-overs first
+ *   bench_gpu PLUGINS handover       hand-overs to the host and back, alone
  *   bench_gpu PLUGINS decode OUTPUTS [TEXT]
  *                                    the parts of decoding and the delta rule of prompts, those whose names have TEXT, one line
  *                                    each: name, microseconds, GB/s of weights; writes what each part computed to OUTPUTS, so that two
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "backend/plugin.h"
 #include "quant/quant.h"
@@ -478,6 +480,109 @@ static void time_shape(const shape *s)
            1e6 / (s->layers * layer + head));
 }
 
+/* --- hand-overs: a layer is a norm, its output and the routing to the host, another norm, and the host's sum ------------- */
+
+enum { LAYERS = 48, HANDED = 2048, HOST_BYTES = 1 << 20, LINKS = 4 }; /* of a layer: norm, SEND, norm, ADD */
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+typedef struct handed {
+    st_link_value down[3], up;
+    st_segment *segment;
+} handed;
+
+static handed hand_over_of(unsigned char *host)
+{
+    strata_error error;
+    handed h;
+    g.count = 0, g.copies = 1, g.copy = 0;
+    norm(X, H, HANDED, HANDED);
+    st_segment_source source = {.ops = g.bound, .count = g.count, .rows = ST_ROWS_ALL, .step = (st_step *)(void *)g.step,
+                                .step_bytes = STEP_BYTES, .scratch = g.scratch, .shared_bytes = SCRATCH_BYTES};
+    must(g.backend->prepare(g.device, &source, &h.segment, &error), &error);
+    h.down[0] = (st_link_value){host, value(H, HANDED).data, HANDED};
+    h.down[1] = (st_link_value){host + HANDED * sizeof(float), value(IDS, USED).data, USED};
+    h.down[2] = (st_link_value){host + 2 * HANDED * sizeof(float), value(WEIGHTS, USED).data, USED};
+    h.up = (st_link_value){value(H, HANDED).data, host + 4 * HANDED * sizeof(float), HANDED};
+    return h;
+}
+
+/* Microseconds of a layer with a chain; 0: the GPU has none. */
+static double time_chain(const handed *h)
+{
+    static st_link links[LAYERS * LINKS];
+    strata_error error;
+    st_chain *chain = NULL;
+    double best = 1e9;
+    for (int i = 0; i < LAYERS; i++) {
+        links[i * LINKS] = links[i * LINKS + 2] = (st_link){.kind = ST_LINK_RUN, .segment = h->segment};
+        links[i * LINKS + 1] = (st_link){.kind = ST_LINK_SEND, .values = {h->down[0], h->down[1], h->down[2]}, .value_count = 3};
+        links[i * LINKS + 3] = (st_link){.kind = ST_LINK_ADD, .values = {h->up}, .value_count = 1};
+    }
+    st_chain_source source = {.links = links, .count = LAYERS * LINKS, .step = (st_step *)(void *)g.step, .limit_us = WAIT_US};
+    if (g.backend->chain_new) must(g.backend->chain_new(g.device, &source, &chain, &error), &error);
+    if (!chain) return 0;
+    for (uint32_t try = 1; try <= 20; try++) {
+        st_step step = {.count = 1, .out_count = 1, .sequence = try};
+        must(g.backend->copy(g.queue, ST_COPY_UP, g.step, &step, sizeof step, &error), &error);
+        double start = now();
+        must(g.backend->chain_launch(chain, g.queue, 1, try, g.end, &error), &error);
+        for (uint32_t i = 0; i < LAYERS; i++) {
+            must(g.backend->chain_await(chain, i * LINKS + 1, WAIT_US, NULL, &error), &error);
+            g.backend->chain_answer(chain, i * LINKS + 3, false);
+        }
+        must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
+        if (now() - start < best) best = now() - start;
+    }
+    g.backend->chain_free(chain);
+    return 1e6 * best / LAYERS;
+}
+
+/* … with copies and events between launches. */
+static double time_copies(const handed *h)
+{
+    strata_error error;
+    double best = 1e9;
+    for (int try = 0; try < 20; try++) {
+        double start = now();
+        for (int i = 0; i < LAYERS; i++) {
+            must(g.backend->launch(h->segment, g.queue, 1, &error), &error);
+            for (int k = 0; k < 3; k++)
+                must(g.backend->copy(g.queue, ST_COPY_DOWN, h->down[k].to, h->down[k].from, h->down[k].width * sizeof(float), &error), &error);
+            must(g.backend->event_record(g.end, g.queue, &error), &error);
+            must(g.backend->launch(h->segment, g.queue, 1, &error), &error);
+            must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
+            must(g.backend->copy(g.queue, ST_COPY_UP, h->up.to, h->up.from, h->up.width * sizeof(float), &error), &error);
+            must(g.backend->launch(h->segment, g.queue, 1, &error), &error); /* that adds it */
+        }
+        must(g.backend->event_record(g.end, g.queue, &error), &error);
+        must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
+        if (now() - start < best) best = now() - start;
+    }
+    return 1e6 * best / LAYERS;
+}
+
+static void time_handovers(void)
+{
+    strata_error error;
+    void *host;
+    bool pinned;
+    must(g.backend->host_alloc(g.device, HOST_BYTES, &host, &pinned, &error), &error);
+    memset(host, 0, HOST_BYTES);
+    send_step(1, 0);
+    handed h = hand_over_of(host);
+    double chain = time_chain(&h), copies = time_copies(&h);
+    printf("%d layers of two norms, 8 KiB and the routing to the host, 8 KiB back: %.2f µs each in a chain, %.2f with copies\n",
+           LAYERS, chain, copies);
+    g.backend->segment_free(h.segment);
+    g.backend->host_free(g.device, host);
+}
+
 typedef struct decode_row {
     int shape;
     part part;
@@ -561,7 +666,8 @@ int main(int argc, char **argv)
     fill(g.values, (size_t)VALUES * VALUE_BYTES, false);
     int code = 0;
     if (argc > 3 && strcmp(argv[2], "decode") == 0) code = time_decoding(argv[3], argc > 4 ? argv[4] : "");
-    else
+    else time_handovers();
+    if (argc <= 2)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) time_shape(&shapes[i]);
     for (int i = 0; i < 4; i++) g.backend->free(g.device, memory[i]);
     g.backend->event_free(g.begin);

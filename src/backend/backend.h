@@ -342,6 +342,9 @@ typedef struct st_backend {
     /* Launches on the queue stop, with STRATA_INTERRUPTED and results half written, once `*flag` is true. NULL: the
      * device cannot stop a launch. */
     void (*queue_watch)(st_queue *queue, const atomic_bool *flag);
+    /* Launches on the queue follow in short succession until `hold` is false: the device's threads stay awake between
+     * them. NULL: it has none, or they do not sleep. */
+    void (*queue_hold)(st_queue *queue, bool hold);
     strata_status (*event_new)(st_device *device, st_event **out, strata_error *error);
     void (*event_free)(st_event *event);
     strata_status (*event_record)(st_event *event, st_queue *queue, strata_error *error);

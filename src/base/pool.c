@@ -51,6 +51,7 @@ struct st_pool {
     _Alignas(64) _Atomic uint32_t epoch; /* counts jobs: the futex of idle workers */
     _Atomic uint32_t sleepers;
     _Atomic uint32_t stop; /* the futex of workers that back off */
+    _Atomic bool awake;    /* idle workers do not sleep */
     const atomic_bool *flag; /* parts are skipped once it is true; NULL: never */
     _Atomic bool skipped;
     st_pool_job job;       /* written before the word names the job, read only by threads that claimed a part of it */
@@ -137,16 +138,19 @@ static void run_parts(st_pool *pool, worker_thread *self)
     }
 }
 
-/* Returns when a job has parts left, the pool stops, or SPIN_US have passed. */
+/* Returns when a job has parts left, the pool stops, or SPIN_US have passed and workers may sleep. */
 static void spin(const st_pool *pool)
 {
     double end = st_clock_seconds() + 1e-6 * SPIN_US;
-    do
+    for (;;) {
         for (int i = 0; i < CHECKS_PER_CLOCK; i++) {
             if (has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed)) || atomic_load(&pool->stop)) return;
             relax();
         }
-    while (st_clock_seconds() < end);
+        if (st_clock_seconds() < end) continue;
+        if (!atomic_load_explicit(&pool->awake, memory_order_relaxed)) return;
+        sched_yield(); /* another thread may need this core */
+    }
 }
 
 static void sleep_until_job(st_pool *pool, uint32_t epoch)
@@ -186,6 +190,17 @@ static void wake_all(st_pool *pool)
     atomic_fetch_add(&pool->epoch, 1);
     if (!atomic_load(&pool->sleepers)) return;
     syscall(SYS_futex, &pool->epoch, FUTEX_WAKE_PRIVATE, ST_POOL_THREADS_MAX, NULL, NULL, 0);
+}
+
+void st_pool_keep_awake(st_pool *pool, bool awake)
+{
+    atomic_store(&pool->awake, awake);
+    if (awake) wake_all(pool);
+}
+
+uint32_t st_pool_asleep(const st_pool *pool)
+{
+    return atomic_load(&pool->sleepers);
 }
 
 static uint32_t default_threads(void)

@@ -29,6 +29,11 @@ bool st_pool_skipped(const st_pool *pool); /* whether parts were skipped since s
 /* Runs parts 0 … parts − 1 and returns when all are done. Called by one thread at a time, never from a job. */
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts);
 
+/* Idle workers stay awake from now on, until false: jobs follow in short succession, with pauses in which workers would
+ * fall asleep. They yield their cores to other threads. */
+void st_pool_keep_awake(st_pool *pool, bool awake);
+uint32_t st_pool_asleep(const st_pool *pool); /* idle workers that sleep now */
+
 /* Replaces the monotonic clock by which the pool detects slow workers. Called before the first job; the clock is read
  * by any thread. */
 typedef uint64_t (*st_pool_clock)(void *context);

@@ -393,12 +393,20 @@ static strata_status follow_stage(st_run *run, const st_ready_range *range, cons
     return answer_split(run, range, ready, &routing, error);
 }
 
+/* The CPU's threads stay awake while the host follows a chain. */
+static void hold_host(st_run *run, bool hold)
+{
+    const st_backend *host = run->source.devices[ST_HOST].backend;
+    if (host->queue_hold) host->queue_hold(run->devices[ST_HOST].queue, hold);
+}
+
 /* After a failure the launch still ends: it is answered in every case. */
 static strata_status run_chain(st_run *run, const st_ready_range *range, const st_step *step, strata_error *error)
 {
     const st_backend *card = run->source.devices[ST_CARD].backend;
     strata_status status = card->chain_launch(range->chain, run->devices[ST_CARD].queue, step->count, step->sequence,
                                               run->chain_end, error);
+    hold_host(run, true);
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
         const st_ready_stage *ready = &range->stages[i];
         int32_t wait = ready->stage->wait;
@@ -407,6 +415,7 @@ static strata_status run_chain(st_run *run, const st_ready_range *range, const s
             status = card->chain_await(range->chain, range->stages[wait].link, WAIT_LIMIT_US, run->interrupt, error);
         if (status == STRATA_OK) status = follow_stage(run, range, ready, step, error);
     }
+    hold_host(run, false);
     if (status != STRATA_OK) card->chain_abandon(range->chain);
     else run->pending = run->chain_end;
     return status;

@@ -38,6 +38,7 @@ strata=$work/with/strata
 run devices
 check "devices shows the GPU" says "fake GPU" out
 check "devices shows its rates" says "hand-over" out
+check "devices shows the time of a hand-over within a launch" says "there and back" out
 check "nothing is stored without --probe" test ! -e "$work/cache/strata/devices.json"
 run plan "$model" --json
 check "plan plans for the GPU" python3 -c '

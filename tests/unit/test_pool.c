@@ -276,12 +276,49 @@ static void failed_allocations_are_errors(void **state)
     }
 }
 
+static void sums_up(st_pool *pool)
+{
+    _Atomic uint64_t sum = 0;
+    st_pool_run(pool, add_part, &sum, 100);
+    assert_int_equal(sum, 5050);
+}
+
+/* Waits until so many workers sleep. */
+static void sleepers_become(const st_pool *pool, uint32_t count)
+{
+    for (int i = 0; st_pool_asleep(pool) != count; i++) {
+        assert_true(i < 10000);
+        usleep(1000);
+    }
+}
+
+/* Kept awake, idle workers do not sleep; afterwards they do again. Jobs run in either case. */
+static void idle_workers_stay_awake_on_request(void **state)
+{
+    (void)state;
+    st_pool *pool = NULL;
+    assert_int_equal(st_pool_new(4, &pool, NULL), STRATA_OK);
+    for (int round = 0; round < 2; round++) {
+        sleepers_become(pool, 3);
+        st_pool_keep_awake(pool, true);
+        sleepers_become(pool, 0);
+        sums_up(pool);
+        usleep(5000); /* a hundred times as long as workers spin else */
+        assert_int_equal(st_pool_asleep(pool), 0);
+        st_pool_keep_awake(pool, false);
+        sleepers_become(pool, 3);
+        sums_up(pool);
+    }
+    st_pool_keep_awake(pool, true); /* a pool may be freed meanwhile */
+    st_pool_free(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_runs_once), cmocka_unit_test(many_short_jobs),
         cmocka_unit_test(two_callers_share_a_pool), cmocka_unit_test(two_pools_run_side_by_side),
-        cmocka_unit_test(sleeping_workers_wake_up), cmocka_unit_test(a_slow_worker_backs_off),
+        cmocka_unit_test(sleeping_workers_wake_up), cmocka_unit_test(idle_workers_stay_awake_on_request), cmocka_unit_test(a_slow_worker_backs_off),
         cmocka_unit_test(a_pool_is_freed_during_a_backoff), cmocka_unit_test(running_a_job_allocates_nothing),
         cmocka_unit_test(the_thread_count_is_checked), cmocka_unit_test(failed_allocations_are_errors),
     };

@@ -178,6 +178,11 @@ static void cpu_queue_watch(st_queue *queue, const atomic_bool *flag)
     queue->flag = flag;
 }
 
+static void cpu_queue_hold(st_queue *queue, bool hold)
+{
+    st_pool_keep_awake(queue->device->pool, hold);
+}
+
 static strata_status cpu_event_new(st_device *device, st_event **out, strata_error *error)
 {
     (void)device;
@@ -349,6 +354,7 @@ static const st_backend cpu_backend = {
     .queue_new = cpu_queue_new,
     .queue_free = cpu_queue_free,
     .queue_watch = cpu_queue_watch,
+    .queue_hold = cpu_queue_hold,
     .event_new = cpu_event_new,
     .event_free = cpu_event_free,
     .event_record = cpu_event_record,

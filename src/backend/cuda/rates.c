@@ -1,4 +1,6 @@
-/* The rates of a GPU as strata's kernels reach them: the best of a few tries. Takes about a second. */
+/* The rates of a GPU as strata's kernels reach them: the best of a few tries. Takes about a second. A hand-over within a launch is
+ * timed as the median of many: some are delayed by other threads of the machine. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
@@ -20,6 +22,10 @@ enum {
     MATRICES_MAX = 16,
     OPERATIONS = 256,          /* of the graph that times small operations */
     TRIES = 5,
+    ROUND_TRIPS = 64,          /* of a chain */
+    HANDED_WIDTH = 2048,       /* floats, each way */
+    HANDED_OFFSET = 1 << 20,   /* in host memory */
+    HANDOVER_LIMIT_US = 1000000,
 };
 
 typedef enum probe_kind { PROBE_UP, PROBE_DOWN, PROBE_READ, PROBE_HANDOVER, PROBE_BATCH, PROBE_GRAPH } probe_kind;
@@ -131,6 +137,79 @@ static strata_status time_types(probe *p, st_device_rates *out, strata_error *er
     return status;
 }
 
+/* --- a hand-over to the host and back, within a launch ------------------------------------------------------------- */
+
+static int compare_seconds(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Follows a launch: the host answers at once. From one hand-over to the next is a round trip. */
+static strata_status follow(st_chain *chain, double *median, strata_error *error)
+{
+    double times[ROUND_TRIPS], before = 0;
+    strata_status status = STRATA_OK;
+    for (uint32_t i = 0; i < ROUND_TRIPS && status == STRATA_OK; i++) {
+        status = st_cuda_chain_await(chain, 2 * i, HANDOVER_LIMIT_US, NULL, error);
+        st_cuda_chain_answer(chain, 2 * i + 1, false);
+        double now = st_clock_seconds();
+        times[i] = now - before;
+        before = now;
+    }
+    if (status != STRATA_OK) {
+        st_cuda_chain_abandon(chain);
+        return status;
+    }
+    qsort(times + 1, ROUND_TRIPS - 1, sizeof *times, compare_seconds); /* the first has no hand-over before it */
+    *median = times[ROUND_TRIPS / 2];
+    return STRATA_OK;
+}
+
+static strata_status time_chain(const probe *p, st_chain *chain, st_queue *queue, st_event *end, double *best, strata_error *error)
+{
+    st_device *device = p->device;
+    strata_status status = STRATA_OK;
+    st_step *step = (st_step *)(void *)p->host;
+    *best = 1e9;
+    for (uint32_t i = 1; i <= TRIES && status == STRATA_OK; i++) {
+        double median = 1e9;
+        *step = (st_step){.count = 1, .out_count = 1, .sequence = i};
+        status = st_cuda_copy(queue, ST_COPY_UP, p->memory + STEP_OFFSET, step, sizeof *step, error);
+        if (status == STRATA_OK) status = st_cuda_chain_launch(chain, queue, 1, i, end, error);
+        if (status == STRATA_OK) status = follow(chain, &median, error);
+        strata_status ended = st_cuda_check(device, device->api->stream_sync(queue->stream), "measuring the GPU", error);
+        if (status == STRATA_OK) status = ended;
+        if (median < *best) *best = median;
+    }
+    return status;
+}
+
+/* 0: the GPU has no chains here. */
+static strata_status time_round_trip(const probe *p, double *seconds, strata_error *error)
+{
+    st_device *device = p->device;
+    st_link links[2 * ROUND_TRIPS];
+    void *there = p->host + HANDED_OFFSET, *here = p->memory + IN_OFFSET;
+    for (int i = 0; i < 2 * ROUND_TRIPS; i++)
+        links[i] = (st_link){.kind = i % 2 ? ST_LINK_ADD : ST_LINK_SEND, .value_count = 1,
+                             .values = {{i % 2 ? here : there, i % 2 ? there : here, HANDED_WIDTH}}};
+    st_chain_source source = {.links = links, .count = 2 * ROUND_TRIPS, .step = (st_step *)(void *)(p->memory + STEP_OFFSET),
+                              .limit_us = HANDOVER_LIMIT_US};
+    st_chain *chain = NULL;
+    st_queue *queue = NULL;
+    st_event *end = NULL;
+    *seconds = 0;
+    strata_status status = st_cuda_chain_new(device, &source, &chain, error);
+    if (status == STRATA_OK && chain) status = st_cuda_queue_new(device, ST_QUEUE_COMPUTE, &queue, error);
+    if (status == STRATA_OK && chain) status = st_cuda_event_new(device, &end, error);
+    if (status == STRATA_OK && chain) status = time_chain(p, chain, queue, end, seconds, error);
+    st_cuda_chain_free(chain);
+    st_cuda_event_free(end);
+    st_cuda_queue_free(queue);
+    return status;
+}
+
 static strata_status send_steps(const probe *p, strata_error *error)
 {
     static const uint32_t counts[] = {1, BATCH};
@@ -158,6 +237,8 @@ static strata_status measure(probe *p, st_device_rates *out, strata_error *error
                              .link_up = PROBE_BYTES / seconds[PROBE_UP], .link_down = PROBE_BYTES / seconds[PROBE_DOWN],
                              .handover_seconds = seconds[PROBE_HANDOVER]};
     status = time_operations(p, &out->op_seconds, error);
+    if (status == STRATA_OK) status = time_round_trip(p, &out->round_trip_seconds, error);
+    if (status == STRATA_OK) status = send_steps(p, error);
     return status == STRATA_OK ? time_types(p, out, error) : status;
 }
 
