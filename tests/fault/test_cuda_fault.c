@@ -322,6 +322,20 @@ static void must(strata_status status, const strata_error *error)
     if (status != STRATA_OK) fail_msg("%s", error->message);
 }
 
+static void rig_open(rig *r)
+{
+    strata_error error;
+    *r = (rig){0};
+    fail_at(0, ST_CUDA_OK, false);
+    must(run_all(r, &error), &error);
+}
+
+static void rig_end(rig *r)
+{
+    rig_close(r);
+    assert_int_equal(failing.allocated, 0);
+}
+
 static void values_are(const rig *r, size_t offset, float each, float first)
 {
     const float *value = (const float *)(const void *)((const unsigned char *)r->host + offset);
@@ -340,9 +354,8 @@ static void a_chain_hands_over(void **state)
     (void)state;
     const st_backend *b = &st_cuda_backend;
     strata_error error;
-    rig r = {0};
-    fail_at(0, ST_CUDA_OK, false);
-    must(run_all(&r, &error), &error);
+    rig r;
+    rig_open(&r);
     st_chain *chain = chain_new(&r, r.host, 1000000);
     assert_non_null(chain);
     assert_true(b->chain_rows(chain) >= 1);
@@ -364,8 +377,7 @@ static void a_chain_hands_over(void **state)
         assert_int_equal(failing.launched, 1);
     }
     b->chain_free(chain);
-    rig_close(&r);
-    assert_int_equal(failing.allocated, 0);
+    rig_end(&r);
 }
 
 /* The GPU's wait ends by itself, the host's by the end of the launch, by its limit or by an interrupt. */
@@ -374,10 +386,9 @@ static void waits_of_a_chain_end(void **state)
     (void)state;
     const st_backend *b = &st_cuda_backend;
     strata_error error;
-    rig r = {0};
+    rig r;
     atomic_bool stop = true;
-    fail_at(0, ST_CUDA_OK, false);
-    must(run_all(&r, &error), &error);
+    rig_open(&r);
     st_chain *chain = chain_new(&r, r.host, 2000);
     must(chain_begin(&r, chain, 1, &error), &error);
     must(b->chain_await(chain, SEND, 1000000, NULL, &error), &error);
@@ -394,8 +405,7 @@ static void waits_of_a_chain_end(void **state)
     b->chain_abandon(chain);
     must(b->event_wait_host(r.event, 1000000, &error), &error);
     b->chain_free(chain);
-    rig_close(&r);
-    assert_int_equal(failing.allocated, 0);
+    rig_end(&r);
 }
 
 /* A GPU that is lost in the middle ends the host's wait. */
@@ -404,9 +414,8 @@ static void a_chain_on_a_lost_device_ends(void **state)
     (void)state;
     const st_backend *b = &st_cuda_backend;
     strata_error error;
-    rig r = {0};
-    fail_at(0, ST_CUDA_OK, false);
-    must(run_all(&r, &error), &error);
+    rig r;
+    rig_open(&r);
     st_chain *chain = chain_new(&r, r.host, 1000000);
     must(chain_begin(&r, chain, 1, &error), &error);
     must(b->chain_await(chain, SEND, 1000000, NULL, &error), &error);
@@ -416,8 +425,7 @@ static void a_chain_on_a_lost_device_ends(void **state)
     assert_int_equal(b->chain_await(chain, AGAIN, 1000000, NULL, &error), STRATA_DEVICE_LOST);
     b->chain_abandon(chain);
     b->chain_free(chain);
-    rig_close(&r);
-    assert_int_equal(failing.allocated, 0);
+    rig_end(&r);
 }
 
 /* Memory that the GPU does not reach, and a device that times each operation: no chain, and no error. */
@@ -425,15 +433,12 @@ static void a_chain_needs_mapped_memory(void **state)
 {
     (void)state;
     static _Alignas(ST_CUDA_ALIGNMENT) unsigned char pageable[BYTES];
-    strata_error error;
-    rig r = {0};
-    fail_at(0, ST_CUDA_OK, false);
-    must(run_all(&r, &error), &error);
+    rig r;
+    rig_open(&r);
     assert_null(chain_new(&r, pageable, 1000000));
     r.device->profile = true;
     assert_null(chain_new(&r, r.host, 1000000));
-    rig_close(&r);
-    assert_int_equal(failing.allocated, 0);
+    rig_end(&r);
 }
 
 /* --- a model on it: without kernels its logits mean nothing, but every call is made ----------------------------------- */

@@ -162,13 +162,19 @@ static void wait_for_all(void)
     card_works(m.queue_count);
 }
 
-/* Runs a range as the executor does. */
-static step *issue(st_op_range range, const st_stages *stages)
+static step *add_step(st_op_range range, const st_stages *stages)
 {
     assert_true(m.step_count < STEPS_MAX);
     step *s = &m.steps[m.step_count++];
     s->stages = stages;
     expect(s, range);
+    return s;
+}
+
+/* Runs a range as the executor does. */
+static step *issue(st_op_range range, const st_stages *stages)
+{
+    step *s = add_step(range, stages);
     for (uint32_t i = 0; i < stages->count; i++) {
         const st_stage *stage = &stages->stages[i];
         if (stage->kind == ST_STAGE_RUN && stage->device == ST_HOST) {
@@ -201,10 +207,7 @@ static uint32_t chain_limit(const step *s, uint32_t answered)
  * let it. */
 static void issue_chain(st_op_range range, const st_stages *stages)
 {
-    assert_true(m.step_count < STEPS_MAX);
-    step *s = &m.steps[m.step_count++];
-    s->stages = stages;
-    expect(s, range);
+    const step *s = add_step(range, stages);
     for (uint32_t i = 0; i < stages->count; i++) {
         const st_stage *stage = &stages->stages[i];
         assert_true(m.queue_count < QUEUE_MAX);
