@@ -552,8 +552,8 @@ static double time_copies(const handed *h)
         double start = now();
         for (int i = 0; i < LAYERS; i++) {
             must(g.backend->launch(h->segment, g.queue, 1, &error), &error);
-            for (int k = 0; k < 3; k++)
-                must(g.backend->copy(g.queue, ST_COPY_DOWN, h->down[k].to, h->down[k].from, h->down[k].width * sizeof(float), &error), &error);
+            for (const st_link_value *v = h->down; v < h->down + 3; v++)
+                must(g.backend->copy(g.queue, ST_COPY_DOWN, v->to, v->from, v->width * sizeof(float), &error), &error);
             must(g.backend->event_record(g.end, g.queue, &error), &error);
             must(g.backend->launch(h->segment, g.queue, 1, &error), &error);
             must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);

@@ -318,7 +318,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_runs_once), cmocka_unit_test(many_short_jobs),
         cmocka_unit_test(two_callers_share_a_pool), cmocka_unit_test(two_pools_run_side_by_side),
-        cmocka_unit_test(sleeping_workers_wake_up), cmocka_unit_test(idle_workers_stay_awake_on_request), cmocka_unit_test(a_slow_worker_backs_off),
+        cmocka_unit_test(sleeping_workers_wake_up),
+        cmocka_unit_test(idle_workers_stay_awake_on_request), cmocka_unit_test(a_slow_worker_backs_off),
         cmocka_unit_test(a_pool_is_freed_during_a_backoff), cmocka_unit_test(running_a_job_allocates_nothing),
         cmocka_unit_test(the_thread_count_is_checked), cmocka_unit_test(failed_allocations_are_errors),
     };

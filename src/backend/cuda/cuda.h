@@ -1,6 +1,6 @@
 /* Private to the host code of the CUDA backend. device.c: the GPU's memory and properties; queue.c: streams, events and
- * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs; chain.c: chains of them; statement.c: what it runs. Calls
- * CUDA only through api.h; knows no plan and no model. */
+ * counters; rates.c: its measured rates; segment.c: prepared operations; graph.c: their graphs; chain.c: chains of them;
+ * statement.c: what it runs. Calls CUDA only through api.h; knows no plan and no model. */
 #ifndef ST_CUDA_CUDA_H
 #define ST_CUDA_CUDA_H
 
