@@ -574,7 +574,8 @@ static void time_handovers(void)
     bool pinned;
     must(g.backend->host_alloc(g.device, HOST_BYTES, &host, &pinned, &error), &error);
     memset(host, 0, HOST_BYTES);
-    send_step(1, 0);
+    g.conversations = 1;
+    send_step(1, 0, false);
     handed h = hand_over_of(host);
     double chain = time_chain(&h), copies = time_copies(&h);
     printf("%d layers of two norms, 8 KiB and the routing to the host, 8 KiB back: %.2f µs each in a chain, %.2f with copies\n",

@@ -531,6 +531,17 @@ static uint32_t take_counts(bench *b)
     return context;
 }
 
+/* A longer context than the tests need leaves less memory for experts and layers, as in a long conversation. */
+static strata_status take_context(const cli_arguments *arguments, uint32_t *context, strata_error *error)
+{
+    uint32_t asked = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, *context);
+    if (asked > 0 && asked < *context)
+        return cli_fail(error, STRATA_USAGE, "use fewer tokens (-p, -n, -d), or leave -c out",
+                        "bench: --ctx-size: expected at least %u, what the tests need", *context);
+    *context = asked;
+    return STRATA_OK;
+}
+
 static strata_status take_options(bench *b, uint32_t *context, strata_error *error)
 {
     const cli_arguments *arguments = b->arguments;
@@ -559,7 +570,8 @@ static strata_status take_options(bench *b, uint32_t *context, strata_error *err
                         "bench: --mixed: expected a prompt, and one --parallel of at most %d", PARALLEL_MAX - 1);
     if (!ops && b->counts[0] == 0 && b->counts[1] == 0)
         return cli_fail(error, STRATA_USAGE, NULL, "bench: -p 0 and -n 0 leave nothing to measure");
-    return cli_need(arguments, OPTION_MODEL, error);
+    status = take_context(arguments, context, error);
+    return status == STRATA_OK ? cli_need(arguments, OPTION_MODEL, error) : status;
 }
 
 static strata_status load(bench *b, uint32_t context, strata_error *error)
@@ -574,7 +586,7 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
         return cli_fail(error, STRATA_LIMIT, "use fewer tokens (-p, -n, -d)",
                         "bench: %u tokens of context are needed, the model's maximum is %u", context, got);
     void *ids = NULL;
-    status = cli_allocate(context + 1, sizeof *b->ids, "the tokens", &ids, error);
+    status = cli_allocate(got + 1, sizeof *b->ids, "the tokens", &ids, error);
     b->ids = ids;
     return status;
 }

@@ -26,6 +26,10 @@ check "--cpu ref: no share of the int8 rate" json 'd["engine"]["kernels"] == "re
 run bench -m "$kit/llama.gguf" $few -t 1 -b 3 --kv-type q8_0 --json
 check "-t, -b and --kv-type" json '(d["engine"]["threads"], d["engine"]["batch"], d["engine"]["kv_type"]) == (1, 3, "Q8_0")'
 
+run bench -m "$kit/llama.gguf" $few -c 300 --json
+check "-c: a longer context than the tests need" json 'd["engine"]["context"] == 300'
+fails "-c: a shorter one" 2 "bench: --ctx-size: expected at least" bench -m "$kit/llama.gguf" $few -c 2
+
 # --- predictions
 run bench -m "$kit/llama.gguf" $few -d 40 --json
 check "each row beside its prediction" json 'all(r["predicted_tps"] > 0 and abs(r["ratio"] * r["predicted_tps"] / r["tps"] - 1) < 1e-9

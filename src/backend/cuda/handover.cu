@@ -90,8 +90,8 @@ extern "C" int st_cuda_handover_run(const st_cuda_call *call)
     values v;
     v.count = h->link.value_count;
     for (int i = 0; i < ST_LINK_VALUES; i++) v.at[i] = h->link.values[i];
-    if (h->link.kind == ST_LINK_SEND) return st_cuda_start<send>(call->stream, 1, THREADS, 0, rows, v, h->flag);
+    if (h->link.kind == ST_LINK_SEND) return st_cuda_start<send>(call, 1, THREADS, 0, rows, v, h->flag);
     if (h->link.kind == ST_LINK_ADD)
-        return st_cuda_start<receive<add_words>>(call->stream, 1, THREADS, 0, rows, v, h->flag, h->limit_us, h->timed_out, add_words());
-    return st_cuda_start<receive<copy_words>>(call->stream, 1, THREADS, 0, rows, v, h->flag, h->limit_us, h->timed_out, copy_words());
+        return st_cuda_start<receive<add_words>>(call, 1, THREADS, 0, rows, v, h->flag, h->limit_us, h->timed_out, add_words());
+    return st_cuda_start<receive<copy_words>>(call, 1, THREADS, 0, rows, v, h->flag, h->limit_us, h->timed_out, copy_words());
 }
