@@ -1,6 +1,6 @@
 /* out = w0 · in0 (+ w1), float32 products of dequantised weights; most quantised types are in matmul_int8.cu (few rows),
- * matmul_cores.cu and matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows. Batches: tiles of
- * columns × rows in shared memory. */
+ * matmul_cores.cu and matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows, plain types so up to
+ * ST_CUDA_FEW_ROWS rows. Batches: tiles of columns × rows in shared memory. */
 #include "backend/cuda/products.h"
 #include "backend/cuda/weights.cuh"
 
@@ -30,8 +30,8 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
     float sum[ROWS] = {};
     fetch<W, AHEAD>(weights, 4 * lane, a.width, w);
     st_cuda_await();
-    uint32_t count = a.rows.count();
-    if (column >= a.columns || count == 0) return;
+    uint32_t count = a.rows.count(), first_row = blockIdx.y * ROWS;
+    if (column >= a.columns || first_row >= count) return;
     for (uint32_t first = 4 * lane; first < a.width; first += AHEAD * STEP) {
         if (first != 4 * lane) fetch<W, AHEAD>(weights, first, a.width, w);
 #pragma unroll
@@ -40,7 +40,7 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
             if (k >= a.width) break;
 #pragma unroll
             for (int r = 0; r < ROWS; r++) { /* rows past the end: the last, not stored */
-                float4 x = *(const float4 *)(a.in_of(min((uint32_t)r, count - 1)) + k);
+                float4 x = *(const float4 *)(a.in_of(min(first_row + r, count - 1)) + k);
                 sum[r] += w[i].x * x.x + w[i].y * x.y + w[i].z * x.z + w[i].w * x.w;
             }
         }
@@ -49,7 +49,7 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float all = st_cuda_warp_sum(sum[r]);
-        if (lane == 0 && r < count) a.out_of(r)[column] = all + offset;
+        if (lane == 0 && first_row + r < count) a.out_of(first_row + r)[column] = all + offset;
     }
 }
 
@@ -122,8 +122,10 @@ struct matmul {
         if constexpr (W::PLAIN) {
             bool aligned = (args.width | args.in_width | args.in_part) % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
             if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call, all, threads, 0, args);
-            if (aligned && call->rows <= SEVERAL)
-                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, all, threads, 0, args);
+            /* a router's matrix is small: tiles of it would run on two processors */
+            dim3 by_several(columns, st_cuda_blocks(call->rows, SEVERAL), args.heads);
+            if (aligned && call->rows <= ST_CUDA_FEW_ROWS)
+                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, by_several, threads, 0, args);
         }
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call, all, threads, 0, args);
         if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call, by_few, threads, 0, args);
