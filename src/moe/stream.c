@@ -5,10 +5,11 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/error.h"
+#include "memory/halves.h"
 #include "moe/split.h"
 #include "moe/trace.h"
 
-enum { MATRICES = ST_EXPERT_MATRICES, HALVES = 2, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
+enum { MATRICES = ST_EXPERT_MATRICES, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 * 1000 };
 
 /* The probability that a prefetched expert is used: one that the last token used, and one that the next layer's router
  * chooses from this layer's input. */
@@ -39,15 +40,14 @@ struct st_stream {
     stream_layer *layers;
     uint32_t layer_count, experts_max;
     st_cache *cache;
-    st_queue *fetch_queue, *upload_queue;
+    st_queue *upload_queue;
     flight flights[FLIGHTS]; /* a ring, in the order of sending */
     uint32_t flight_first, flight_count;
     /* fetches: waves alternate between two halves of the staging memory */
     unsigned char *staging;
     uint32_t half;           /* experts that fit in a half */
     size_t place_bytes;      /* of one expert in the staging memory */
-    st_event *fetched[HALVES], *used_up[HALVES];
-    bool in_use[HALVES];
+    st_halves halves;
     const void ***waves;     /* [wave × MATRICES][experts_max] */
     uint32_t wave_count;
     /* the current event */
@@ -202,7 +202,7 @@ static bool allocate_waves(st_stream *stream)
     for (uint32_t i = 0; i < stream->layer_count; i++)
         if (stream->layers[i].slot.bytes > stream->place_bytes) stream->place_bytes = stream->layers[i].slot.bytes;
     stream->staging = stream->source.block + stream->source.plan->expert_staging_offset;
-    stream->half = (uint32_t)(stream->source.plan->expert_staging_bytes / stream->place_bytes / HALVES);
+    stream->half = (uint32_t)(stream->source.plan->expert_staging_bytes / stream->place_bytes / ST_HALVES);
     stream->wave_count = waves_of(stream, stream->experts_max);
     stream->waves = st_arena_alloc(&stream->arena, (size_t)stream->wave_count * MATRICES, sizeof *stream->waves);
     for (uint32_t i = 0; stream->waves && i < stream->wave_count * MATRICES; i++) {
@@ -233,12 +233,8 @@ static strata_status open_queues(st_stream *stream, strata_error *error)
 {
     const st_backend *backend = stream->source.backend;
     st_device *device = stream->source.device;
-    strata_status status = backend->queue_new(device, ST_QUEUE_UP, &stream->fetch_queue, error);
+    strata_status status = st_halves_open(&stream->halves, backend, device, error);
     if (status == STRATA_OK) status = backend->queue_new(device, ST_QUEUE_UP, &stream->upload_queue, error);
-    for (int i = 0; i < HALVES && status == STRATA_OK; i++) {
-        status = backend->event_new(device, &stream->fetched[i], error);
-        if (status == STRATA_OK) status = backend->event_new(device, &stream->used_up[i], error);
-    }
     for (int i = 0; i < FLIGHTS && status == STRATA_OK; i++)
         status = backend->event_new(device, &stream->flights[i].landed, error);
     return status;
@@ -323,13 +319,9 @@ void st_stream_free(st_stream *stream)
 {
     if (!stream) return;
     const st_backend *backend = stream->source.backend;
-    for (int i = 0; i < HALVES; i++) {
-        if (stream->fetched[i]) backend->event_free(stream->fetched[i]);
-        if (stream->used_up[i]) backend->event_free(stream->used_up[i]);
-    }
     for (int i = 0; i < FLIGHTS; i++)
         if (stream->flights[i].landed) backend->event_free(stream->flights[i].landed);
-    if (stream->fetch_queue) backend->queue_free(stream->fetch_queue);
+    st_halves_close(&stream->halves);
     if (stream->upload_queue) backend->queue_free(stream->upload_queue);
     st_cache_free(stream->cache);
     st_arena_free(&stream->arena);
@@ -576,19 +568,17 @@ static void leave_wave(st_stream *stream, stream_layer *l, uint32_t first, uint3
 static strata_status send_wave(st_stream *stream, const stream_layer *l, uint32_t wave, uint32_t first, uint32_t end,
                                strata_error *error)
 {
-    const st_backend *backend = stream->source.backend;
-    uint32_t half = wave % HALVES;
-    strata_status status = STRATA_OK;
-    if (stream->in_use[half]) status = backend->event_wait_queue(stream->used_up[half], stream->fetch_queue, error);
+    uint32_t half = wave % ST_HALVES;
+    strata_status status = st_halves_claim(&stream->halves, half, error);
     const void ***tables = &stream->waves[(size_t)wave * MATRICES];
     for (int m = 0; m < MATRICES; m++) memset(tables[m], 0, l->experts * sizeof(void *));
     for (uint32_t i = first; i < end && status == STRATA_OK; i++) {
         unsigned char *to = stream->staging + (half * stream->half + (i - first)) * stream->place_bytes;
-        status = copy_expert(stream, stream->fetch_queue, l, stream->missing[i], to, error);
+        status = copy_expert(stream, stream->halves.queue, l, stream->missing[i], to, error);
         for (int m = 0; m < MATRICES; m++)
             if (l->slot.matrix_bytes[m]) tables[m][stream->missing[i]] = to + l->slot.offset[m];
     }
-    return status == STRATA_OK ? backend->event_record(stream->fetched[half], stream->fetch_queue, error) : status;
+    return status == STRATA_OK ? st_halves_fill(&stream->halves, half, error) : status;
 }
 
 strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, st_event **ready, strata_error *error)
@@ -597,7 +587,7 @@ strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, 
     uint32_t first = wave * stream->half, end = first + stream->half;
     if (end > stream->fetch_count) end = stream->fetch_count;
     strata_status status = send_wave(stream, l, wave, first, end, error);
-    *ready = status == STRATA_OK ? stream->fetched[wave % HALVES] : NULL;
+    *ready = status == STRATA_OK ? stream->halves.filled[wave % ST_HALVES] : NULL;
     if (status == STRATA_OK || status == STRATA_DEVICE_LOST) return status;
     leave_wave(stream, l, first, end);
     return STRATA_OK;
@@ -605,8 +595,7 @@ strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, 
 
 strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *queue, strata_error *error)
 {
-    stream->in_use[wave % HALVES] = true;
-    return stream->source.backend->event_record(stream->used_up[wave % HALVES], queue, error);
+    return st_halves_use(&stream->halves, wave % ST_HALVES, queue, error);
 }
 
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error)
