@@ -53,6 +53,11 @@ static uint8_t flags_at(const builder *b, uint32_t index)
     return b->placed[b->range.first + index] & (ST_SHARED | ST_WATCHED);
 }
 
+static bool fetched_at(const builder *b, uint32_t index)
+{
+    return b->placed[b->range.first + index] & ST_FETCHED;
+}
+
 static uint8_t device_at(const builder *b, uint32_t index)
 {
     return b->placed[b->range.first + index] & ST_CARD;
@@ -181,7 +186,7 @@ static void emit_run(builder *b, uint32_t first, uint32_t end)
     if (first == end) return;
     uint8_t device = device_at(b, first);
     st_stage stage = {.kind = ST_STAGE_RUN, .device = device, .from = device, .value = ST_NO_VALUE, .wait = ST_NO_STAGE,
-                      .ops = {.first = b->range.first + first, .count = end - first}};
+                      .fetched = fetched_at(b, first), .ops = {.first = b->range.first + first, .count = end - first}};
     emit_stage(b, stage);
     if (!flags_at(b, end - 1)) return;
     stage.kind = flags_at(b, end - 1) & ST_SHARED ? ST_STAGE_SPLIT : ST_STAGE_WATCH;
@@ -201,12 +206,19 @@ static void emit_moves(builder *b, uint32_t at)
     }
 }
 
+/* Whether operation `index` continues the run of the one before it. */
+static bool continues(const builder *b, uint32_t index)
+{
+    return device_at(b, index) == device_at(b, index - 1) && !flags_at(b, index - 1) && !fetched_at(b, index) &&
+           !fetched_at(b, index - 1);
+}
+
 static void emit_stages(builder *b)
 {
     uint32_t first = 0; /* of the current run */
     for (uint32_t i = 0; i < b->range.count; i++) {
         bool moves = b->gaps[i].first != NONE;
-        if (!moves && (i == 0 || (device_at(b, i) == device_at(b, i - 1) && !flags_at(b, i - 1)))) continue;
+        if (!moves && (i == 0 || continues(b, i))) continue;
         emit_run(b, first, i);
         emit_moves(b, i);
         first = i;

@@ -24,6 +24,10 @@ typedef enum st_stage_kind {
  * well. */
 enum { ST_SHARED = 2, ST_WATCHED = 4 };
 
+/* A flag of an operation on the GPU whose matrices stay in RAM and are copied for it: it is a run of its own, so that
+ * the copies overlap with the runs before it, and their memory is free when it ends. */
+enum { ST_FETCHED = 8 };
+
 enum { ST_NO_STAGE = -1 };
 
 typedef struct st_stage {
@@ -36,6 +40,7 @@ typedef struct st_stage {
     int32_t value;
     int32_t wait;    /* of a stage of the host: the MOVE that must have ended before it begins (and with it all before
                         that); ST_NO_STAGE: none, or one that an earlier stage has waited for */
+    bool fetched;    /* a RUN of one ST_FETCHED operation */
 } st_stage;
 
 typedef struct st_stages {

@@ -564,6 +564,28 @@ static void the_gpu_runs_while_the_host_works(void **state)
     st_arena_free(&arena);
 }
 
+/* An operation whose matrices are fetched is a run of its own; the flag moves no value. */
+static void fetched_operations_are_runs_of_their_own(void **state)
+{
+    (void)state;
+    const st_value values[] = {{.name = "x", .width = 4}, {.name = "h", .width = 4, .offset_bytes = 64}};
+    const st_op ops[] = {hand_op(ST_NO_VALUE, ST_NO_VALUE, 0), hand_op(0, ST_NO_VALUE, 1), hand_op(1, ST_NO_VALUE, 1),
+                         hand_op(1, ST_NO_VALUE, 1),           hand_op(1, 0, 0),           hand_op(0, ST_NO_VALUE, 0)};
+    const uint8_t placed[] = {ST_CARD, ST_CARD, ST_CARD | ST_FETCHED, ST_CARD | ST_FETCHED, ST_CARD, ST_CARD};
+    const wanted_stage wanted[] = {RUN(ST_CARD, 0, 2, ST_NO_STAGE), RUN(ST_CARD, 2, 1, ST_NO_STAGE),
+                                   RUN(ST_CARD, 3, 1, ST_NO_STAGE), RUN(ST_CARD, 4, 2, ST_NO_STAGE)};
+    st_program program = {.ops = ops, .op_count = 6, .values = values, .value_count = 2};
+    uint8_t valid[2] = {0};
+    st_arena arena = {0};
+    st_stages stages;
+    strata_error error;
+    assert_int_equal(st_schedule_build(&program, placed, (st_op_range){0, 6}, valid, &arena, &stages, &error), STRATA_OK);
+    stages_are(&stages, wanted, 4);
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(stages.stages[i].fetched, i == 1 || i == 2);
+    assert_true(valid[0] == 1 << ST_CARD && valid[1] == 1 << ST_CARD);
+    st_arena_free(&arena);
+}
+
 /* The host waits before it overwrites a value that is still being uploaded, and only then. */
 static void memory_is_not_reused_during_a_copy(void **state)
 {
@@ -679,6 +701,7 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(chains_compute_the_same);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_wait_is_needed);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_gpu_runs_while_the_host_works);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(fetched_operations_are_runs_of_their_own);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(memory_is_not_reused_during_a_copy);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_range_starts_from_valid_inputs);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(one_device_needs_one_stage);
