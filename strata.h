@@ -194,7 +194,7 @@ typedef struct strata_placement {
 
 typedef struct strata_engine_options {
     uint32_t context;    /* maximum tokens of one session; 0: as many as fit, at most the model's maximum */
-    uint32_t batch;      /* prompt tokens per batch; 0: 512, or 2048 with experts in RAM */
+    uint32_t batch;      /* prompt tokens per batch; 0: 512, or 2048 where weights are streamed from RAM */
     uint32_t sessions;   /* that run at a time, at most 64; others wait. Any number may be open. 0: 1 */
     uint32_t pool_tokens; /* of the KV cache that all sessions share: at least the context. 0: as many as `sessions` need, or
                              as fit. If they do not suffice, sessions wait for one another */

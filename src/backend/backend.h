@@ -250,10 +250,15 @@ typedef struct st_scratch {
  * no address and needs no open device, so the planner calls it for devices that are absent. */
 typedef st_scratch (*st_scratch_statement)(const st_bound_op *shape, uint32_t rows);
 
+/* Launches of up to so many rows may read weights before earlier work of their queue has ended, waits for events
+ * included. Weights that are replaced between launches are for launches of more rows. */
+enum { ST_EARLY_ROWS_MAX = 32 };
+
 typedef struct st_segment_source {
     const st_bound_op *ops; /* copied by prepare */
     uint32_t count;
     st_rows rows;           /* which count of the step is the number of rows: count or out_count */
+    uint32_t rows_min;      /* of a launch; 0: 1 */
     st_step *step;          /* device memory */
     size_t step_bytes;      /* the room it has */
     void *scratch;          /* device memory for one operation at a time: shared_bytes, then worker_bytes per worker */

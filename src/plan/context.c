@@ -7,8 +7,10 @@ enum {
     CONTEXT_STEP = 256,
 };
 
-/* A longer context must keep this share of the speed at the usual one. */
+/* A longer context must keep this share of the speed at the usual one; streaming dense parts this share of the speed
+ * without it, because prompts are many times faster. */
 #define SPEED_KEPT 0.9
+#define STREAMING_SPEED_KEPT 0.8
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -66,9 +68,9 @@ static uint32_t step_least(const st_planner *p, st_moe_mode mode, bool whole)
     return p->card && mode == ST_MOE_RESIDENT && p->options.layers == ST_LAYERS_AUTO ? 1 : 0;
 }
 
-bool st_draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, st_draft *out)
+static bool draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, bool stays, st_draft *out)
 {
-    *out = (st_draft){.mode = mode, .context = context};
+    *out = (st_draft){.mode = mode, .context = context, .stays = stays};
     bool fixed_slots = p->options.expert_slots > 0;
     if (mode == ST_MOE_CACHE) {
         out->slots = fixed_slots ? (uint32_t)p->options.expert_slots : 0;
@@ -77,6 +79,9 @@ bool st_draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, 
     uint32_t low = step_least(p, mode, whole), high = st_draft_step_last(p);
     try_step(p, low, out);
     if (!out->fits[ST_CARD]) return false;
+    /* Everything on the GPU may take less of it than the step before, which streams from RAM. */
+    if (low < high) try_step(p, high, out);
+    if (out->fits[ST_CARD]) low = high;
     while (low < high) {
         uint32_t middle = high - (high - low) / 2;
         try_step(p, middle, out);
@@ -86,6 +91,29 @@ bool st_draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, 
     try_step(p, low, out);
     if (mode == ST_MOE_CACHE && !fixed_slots) give_slots(p, out);
     return st_draft_fits(out);
+}
+
+/* The time in which a decoded token reads all weights but routed experts. */
+static double read_seconds(const st_planner *p, const st_draft *draft)
+{
+    double seconds = 0;
+    for (uint32_t d = 0; d < p->source->device_count; d++)
+        if (p->source->devices[d].memory_rate > 0)
+            seconds += (double)draft->weight_bytes[d] / p->source->devices[d].memory_rate;
+    return seconds;
+}
+
+/* The buffers and the larger batch of streamed parts take GPU memory from other parts: a draft streams unless that
+ * costs too much speed of decoding, or does not fit. */
+bool st_draft_at(st_planner *p, st_moe_mode mode, bool whole, uint32_t context, st_draft *out)
+{
+    bool fits = draft_at(p, mode, whole, context, true, out);
+    if (p->dense_rows == 0) return fits;
+    st_draft stays = *out;
+    if (draft_at(p, mode, whole, context, false, out) && out->streams &&
+        (!fits || STREAMING_SPEED_KEPT * read_seconds(p, out) <= read_seconds(p, &stays)))
+        return true;
+    return draft_at(p, mode, whole, context, true, out);
 }
 
 /* --- search ------------------------------------------------------------------------------------------------------- */

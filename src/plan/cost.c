@@ -20,7 +20,7 @@ static const char *const spent_names[ST_SPENT_COUNT] = {
 typedef struct predictor {
     st_plan_source source;
     const st_plan *plan;
-    const st_plan_part *main;
+    const st_plan_part *main; /* with the most stages: of steps that stream dense parts, or of others */
     uint32_t depth, batch;
     double host_weight_bytes; /* of all weights that the host reads */
     st_priced *token, *step;  /* events of a decoded token; of the current prompt batch */
@@ -69,6 +69,7 @@ typedef struct pricing {
     const predictor *p;
     st_priced *events;
     uint32_t count;
+    const st_plan_part *part; /* by the rows */
     uint32_t rows[2]; /* by st_rows */
     uint32_t depth;
     bool chained;     /* the range is a chain */
@@ -131,6 +132,8 @@ static void price_run(pricing *w, const st_stage *stage, bool split)
     st_priced *run = push(w, stage->device == ST_HOST ? ST_EVENT_HOST : ST_EVENT_CARD, stage->wait);
     for (uint32_t i = 0; i < stage->ops.count - split; i++)
         add_op(w, &w->p->source.program->ops[stage->ops.first + i], stage->device, run);
+    const st_op *first = &w->p->source.program->ops[stage->ops.first];
+    if (stage->fetched) run->fetch_bytes = (double)st_fetch_layout_of(w->p->source.binding, first).copied_bytes;
 }
 
 static bool card_takes_part(const st_stages *stages)
@@ -199,7 +202,7 @@ static void price_reduction(pricing *w, const st_part *part)
     st_op op = {.kind = ST_OP_CANDIDATES, .layer = -1, .out = ST_NO_VALUE, .out2 = ST_NO_VALUE};
     for (int i = 0; i < ST_OP_INPUTS; i++) op.in[i] = i == 0 ? part->logits : ST_NO_VALUE;
     for (int i = 0; i < ST_OP_WEIGHTS; i++) op.weight[i] = ST_NO_WEIGHT;
-    push_copy(w, true, sizeof(st_adjustments) - sizeof(st_adjustment[ST_ADJUSTMENTS_MAX]), w->p->main->head.count);
+    push_copy(w, true, sizeof(st_adjustments) - sizeof(st_adjustment[ST_ADJUSTMENTS_MAX]), w->part->head.count);
     add_op(w, &op, ST_CARD, push(w, ST_EVENT_CARD, ST_NO_MARK));
 }
 
@@ -207,10 +210,10 @@ static void price_reduction(pricing *w, const st_part *part)
 static void price_head(pricing *w)
 {
     const st_part *part = &w->p->source.program->main;
-    uint32_t end = w->p->main->head.count;
+    uint32_t end = w->part->head.count;
     bool reduces = w->p->plan->reduces_logits && w->answer;
-    price_range(w, &w->p->main->head, head_step_bytes(w));
-    if (w->p->main->logits_device == ST_HOST) return;
+    price_range(w, &w->part->head, head_step_bytes(w));
+    if (w->part->logits_device == ST_HOST) return;
     if (reduces) price_reduction(w, part);
     push_copy(w, false, reduces ? sizeof(st_candidates) : value_bytes(w, part->logits), end);
     push(w, ST_EVENT_HOST, (int32_t)end);
@@ -220,10 +223,11 @@ static uint32_t price_step(const predictor *p, uint32_t rows, uint32_t depth, bo
 {
     pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth,
                  .answer = events == p->token};
-    price_range(&w, &p->main->body, body_step_bytes(&w));
+    w.part = p->plan->dense.rows && rows >= p->plan->dense.rows ? &p->plan->streamed : &p->plan->parts[ST_PART_MAIN];
+    price_range(&w, &w.part->body, body_step_bytes(&w));
     if (last) price_head(&w);
-    else if (p->main->body.pending != ST_NO_STAGE)
-        push(&w, ST_EVENT_HOST, p->main->body.pending); /* the next batch writes values */
+    else if (w.part->body.pending != ST_NO_STAGE)
+        push(&w, ST_EVENT_HOST, w.part->body.pending); /* the next batch writes values */
     return w.count;
 }
 
@@ -277,6 +281,8 @@ static strata_status predictor_new(const st_plan_source *source, const st_plan *
     if (!p) return st_error_memory(error, sizeof *p, "a prediction");
     *p = (predictor){.source = *source, .plan = plan, .main = &plan->parts[ST_PART_MAIN],
                      .batch = plan->batch ? plan->batch : 1};
+    if (plan->streamed.body.count + plan->streamed.head.count > p->main->body.count + p->main->head.count)
+        p->main = &plan->streamed;
     p->depth = depth < plan->context ? depth : plan->context - (plan->context > 0);
     strata_status status = build(p, arena, error);
     if (status == STRATA_OK) *out = p;

@@ -23,10 +23,15 @@ typedef struct st_draft {
     bool output, nextn;
     uint32_t slots, more;   /* per layer with a cache; the first `more` layers have one more */
     uint32_t context;
+    bool stays;             /* dense parts in RAM are never copied to the GPU */
     /* written by st_draft_place */
     st_type kv_type;
     size_t weight_bytes[ST_DEVICES_MAX], expert_bytes[ST_DEVICES_MAX];
     size_t weights_end;     /* in the GPU's block, resident experts included */
+    bool streams;           /* dense parts in RAM run on the GPU in steps of many rows */
+    uint32_t dense_fetches; /* operations of such a step whose matrices are copied … */
+    uint64_t dense_bytes;   /* … and the bytes of these */
+    size_t dense_buffer_bytes; /* of the largest */
     /* written by st_draft_size */
     uint32_t batch, out_rows;
     uint32_t pool_tokens;
@@ -36,7 +41,7 @@ typedef struct st_draft {
     st_step_limits step;
     st_plan_device devices[ST_DEVICES_MAX];
     st_plan_memory memory[ST_DEVICES_MAX]; /* without the layout's layers */
-    size_t slots_offset, expert_staging_offset, expert_staging_bytes, memory_offset[ST_DEVICES_MAX];
+    size_t slots_offset, expert_staging_offset, expert_staging_bytes, dense_offset, memory_offset[ST_DEVICES_MAX];
     size_t block_used[ST_DEVICES_MAX]; /* before rounding up */
     bool fits[ST_DEVICES_MAX];
     uint64_t disk_bytes;    /* of the host's weights: not in RAM */
@@ -62,12 +67,15 @@ typedef struct st_planner {
     st_layer_facts *layers;  /* [kv_layer_count] */
     uint64_t *slot_bytes;    /* [kv_layer_count] */
     bool *card_runs;         /* [operations] */
+    bool *may_stream;        /* [operations]: of dense layers, on any device that has their weights */
+    uint32_t dense_rows;     /* steps of so many rows or more run dense parts in RAM on the GPU; 0: none */
     int32_t output_matrix;
     bool card_reduces;       /* the GPU runs ST_OP_CANDIDATES, which the program does not list … */
     st_scratch reducing;     /* … with this scratch */
     uint64_t capacity_bytes[ST_DEVICES_MAX], margin_bytes[ST_DEVICES_MAX];
     /* of the draft placed last */
     uint8_t *op_device, *kv_device, *weight_devices;
+    uint8_t *dense_device;   /* [operations]: devices in steps of dense_rows rows or more */
     uint32_t *slots;         /* [kv_layer_count] */
     /* for a batch of scratch_batch tokens */
     st_scratch *scratch[ST_DEVICES_MAX]; /* [operations] */
@@ -98,7 +106,22 @@ size_t st_weights_lay_out(const st_planner *planner, size_t *offsets);
 /* Whether routed experts of the layer may have slots in this draft. */
 bool st_draft_has_cache(const st_planner *planner, const st_draft *draft, uint32_t layer);
 
+/* Whether the body that ends before a GATHER leaves its rows on the GPU, by the devices of the operations before it. */
+bool st_hidden_on_card(const st_planner *planner, const uint8_t *op_device, uint32_t gather);
+
+/* --- dense.c ------------------------------------------------------------------------------------------------------ */
+
+/* Finds the operations that may be streamed, and the number of rows from which that is faster. */
+void st_planner_survey_dense(st_planner *planner);
+/* Decides whether a placed draft streams, and what. */
+void st_draft_place_dense(const st_planner *planner, st_draft *draft);
+/* Whether the operation is on the host, and on the GPU in steps of many rows. */
+bool st_draft_streams_op(const st_planner *planner, const st_draft *draft, uint32_t op);
+
 /* --- sizes.c ------------------------------------------------------------------------------------------------------ */
+
+/* The rows of a step where weights are streamed from RAM. */
+uint32_t st_draft_large_batch(const st_planner *planner, const st_draft *draft);
 
 /* The layout of the KV cache of a sized draft on a device. */
 strata_status st_draft_kv(const st_planner *planner, const st_draft *draft, uint8_t device, const st_kv_layout **out,

@@ -239,6 +239,18 @@ static json_t *experts_json(explainer *e)
     return object;
 }
 
+/* Dense parts in RAM that the GPU runs in steps of many rows. */
+static json_t *dense_json(explainer *e)
+{
+    const st_plan_dense *dense = &e->plan->dense;
+    json_t *object = json_object();
+    set_size(e, object, "rows", dense->rows);
+    set_size(e, object, "matrices", dense->fetches);
+    set_size(e, object, "bytes", dense->bytes);
+    set_size(e, object, "buffer_bytes", dense->buffer_bytes);
+    return object;
+}
+
 static json_t *speed_json(explainer *e)
 {
     const st_plan_speed *speed = &e->plan->speed;
@@ -289,6 +301,7 @@ static void set_lists(explainer *e, json_t *root)
     set(e, root, "map", map);
     set(e, root, "kv", kv_json(e));
     if (e->plan->experts.mode != ST_MOE_AUTO) set(e, root, "experts", experts_json(e));
+    if (e->plan->dense.rows) set(e, root, "streamed", dense_json(e));
     set(e, root, "predicted", speed_json(e));
     set(e, root, "load", load_json(e));
     set(e, root, "why", lines_json(e, e->plan->why, e->plan->why_count));

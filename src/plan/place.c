@@ -86,18 +86,21 @@ bool st_planner_survey(st_planner *p)
     p->layers = st_arena_alloc(p->arena, p->kv_layer_count, sizeof *p->layers);
     p->slot_bytes = st_arena_alloc(p->arena, p->kv_layer_count, sizeof *p->slot_bytes);
     p->card_runs = st_arena_alloc(p->arena, ops, sizeof *p->card_runs);
+    p->may_stream = st_arena_alloc(p->arena, ops, sizeof *p->may_stream);
     p->op_device = st_arena_alloc(p->arena, ops, sizeof *p->op_device);
+    p->dense_device = st_arena_alloc(p->arena, ops, sizeof *p->dense_device);
     p->kv_device = st_arena_alloc(p->arena, p->kv_layer_count, sizeof *p->kv_device);
     p->weight_devices = st_arena_alloc(p->arena, source->binding->count, sizeof *p->weight_devices);
     p->slots = st_arena_alloc(p->arena, p->kv_layer_count, sizeof *p->slots);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++) p->scratch[d] = st_arena_alloc(p->arena, ops, sizeof *p->scratch[d]);
     if (!p->layers || !p->slot_bytes || !p->card_runs || !p->op_device || !p->kv_device || !p->weight_devices ||
-        !p->slots || !p->scratch[ST_HOST] || !p->scratch[ST_CARD])
+        !p->slots || !p->scratch[ST_HOST] || !p->scratch[ST_CARD] || !p->may_stream || !p->dense_device)
         return false;
     p->output_matrix = st_binding_find(source->binding, ST_ROLE_OUTPUT, -1);
     if (p->output_matrix == ST_NO_WEIGHT) p->output_matrix = st_binding_find(source->binding, ST_ROLE_TOKEN_EMBD, -1);
     survey_layers(p);
     survey_ops(p);
+    st_planner_survey_dense(p);
     return true;
 }
 
@@ -203,12 +206,12 @@ static bool unit_on_card(const st_planner *p, const st_draft *draft, const st_op
 }
 
 /* A head gathers the output rows on the device where its body ended, so that only these rows are copied. */
-static bool hidden_on_card(const st_planner *p, uint32_t gather)
+bool st_hidden_on_card(const st_planner *p, const uint8_t *op_device, uint32_t gather)
 {
     const st_op *ops = p->source->program->ops;
     uint32_t i = gather;
     while (i > 0 && ops[i - 1].out != ops[gather].in[0]) i--;
-    return i > 0 && p->op_device[i - 1] != ST_HOST;
+    return i > 0 && op_device[i - 1] != ST_HOST;
 }
 
 /* The KV cache is on the device of its layer's attention; layers that share it run attention there. */
@@ -238,10 +241,13 @@ static void place_slots(st_planner *p, const st_draft *draft)
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* With a cache the host reads all experts, and the GPU has only the slots. */
+/* With a cache the host reads all experts, and the GPU has only the slots. Of a streamed operation the GPU has all but
+ * the matrices. */
 static uint8_t readers_of(const st_planner *p, const st_draft *draft, uint32_t op, int32_t weight)
 {
     uint8_t device = p->op_device[op];
+    if (st_draft_streams_op(p, draft, op) && p->source->binding->weights[weight].ne[1] < 2)
+        return 1u << ST_HOST | 1u << ST_CARD;
     bool cached = draft->mode == ST_MOE_CACHE && device == ST_CARD && p->source->program->ops[op].kind == ST_OP_EXPERTS;
     if (!cached) return (uint8_t)(1u << device);
     unsigned bits =
@@ -299,9 +305,11 @@ void st_draft_place(st_planner *p, st_draft *draft)
     for (uint32_t i = 0; i < program->op_count; i++) {
         const st_op *op = &program->ops[i];
         bool may = op_runs(p, i) && p->card_runs[i];
-        bool on_card = may && (op->kind == ST_OP_GATHER ? hidden_on_card(p, i) : unit_on_card(p, draft, op));
+        bool gathers = op->kind == ST_OP_GATHER;
+        bool on_card = may && (gathers ? st_hidden_on_card(p, p->op_device, i) : unit_on_card(p, draft, op));
         p->op_device[i] = on_card ? ST_CARD : ST_HOST;
     }
+    st_draft_place_dense(p, draft);
     place_weights(p, draft);
     sum_weights(p, draft);
     draft->kv_type = p->options.kv_type >= 0 ? (st_type)p->options.kv_type : st_kv_default_type(p->source->desc);

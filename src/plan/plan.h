@@ -22,7 +22,7 @@
     X(RESTORE, "restore points")                                                                           \
     X(TIER, "kv ram")             /* copies of KV pages of the GPU */                                      \
     X(SCRATCH, "scratch")         /* values, step blocks, scratch of operations */                         \
-    X(STAGING, "staging")         /* buffers of copies between devices, and of logits */                   \
+    X(STAGING, "staging")         /* buffers of copies between devices, of logits and of streamed weights */ \
     X(PADDING, "padding")         /* up to the alignment of a range */                                     \
     X(GRANULARITY, "granularity") /* up to the size in which the device allocates */
 
@@ -46,6 +46,7 @@ enum {
     ST_NO_DEVICE = 255, /* of a NextN block's KV where the block is not run */
 };
 #define ST_BYTES_AUTO UINT64_MAX
+#define ST_NEVER UINT32_MAX
 
 /* Hit rates of an expert cache on a recorded routing, by the share of a layer's experts that the GPU has: from 0 to 1,
  * ascending, with linear interpolation. */
@@ -63,7 +64,7 @@ typedef struct st_plan_options {
     int32_t layers;          /* on the GPU, from the first: a number, ST_LAYERS_AUTO or ST_LAYERS_ALL */
     uint32_t context;        /* 0: chosen */
     int32_t kv_type;         /* an st_type; −1: chosen */
-    uint32_t batch;          /* 0: 512, or 2048 with experts in RAM */
+    uint32_t batch;          /* 0: 512, or 2048 where weights are streamed from RAM */
     uint32_t out_rows;       /* rows of logits at a time */
     uint32_t conversations;  /* that run at a time. 0: 1 */
     uint32_t pool_tokens;    /* of the KV cache, which all conversations share: at least the context. 0: chosen */
@@ -76,6 +77,8 @@ typedef struct st_plan_options {
     int32_t expert_slots;    /* per layer; −1: chosen */
     uint32_t cpu_moe_layers; /* the first layers whose routed experts stay in RAM and run on the CPU */
     uint32_t cpu_ffn_layers; /* the same for dense feed-forward parts */
+    uint32_t dense_rows;     /* steps of so many rows run dense parts in RAM on the GPU. 0: chosen by the rates;
+                                ST_NEVER: none do */
     uint64_t margin_bytes[ST_DEVICES_MAX]; /* ST_BYTES_AUTO: the device's default */
     bool disk;               /* weights may stay on disk and be read on use */
     bool watch;              /* the host reads the routing of every layer */
@@ -135,6 +138,27 @@ typedef struct st_plan_experts {
     const st_hit_curve *hits;  /* st_plan_options.hits */
 } st_plan_experts;
 
+/* Dense parts that stay in RAM: the GPU runs them in steps of many rows. The matrices of each operation are copied into
+ * one of two buffers while the GPU computes with the other; norms and biases are on the GPU too. Steps of fewer rows
+ * run them on the host. */
+typedef struct st_plan_dense {
+    uint32_t rows;               /* of such a step, at least; 0: there are none */
+    const uint8_t *op_device;    /* [operations]: in such a step */
+    uint32_t fetches;            /* operations whose matrices are copied … */
+    uint64_t bytes;              /* … and the bytes of these, in each such step */
+    size_t offset, buffer_bytes; /* in the GPU's block: the two buffers, and the bytes of one */
+} st_plan_dense;
+
+enum { ST_FETCH_BUFFERS = 2 };
+
+/* Where the matrices of an operation lie in a buffer; other weights have 0 bytes. */
+typedef struct st_fetch_layout {
+    size_t matrix_bytes[ST_OP_WEIGHTS], offset[ST_OP_WEIGHTS];
+    size_t copied_bytes, bytes; /* of the matrices, and with their alignment */
+} st_fetch_layout;
+
+st_fetch_layout st_fetch_layout_of(const st_binding *binding, const st_op *op);
+
 enum { ST_PART_MAIN, ST_PART_NEXTN, ST_PARTS };
 
 /* A part of the program in the order in which the executor runs it and the cost model prices it. */
@@ -161,6 +185,8 @@ typedef struct st_plan {
     const uint8_t *op_device;     /* [operations] */
     bool watched;                 /* the stages let the host read the routing */
     st_plan_part parts[ST_PARTS]; /* NextN's is empty unless `nextn` */
+    st_plan_dense dense;
+    st_plan_part streamed;        /* the main part in steps of dense.rows rows or more; empty if that is 0 */
     const uint8_t *weight_devices; /* [weights]: bit d: an operation on device d reads it. Routed experts in a cache are
                                       read on the host, where all are; the GPU has slots */
     const size_t *weight_offset[ST_DEVICES_MAX]; /* [weights]: in the device's block; SIZE_MAX: not in it */
@@ -195,8 +221,12 @@ strata_status st_plan_build(const st_plan_source *source, const st_plan_options 
 
 st_plan_options st_plan_options_default(void);
 
-/* Writes plan->parts, which live in `arena`, from op_device, experts, nextn and watched. st_plan_build does it too. */
+/* Writes plan->parts and plan->streamed, which live in `arena`, from op_device, dense, experts, nextn and watched.
+ * st_plan_build does it too. */
 strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_arena *arena, strata_error *error);
+
+/* Whether a step of dense.rows rows or more copies the matrices of the operation to the GPU. */
+bool st_plan_fetches(const st_plan_source *source, const st_plan *plan, uint32_t op);
 
 /* The prediction of a scheduled plan for any depth and prompt; with another hit rate if it is not negative. */
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,

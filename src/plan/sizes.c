@@ -6,7 +6,7 @@
 #include "plan/draft.h"
 #include "sampler/candidates.h"
 
-enum { BATCH_DEFAULT = 512, BATCH_WITH_EXPERTS_IN_RAM = 2048, EXPERTS_IN_TRANSIT = 2 };
+enum { BATCH_DEFAULT = 512, BATCH_LARGE = 2048, EXPERTS_IN_TRANSIT = 2 };
 enum { RESTORE_POINTS = 4, RESTORE_SHARE = 32 }; /* points per running conversation; at most 1/32 of the RAM */
 
 /* The RAM tier by default: room for eight times the pages of the GPU's pool, within a share of the RAM and half of what
@@ -16,13 +16,22 @@ enum { TIER_POOLS = 8, TIER_SHARE = 8 };
 
 /* --- the executor ------------------------------------------------------------------------------------------------ */
 
-/* With experts in RAM a larger batch is faster: every batch reads nearly all experts. */
+static uint32_t batch_or(const st_planner *p, const st_draft *draft, uint32_t chosen)
+{
+    uint32_t batch = p->options.batch ? p->options.batch : chosen;
+    return batch < draft->context ? batch : draft->context;
+}
+
+uint32_t st_draft_large_batch(const st_planner *p, const st_draft *draft)
+{
+    return batch_or(p, draft, BATCH_LARGE);
+}
+
+/* With weights in RAM a larger batch is faster: every batch reads nearly all experts, and all streamed matrices. */
 static uint32_t batch_of(const st_planner *p, const st_draft *draft)
 {
     bool experts_in_ram = draft->trunk > 0 && draft->expert_bytes[ST_HOST] > 0;
-    uint32_t batch = p->options.batch;
-    if (batch == 0) batch = experts_in_ram ? BATCH_WITH_EXPERTS_IN_RAM : BATCH_DEFAULT;
-    return batch < draft->context ? batch : draft->context;
+    return experts_in_ram || draft->streams ? st_draft_large_batch(p, draft) : batch_or(p, draft, BATCH_DEFAULT);
 }
 
 /* Each device's backend states its scratch; hundreds of drafts have the same batch. */
@@ -119,6 +128,7 @@ static bool size_memory(const st_planner *p, st_draft *draft, uint8_t device, co
     st_plan_memory *s = &draft->memory[device];
     *s = (st_plan_memory){0};
     st_working_options working = {.op_device = p->op_device,
+                                  .dense_device = draft->streams ? p->dense_device : NULL,
                                   .device = device,
                                   .step = draft->step,
                                   .workers = p->options.workers[device],
@@ -158,13 +168,14 @@ static size_t expert_staging(const st_planner *p, const st_draft *draft)
     return largest ? (size_t)((used + EXPERTS_IN_TRANSIT) * largest) : 0;
 }
 
-/* An expert cache pins the model's files, and the RAM tier is pinned; the GPU's page tables for them take memory. */
+/* Streaming weights pins the model's files, and the RAM tier is pinned; the GPU's page tables for them take memory. */
 static uint64_t page_table_bytes(const st_planner *p, const st_draft *draft)
 {
     const st_profile *card = &p->source->devices[ST_CARD];
     uint64_t bytes = draft->tier_bytes, granularity = card->granularity ? card->granularity : 1;
     if (card->pinned_per_byte == 0) return 0;
-    for (uint32_t i = 0; draft->mode == ST_MOE_CACHE && i < p->source->binding->count; i++)
+    bool pins = draft->mode == ST_MOE_CACHE || draft->streams;
+    for (uint32_t i = 0; pins && i < p->source->binding->count; i++)
         bytes += p->source->binding->weights[i].bytes;
     return (bytes / card->pinned_per_byte + granularity - 1) / granularity * granularity;
 }
@@ -178,8 +189,9 @@ static void size_card_block(const st_planner *p, st_draft *draft)
     draft->slots_offset = st_align_up(draft->weights_end, ST_RANGE_ALIGN);
     draft->expert_staging_offset = draft->slots_offset + owners[ST_OWNER_SLOTS];
     draft->expert_staging_bytes = expert_staging(p, draft);
-    owners[ST_OWNER_STAGING] = draft->expert_staging_bytes;
-    draft->memory_offset[ST_CARD] = draft->expert_staging_offset + draft->expert_staging_bytes;
+    draft->dense_offset = draft->expert_staging_offset + draft->expert_staging_bytes;
+    owners[ST_OWNER_STAGING] = draft->expert_staging_bytes + ST_FETCH_BUFFERS * draft->dense_buffer_bytes;
+    draft->memory_offset[ST_CARD] = draft->expert_staging_offset + owners[ST_OWNER_STAGING];
 }
 
 static uint64_t owners_sum(const st_plan_device *device)

@@ -18,6 +18,19 @@ static const uint8_t *place_ops(const st_plan_source *source, const st_plan *pla
     return placed;
 }
 
+/* The same for a step that streams dense parts. */
+static const uint8_t *place_streamed(const st_plan_source *source, const st_plan *plan, st_arena *scratch)
+{
+    const uint8_t *others = place_ops(source, plan, scratch);
+    uint8_t *placed = st_arena_alloc(scratch, source->program->op_count, 1);
+    for (uint32_t i = 0; others && placed && i < source->program->op_count; i++) {
+        bool moved = plan->dense.op_device[i] != plan->op_device[i];
+        placed[i] = moved ? plan->dense.op_device[i] : others[i];
+        if (st_plan_fetches(source, plan, i)) placed[i] |= ST_FETCHED;
+    }
+    return others ? placed : NULL;
+}
+
 static uint8_t first_reader(const st_program *program, const uint8_t *op_device, st_op_range range, int32_t value)
 {
     for (uint32_t i = range.first; i < range.first + range.count; i++)
@@ -50,7 +63,8 @@ static strata_status schedule_part(const scheduling *s, const st_part *part, st_
     return status;
 }
 
-strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_arena *arena, strata_error *error)
+static strata_status schedule_parts(const st_plan_source *source, st_plan *plan, bool streamed, st_arena *arena,
+                                    strata_error *error)
 {
     const st_program *program = source->program;
     st_arena scratch = {0};
@@ -58,11 +72,22 @@ strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_a
                     .chains = source->device_count > ST_CARD && source->devices[ST_CARD].round_trip_seconds > 0};
     s.placed = place_ops(source, plan, &scratch);
     s.valid = st_arena_alloc(&scratch, program->value_count, 1);
+    if (streamed) {
+        s.op_device = plan->dense.op_device;
+        s.placed = place_streamed(source, plan, &scratch);
+    }
     strata_status status = STRATA_OK;
+    st_plan_part *main = streamed ? &plan->streamed : &plan->parts[ST_PART_MAIN];
     if (!s.placed || !s.valid) status = st_error_memory(error, program->op_count, "the plan's stages");
-    if (status == STRATA_OK) status = schedule_part(&s, &program->main, &plan->parts[ST_PART_MAIN], error);
-    if (status == STRATA_OK && plan->nextn)
+    if (status == STRATA_OK) status = schedule_part(&s, &program->main, main, error);
+    if (status == STRATA_OK && plan->nextn && !streamed)
         status = schedule_part(&s, &program->nextn, &plan->parts[ST_PART_NEXTN], error);
     st_arena_free(&scratch);
     return status;
+}
+
+strata_status st_plan_schedule(const st_plan_source *source, st_plan *plan, st_arena *arena, strata_error *error)
+{
+    strata_status status = schedule_parts(source, plan, false, arena, error);
+    return status == STRATA_OK && plan->dense.rows ? schedule_parts(source, plan, true, arena, error) : status;
 }

@@ -210,17 +210,53 @@ static void walk_experts(st_timeline *t, const st_priced *e)
     launch(t);
 }
 
+/* --- fetches of streamed matrices ---------------------------------------------------------------------------------- */
+
+static void begin_step(st_timeline *t)
+{
+    t->fetches = 0;
+    t->taken = 0;
+    for (uint32_t i = 0; i < ST_FETCH_BUFFERS; i++) t->asked[i] = t->host;
+}
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* The GPU waits for the copy into the buffer of its next segment. */
+static void await_fetch(st_timeline *t, const st_priced *e)
+{
+    uint32_t buffer = t->fetches % ST_FETCH_BUFFERS;
+    double begin = later(t->fetched, later(t->asked[buffer], t->used_up[buffer]));
+    t->fetched = begin + t->taken + st_copy_seconds(t->devices, true, e->fetch_bytes) + disk_seconds(t, e->fetch_bytes);
+    t->taken = 0;
+    card_begins(t);
+    if (t->card < t->fetched) t->card += spend(t, ST_SPENT_LINK, t->fetched - t->card);
+}
+
+static void ask_for_fetch(st_timeline *t)
+{
+    uint32_t buffer = t->fetches++ % ST_FETCH_BUFFERS;
+    t->used_up[buffer] = t->card;
+    t->asked[buffer] = t->host;
+}
+
 /* --- in all ------------------------------------------------------------------------------------------------------- */
 
 void st_timeline_walk(st_timeline *line, const st_priced *events, uint32_t count)
 {
+    begin_step(line);
     for (uint32_t i = 0; i < count; i++) {
         const st_priced *e = &events[i];
+        if (e->fetch_bytes > 0) await_fetch(line, e);
         switch (e->kind) {
         case ST_EVENT_HOST: walk_host(line, e); break;
         case ST_EVENT_CARD: walk_card(line, e); break;
         case ST_EVENT_COPY: walk_copy(line, e); break;
         case ST_EVENT_EXPERTS: walk_experts(line, e); break;
         }
+        if (e->up) line->taken += e->copy;
+        if (e->fetch_bytes > 0) ask_for_fetch(line);
     }
 }

@@ -50,6 +50,16 @@ static void tell_devices(st_planner *p, const st_plan *plan)
         WHY("the GPU is not used: %s", p->options.layers == 0 ? "placement.layers 0" : "no layer fits");
 }
 
+static void tell_dense(st_planner *p, const st_draft *draft)
+{
+    char size[ST_NUMBER_TEXT], buffer[ST_NUMBER_TEXT];
+    if (!draft->streams) return;
+    WHY("dense parts in RAM: steps of %u tokens or more copy %u matrices (%s) to the GPU and run them there, in two "
+        "buffers of %s; smaller steps run them on the CPU",
+        p->dense_rows, draft->dense_fetches, st_size_text(draft->dense_bytes, size),
+        st_size_text(draft->dense_buffer_bytes, buffer));
+}
+
 static void tell_layers(st_planner *p, const st_draft *draft)
 {
     if (draft->trunk == 0) return;
@@ -64,8 +74,9 @@ static void tell_layers(st_planner *p, const st_draft *draft)
         WHY("feed-forward: %u of %u dense parts are on the GPU, lowest layers first: as many as fit beside attention",
             draft->ffn, p->dense_count);
     if (p->dense_count && p->options.cpu_ffn_layers)
-        WHY("feed-forward: the first %u dense parts are on the CPU, as asked",
+        WHY("feed-forward: the first %u dense parts are in RAM, as asked",
             p->options.cpu_ffn_layers < p->dense_count ? p->options.cpu_ffn_layers : p->dense_count);
+    tell_dense(p, draft);
     if (p->options.nextn) WHY("NextN block: %s", draft->nextn ? "on the GPU, because all layers are" : "in RAM");
 }
 
@@ -230,7 +241,9 @@ static void tell_sizes(st_planner *p, const st_draft *draft)
         o->kv_type >= 0 ? "as asked" : p->source->desc->recurrent ? "the model has recurrent state" : "default");
     WHY("batch: %u (%s)", draft->batch,
         draft->batch == draft->context ? "the whole context" : o->batch ? "as asked"
-        : draft->trunk > 0 && draft->expert_bytes[ST_HOST] ? "experts are in RAM" : "default");
+        : draft->trunk > 0 && draft->expert_bytes[ST_HOST] ? "experts are in RAM"
+        : draft->streams                                   ? "dense parts are streamed from RAM"
+                                                           : "default");
     if (draft->disk_bytes)
         WHY("disk: %s bytes of weights stay in the file and are read on use",
             st_number_text(draft->disk_bytes, disk));

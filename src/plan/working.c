@@ -8,6 +8,7 @@ static bool op_counts(const st_program *program, const st_working_options *optio
 {
     if (!options->nextn && st_op_is_nextn(program, op)) return false;
     if (!options->op_device || options->op_device[op] == options->device) return true;
+    if (options->dense_device && options->dense_device[op] == options->device) return true;
     return options->expert_cache && options->device == ST_HOST && program->ops[op].kind == ST_OP_EXPERTS;
 }
 

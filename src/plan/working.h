@@ -8,6 +8,7 @@
 
 typedef struct st_working_options {
     const uint8_t *op_device; /* of every operation; NULL: all on `device` */
+    const uint8_t *dense_device; /* the same in steps that stream dense parts; NULL: there are none */
     uint8_t device;
     st_step_limits step;      /* the largest step */
     uint32_t workers;         /* each has worker_bytes of scratch */

@@ -137,8 +137,8 @@ static strata_status load_on_gpu(st_load *load, uint32_t index, strata_error *er
 
 enum { EVERY_LAYER = INT32_MIN };
 
-/* Without an expert cache one layer is pinned at a time, because the GPU's page tables grow with pinned memory. A
- * larger layer is not pinned. */
+/* Without weights that are streamed one layer is pinned at a time, because the GPU's page tables grow with pinned
+ * memory. A larger layer is not pinned. */
 #define LAYER_BYTES_MAX ((size_t)2 << 30)
 
 static bool has_cache(const st_load *load)
@@ -146,12 +146,19 @@ static bool has_cache(const st_load *load)
     return load->plan->experts.mode == ST_MOE_CACHE;
 }
 
+/* Whether weights are copied to the GPU at run time. */
+static bool streams(const st_load *load)
+{
+    return has_cache(load) || load->plan->dense.rows > 0;
+}
+
 static bool is_uploaded(const st_load *load, uint32_t index, int32_t layer)
 {
     const st_weight *w = &load->source->binding->weights[index];
     bool cached = has_cache(load) && st_role_is_expert(w->role);
     bool resident = load->plan->weight_devices[index] & (1u << ST_CARD);
-    return (layer == EVERY_LAYER || w->layer == layer) && (resident || cached);
+    bool dense = load->plan->dense.rows > 0 && w->layer >= 0 && !st_role_is_expert(w->role);
+    return (layer == EVERY_LAYER || w->layer == layer) && (resident || cached || dense);
 }
 
 /* The range of a file that holds its uploaded weights; 0 bytes: it has none. */
@@ -252,10 +259,10 @@ static strata_status load_weights(st_load *load, strata_error *error)
     int32_t layers = (int32_t)(load->source->desc->layer_count + load->source->desc->nextn_count);
     for (int32_t layer = -1; layer < layers && status == STRATA_OK; layer++) {
         char moment[32];
-        if (!has_cache(load)) status = pin_files(load, layer, error);
+        if (!streams(load)) status = pin_files(load, layer, error);
         if (status == STRATA_OK) status = load_layer(load, layer, error);
         if (status == STRATA_OK) status = wait_for_copies(load, error);
-        if (!has_cache(load)) unpin_files(load);
+        if (!streams(load)) unpin_files(load);
         snprintf(moment, sizeof moment, layer < 0 ? "embedding and output" : "layer %d", layer);
         if (status == STRATA_OK) st_ledger_mark(load->ledger, moment);
     }
@@ -267,6 +274,8 @@ static strata_status load_weights(st_load *load, strata_error *error)
 static void place_slots(st_load *load)
 {
     const st_plan *plan = load->plan;
+    if (plan->dense.rows)
+        place(load, ST_CARD, ST_OWNER_STAGING, plan->dense.offset, ST_FETCH_BUFFERS * plan->dense.buffer_bytes);
     if (plan->experts.mode != ST_MOE_CACHE) return;
     uint64_t bytes = 0;
     uint32_t layers = load->source->desc->layer_count + load->source->desc->nextn_count;
@@ -317,6 +326,7 @@ static strata_status open_run(st_load *load, strata_error *error)
     st_run_source run = {.desc = load->source->desc, .binding = load->source->binding, .program = load->source->program,
                          .plan = plan, .stream = load->stream, .watch = load->options.watch,
                          .recorded = load->options.recorded};
+    if (plan->dense.rows) run.dense_buffers = st_ledger_block(load->ledger, ST_CARD) + plan->dense.offset;
     for (uint32_t d = 0; d < plan->device_count; d++)
         run.devices[d] = (st_run_device){
             .backend = load->devices[d].backend,
@@ -354,8 +364,7 @@ static strata_status load_all(st_load *load, strata_error *error)
     }
     strata_status status = open_ledger(load, error);
     if (status == STRATA_OK) status = allocate_blocks(load, error);
-    /* Experts are uploaded at run time. */
-    if (status == STRATA_OK && has_cache(load)) status = pin_files(load, EVERY_LAYER, error);
+    if (status == STRATA_OK && streams(load)) status = pin_files(load, EVERY_LAYER, error);
     if (status == STRATA_OK) status = load_weights(load, error);
     if (status != STRATA_OK) return status;
     place_slots(load);

@@ -29,6 +29,12 @@ typedef struct expert_source {
     uint32_t wave;
 } expert_source;
 
+/* Where an operation finds weights that are not simply on its device. */
+typedef struct weight_source {
+    expert_source experts;
+    const unsigned char *buffer; /* of fetched matrices; NULL: they are not fetched */
+} weight_source;
+
 static const void *const *shared_table(const st_ready *ready, expert_source experts, uint32_t layer, int matrix)
 {
     const st_stream *stream = ready->source->stream;
@@ -48,15 +54,26 @@ static const void *const *expert_table(const st_ready *ready, uint8_t device, co
     return table;
 }
 
-static strata_status bind_weight(const st_ready *ready, uint8_t device, const st_op *op, int slot,
-                                 expert_source experts, st_bound_weight *out, strata_error *error)
+/* Where the weight is on the device. A fetched matrix is in its buffer. */
+static const unsigned char *weight_at(const st_ready *ready, uint8_t device, const st_op *op, int slot,
+                                      const unsigned char *buffer)
 {
+    st_fetch_layout fetch = {0};
+    if (buffer) fetch = st_fetch_layout_of(ready->source->binding, op);
+    if (fetch.matrix_bytes[slot]) return buffer + fetch.offset[slot];
+    return ready->source->devices[device].weights[op->weight[slot]];
+}
+
+static strata_status bind_weight(const st_ready *ready, uint8_t device, const st_op *op, int slot,
+                                 weight_source from, st_bound_weight *out, strata_error *error)
+{
+    expert_source experts = from.experts;
     int32_t index = op->weight[slot];
     if (index == ST_NO_WEIGHT) return STRATA_OK;
     bool routed = op->kind == ST_OP_EXPERTS && slot < ST_EXPERT_MATRICES;
     bool shared = routed && experts.share != ALL_EXPERTS;
     const st_weight *w = &ready->source->binding->weights[index];
-    const unsigned char *data = ready->source->devices[device].weights[index];
+    const unsigned char *data = weight_at(ready, device, op, slot, from.buffer);
     if (shared) data = ready->devices[device].working; /* not read: the tables hold the addresses */
     if (!data)
         return st_error_set(error, STRATA_RUNTIME, NULL, "tensor %.*s is not on the device that reads it",
@@ -73,7 +90,7 @@ static strata_status bind_weight(const st_ready *ready, uint8_t device, const st
     return STRATA_OK;
 }
 
-static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, expert_source experts,
+static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op *op, weight_source from,
                              st_bound_op *out, strata_error *error)
 {
     *out = st_bound_shape(ready->source->program, ready->source->binding, op);
@@ -81,7 +98,7 @@ static strata_status bind_op(const st_ready *ready, uint8_t device, const st_op 
     bind_value(ready, device, op->out2, &out->out2);
     for (int i = 0; i < ST_OP_INPUTS; i++) bind_value(ready, device, op->in[i], &out->in[i]);
     for (int i = 0; i < ST_OP_WEIGHTS; i++) {
-        strata_status status = bind_weight(ready, device, op, i, experts, &out->weight[i], error);
+        strata_status status = bind_weight(ready, device, op, i, from, &out->weight[i], error);
         if (status != STRATA_OK) return status;
     }
     st_bound_for_context(out, ready->source->plan->context);
@@ -97,6 +114,7 @@ static strata_status prepare_bound(const st_ready *ready, int part, uint8_t devi
 {
     const st_ready_device *d = &ready->devices[device];
     st_segment_source segment = {.ops = ops, .count = count, .rows = rows, .step = d->step[part],
+                                 .rows_min = ready->rows_min,
                                  .step_bytes = st_step_bytes(&ready->source->plan->step),
                                  .scratch = d->working + d->set->scratch, .shared_bytes = d->set->shared_bytes,
                                  .worker_bytes = d->set->worker_bytes};
@@ -111,15 +129,18 @@ static expert_source experts_of(const st_ready *ready, uint8_t device, const st_
     return (expert_source){.share = slots ? CARD_EXPERTS : ALL_EXPERTS};
 }
 
-static strata_status prepare_segment(const st_ready *ready, int part, const st_stage *stage, st_rows rows,
+static strata_status prepare_segment(const st_ready *ready, int part, const st_ready_stage *of, st_rows rows,
                                      st_segment **out, strata_error *error)
 {
+    const st_stage *stage = of->stage;
     st_bound_op *ops = st_alloc_zero(stage->ops.count, sizeof *ops);
     if (!ops) return st_error_memory(error, stage->ops.count * sizeof *ops, "the bound program");
     strata_status status = STRATA_OK;
     for (uint32_t i = 0; i < stage->ops.count && status == STRATA_OK; i++) {
         const st_op *op = &ready->source->program->ops[stage->ops.first + i];
-        status = bind_op(ready, stage->device, op, experts_of(ready, stage->device, op), &ops[i], error);
+        weight_source from = {.experts = experts_of(ready, stage->device, op),
+                              .buffer = stage->fetched ? st_dense_buffer(ready->dense, of->fetch) : NULL};
+        status = bind_op(ready, stage->device, op, from, &ops[i], error);
     }
     if (status == STRATA_OK)
         status = prepare_bound(ready, part, stage->device, ops, stage->ops.count, rows, out, error);
@@ -145,7 +166,7 @@ static strata_status bind_add(const st_ready *ready, const st_op *experts, int w
                    .out2 = ST_NO_VALUE};
     for (int i = 0; i < ST_OP_INPUTS; i++) add->in[i] = i < 2 ? experts->out : ST_NO_VALUE;
     for (int i = 0; i < ST_OP_WEIGHTS; i++) add->weight[i] = ST_NO_WEIGHT;
-    strata_status status = bind_op(ready, ST_CARD, add, (expert_source){0}, out, error);
+    strata_status status = bind_op(ready, ST_CARD, add, (weight_source){0}, out, error);
     out->in[1] = sum_at(ready, which, out->in[1].width);
     return status;
 }
@@ -154,7 +175,7 @@ static strata_status prepare_wave(const st_ready *ready, int part, const st_op *
                                   strata_error *error)
 {
     st_bound_op ops[2];
-    expert_source fetched = {.share = WAVE_EXPERTS, .wave = wave};
+    weight_source fetched = {.experts = {.share = WAVE_EXPERTS, .wave = wave}};
     strata_status status = bind_op(ready, ST_CARD, op, fetched, &ops[0], error);
     ops[0].out = sum_at(ready, 1, ops[0].out.width);
     if (status == STRATA_OK) status = bind_add(ready, op, 1, &ops[1], error);
@@ -197,10 +218,11 @@ static strata_status prepare_split(const st_ready *ready, int part, const st_op 
     st_bound_op bound;
     const st_stream *stream = ready->source->stream;
     uint32_t waves = st_stream_waves(stream, (uint32_t)op->layer);
+    weight_source host_share = {.experts = {.share = HOST_EXPERTS}};
     out->waves = st_arena_alloc(ready->arena, waves, sizeof *out->waves);
     if (!out->waves) return st_error_memory(error, waves * sizeof *out->waves, "the program's stages");
     out->wave_count = waves;
-    strata_status status = bind_op(ready, ST_HOST, op, (expert_source){.share = HOST_EXPERTS}, &bound, error);
+    strata_status status = bind_op(ready, ST_HOST, op, host_share, &bound, error);
     if (status == STRATA_OK) status = prepare_bound(ready, part, ST_HOST, &bound, 1, ST_ROWS_ALL, &out->host, error);
     if (status == STRATA_OK) status = bind_add(ready, op, 0, &bound, error);
     if (status == STRATA_OK)
@@ -223,7 +245,7 @@ strata_status st_ready_reduction_new(const st_ready *ready, st_segment **out, st
     for (int i = 0; i < ST_OP_INPUTS; i++) op->in[i] = i == 0 ? logits : ST_NO_VALUE;
     for (int i = 0; i < ST_OP_WEIGHTS; i++) op->weight[i] = ST_NO_WEIGHT;
     st_bound_op bound;
-    strata_status status = bind_op(ready, ST_CARD, op, (expert_source){0}, &bound, error);
+    strata_status status = bind_op(ready, ST_CARD, op, (weight_source){0}, &bound, error);
     bound.in[1] = (st_bound_value){card->working + card->set->adjustments, sizeof(st_adjustments) / sizeof(float)};
     bound.out = (st_bound_value){card->working + card->set->candidates, sizeof(st_candidates) / sizeof(float)};
     if (status != STRATA_OK) return status;
@@ -236,7 +258,7 @@ static strata_status prepare_stage(const st_ready *ready, int part, st_rows rows
     const st_run_device *card = &ready->source->devices[ST_CARD];
     const st_stage *stage = out->stage;
     switch (stage->kind) {
-    case ST_STAGE_RUN: return prepare_segment(ready, part, stage, rows, &out->segment, error);
+    case ST_STAGE_RUN: return prepare_segment(ready, part, out, rows, &out->segment, error);
     case ST_STAGE_MOVE: return stage->awaited ? card->backend->event_new(card->device, &out->end, error) : STRATA_OK;
     case ST_STAGE_SPLIT:
         return prepare_split(ready, part, &ready->source->program->ops[stage->ops.first], &out->split, error);
@@ -305,11 +327,15 @@ strata_status st_ready_range_new(const st_ready *ready, int part, const st_stage
                                  st_ready_range *out, strata_error *error)
 {
     strata_status status = STRATA_OK;
+    uint32_t fetches = 0;
     out->stages = st_arena_alloc(ready->arena, stages->count, sizeof *out->stages);
     if (!out->stages) return st_error_memory(error, stages->count * sizeof *out->stages, "the program's stages");
     out->count = stages->count; /* a stage that is not prepared holds NULL, so that the range can always be freed */
     out->pending = stages->pending;
-    for (uint32_t i = 0; i < stages->count; i++) out->stages[i].stage = &stages->stages[i];
+    for (uint32_t i = 0; i < stages->count; i++) {
+        out->stages[i].stage = &stages->stages[i];
+        if (stages->stages[i].fetched) out->stages[i].fetch = fetches++;
+    }
     for (uint32_t i = 0; i < stages->count && status == STRATA_OK; i++)
         status = prepare_stage(ready, part, rows, &out->stages[i], error);
     return status == STRATA_OK && stages->chained ? prepare_chain(ready, part, out, error) : status;

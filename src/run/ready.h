@@ -3,6 +3,7 @@
 #define ST_RUN_READY_H
 
 #include "kv/kv.h"
+#include "run/dense.h"
 #include "run/run.h"
 
 /* The terms added to the sum of the experts in slots: the host's share, and waves of fetched experts. */
@@ -20,6 +21,7 @@ typedef struct st_ready_stage {
     st_event *end;        /* of a MOVE that the host waits for */
     uint32_t link;        /* of a MOVE or a SPLIT, in the range's chain; if the MOVE is guarded, the link before it is the guard */
     st_ready_split split; /* of a SPLIT */
+    uint32_t fetch;       /* of a fetched RUN: its index among the fetches of the range */
 } st_ready_stage;
 
 /* A part's body or head: the plan's stages with addresses. */
@@ -45,6 +47,8 @@ typedef struct st_ready {
     const st_kv *kv;
     st_ready_device *devices; /* [ST_DEVICES_MAX] */
     st_arena *arena;          /* tables and stages */
+    const st_dense *dense;    /* of ranges with fetched runs */
+    uint32_t rows_min;        /* of the steps that the range is for; 0: 1 */
 } st_ready;
 
 /* The address of a value on a device. */

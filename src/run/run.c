@@ -38,11 +38,32 @@ struct st_run {
     st_watch_row *origins;   /* [batch], of a watched plan */
     uint32_t last_count, last_nextn_rows;
     ready_part parts[ST_PARTS];
+    /* steps of many rows that run dense parts in RAM on the GPU */
+    st_dense *dense;         /* NULL: there are none */
+    st_ready_range streamed_body, streamed_head; /* of the main part */
+    bool streamed;           /* the last step is one */
 };
 
 static bool has_card(const st_run *run)
 {
     return run->source.devices[ST_CARD].backend != NULL;
+}
+
+/* The stages of a part in the last step. */
+static const st_plan_part *planned_part(const st_run *run, int part)
+{
+    const st_plan *plan = run->source.plan;
+    return part == ST_PART_MAIN && run->streamed ? &plan->streamed : &plan->parts[part];
+}
+
+static const st_ready_range *body_of(const st_run *run, int part)
+{
+    return part == ST_PART_MAIN && run->streamed ? &run->streamed_body : &run->parts[part].body;
+}
+
+static const st_ready_range *head_of(const st_run *run, int part)
+{
+    return part == ST_PART_MAIN && run->streamed ? &run->streamed_head : &run->parts[part].head;
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------- */
@@ -114,6 +135,24 @@ static strata_status prepare_part(st_run *run, int which, const st_ready *ready,
     return status;
 }
 
+static strata_status prepare_streamed(st_run *run, st_ready ready, strata_error *error)
+{
+    const st_plan *plan = run->source.plan;
+    const st_run_device *card = &run->source.devices[ST_CARD];
+    st_dense_source source = {.binding = run->source.binding, .program = run->source.program,
+                              .stages = &plan->streamed.body, .backend = card->backend, .device = card->device,
+                              .buffers = run->source.dense_buffers, .buffer_bytes = plan->dense.buffer_bytes,
+                              .host_weights = run->source.devices[ST_HOST].weights};
+    strata_status status = st_dense_new(&source, &run->dense, error);
+    if (status != STRATA_OK) return status;
+    ready.dense = run->dense;
+    ready.rows_min = plan->dense.rows;
+    status = st_ready_range_new(&ready, ST_PART_MAIN, &plan->streamed.body, ST_ROWS_ALL, &run->streamed_body, error);
+    if (status != STRATA_OK) return status;
+    ready.rows_min = 0; /* a head has its own rows */
+    return st_ready_range_new(&ready, ST_PART_MAIN, &plan->streamed.head, ST_ROWS_OUT, &run->streamed_head, error);
+}
+
 static bool reduces(const st_run *run)
 {
     return run->source.plan->reduces_logits && run->source.plan->parts[ST_PART_MAIN].logits_device == ST_CARD;
@@ -125,6 +164,7 @@ static strata_status prepare(st_run *run, strata_error *error)
     strata_status status = prepare_part(run, ST_PART_MAIN, &ready, error);
     if (status == STRATA_OK && run->source.plan->nextn) status = prepare_part(run, ST_PART_NEXTN, &ready, error);
     if (status == STRATA_OK && reduces(run)) status = st_ready_reduction_new(&ready, &run->reduce, error);
+    if (status == STRATA_OK && run->source.plan->dense.rows) status = prepare_streamed(run, ready, error);
     return status;
 }
 
@@ -169,6 +209,9 @@ void st_run_free(st_run *run)
         st_ready_range_free(run->devices, &run->parts[part].body);
         st_ready_range_free(run->devices, &run->parts[part].head);
     }
+    st_ready_range_free(run->devices, &run->streamed_body);
+    st_ready_range_free(run->devices, &run->streamed_head);
+    st_dense_free(run->dense);
     if (run->reduce) run->source.devices[ST_CARD].backend->segment_free(run->reduce);
     st_kv_free(run->kv);
     if (run->crossed) run->source.devices[ST_CARD].backend->event_free(run->crossed);
@@ -340,6 +383,15 @@ static strata_status check_interrupt(const st_run *run, strata_error *error)
     return st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
 }
 
+/* Launches that read a buffer have more than ST_EARLY_ROWS_MAX rows by plan, so none starts before its wait. */
+static strata_status run_fetched(st_run *run, const st_ready_stage *ready, uint32_t rows, strata_error *error)
+{
+    st_queue *queue = run->devices[ST_CARD].queue;
+    strata_status status = st_dense_await(run->dense, ready->fetch, queue, error);
+    if (status == STRATA_OK) status = run->source.devices[ST_CARD].backend->launch(ready->segment, queue, rows, error);
+    return status == STRATA_OK ? st_dense_launched(run->dense, ready->fetch, queue, error) : status;
+}
+
 /* `step` is the block as the host wrote it. */
 static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, uint32_t rows,
                                strata_error *error)
@@ -347,6 +399,7 @@ static strata_status run_stage(st_run *run, const st_ready_stage *ready, const s
     const st_stage *stage = ready->stage;
     uint8_t device = stage->device;
     if (stage->kind == ST_STAGE_MOVE) return run_move(run, ready, step, error);
+    if (stage->fetched) return run_fetched(run, ready, rows, error);
     if (stage->kind == ST_STAGE_RUN)
         return run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, rows, error);
     st_routing routing = routing_of(run, stage, step);
@@ -489,7 +542,9 @@ static strata_status run_body(st_run *run, int part, strata_error *error)
 {
     st_step *step = run->parts[part].master;
     strata_status status = send_step(run, part, 0, step->bytes, error);
-    return status == STRATA_OK ? run_range(run, &run->parts[part].body, step, step->count, error) : status;
+    if (part == ST_PART_MAIN) run->streamed = run->dense && step->count >= run->source.plan->dense.rows;
+    if (status == STRATA_OK && part == ST_PART_MAIN && run->streamed) status = st_dense_begin(run->dense, error);
+    return status == STRATA_OK ? run_range(run, body_of(run, part), step, step->count, error) : status;
 }
 
 static strata_status may_write_step(st_run *run, strata_error *error)
@@ -557,8 +612,7 @@ static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_
 {
     const st_program *program = run->source.program;
     size_t row_bytes = run->source.desc->embedding * sizeof(float);
-    const st_plan_part *planned = run->source.plan->parts;
-    uint8_t to = planned[ST_PART_NEXTN].input_device, at = planned[ST_PART_MAIN].hidden_devices;
+    uint8_t to = planned_part(run, ST_PART_NEXTN)->input_device, at = planned_part(run, ST_PART_MAIN)->hidden_devices;
     uint8_t from = at & (1u << to) ? to : (uint8_t)!to;
     unsigned char *input = value_at(run, to, program->nextn.input) + *to_row * row_bytes;
     unsigned char *carry = st_kv_carry(run->kv, to, st_conversation_slot(piece->conversation));
@@ -705,7 +759,7 @@ static strata_status begin_head(st_run *run, int part, uint32_t row_limit, const
     strata_status status = check_out_rows(run, rows, count, row_limit, error);
     if (status != STRATA_OK) return status;
     status = send_out_rows(run, part, rows, count, error);
-    if (status == STRATA_OK) status = run_range(run, &run->parts[part].head, run->parts[part].master, count, error);
+    if (status == STRATA_OK) status = run_range(run, head_of(run, part), run->parts[part].master, count, error);
     return status == STRATA_OK ? STRATA_OK : give_up(run, status);
 }
 
@@ -732,7 +786,7 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
 {
     strata_status status = begin_head(run, part, row_limit, rows, count, error);
     if (status != STRATA_OK) return status;
-    uint8_t device = run->source.plan->parts[part].logits_device;
+    uint8_t device = planned_part(run, part)->logits_device;
     unsigned char *value = value_at(run, device, logits);
     size_t bytes = (size_t)count * run->source.program->values[logits].width * sizeof(float);
     if (device == ST_CARD) status = bring(run, run->host_logits, value, bytes, error);

@@ -29,6 +29,7 @@ typedef struct st_run_source {
     const st_program *program;
     const st_plan *plan; /* stages and offsets */
     st_stream *stream;   /* of a plan with an expert cache; else NULL */
+    unsigned char *dense_buffers; /* of a plan that streams dense parts, in GPU memory; else NULL */
     st_watch *watch;     /* receives the routing of a watched plan; may be NULL */
     const st_recorded *recorded; /* of a program whose routers take recorded choices; else NULL */
     st_run_device devices[ST_DEVICES_MAX];

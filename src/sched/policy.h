@@ -30,10 +30,10 @@ typedef struct st_policy {
     uint32_t multiple;    /* pieces of prompts end at its multiples, whatever they cost; 0: anywhere */
     double answer_seconds; /* budget of a step while anybody answers */
     double prompt_seconds; /* otherwise */
-    bool streamed;        /* a step with rows of prompts reads experts from RAM: its cost hardly depends on the rows */
+    bool streamed;        /* a step with rows of prompts streams weights: its cost hardly depends on the rows */
 } st_policy;
 
-/* With streamed experts, answers have this share of the time while prompts run. */
+/* With streamed weights, answers have this share of the time while prompts run. */
 #define ST_POLICY_ANSWER_SHARE 0.4
 enum { ST_POLICY_ROWS_MIN = 16 }; /* a prompt that runs gets at least these rows of a step */
 
@@ -69,7 +69,7 @@ typedef struct st_policy_piece {
 uint32_t st_policy_step(const st_policy *policy, const st_policy_state *state, const st_task *tasks, uint32_t count,
                         st_policy_piece *pieces);
 
-/* What a step that took `seconds` changes in `owed`: with streamed experts, rows of prompts owe answers their share. */
+/* What a step that took `seconds` changes in `owed`: with streamed weights, rows of prompts owe answers their share. */
 double st_policy_owed(const st_policy *policy, double owed, st_pace_load load, double seconds);
 
 #endif

@@ -56,6 +56,7 @@ typedef struct rig {
     st_queue *queue;
     st_event *event;
     st_segment *segment;
+    uint32_t rows_min; /* of its launches */
     void *block, *host;
 } rig;
 
@@ -83,8 +84,8 @@ static strata_status prepare(rig *r, uint32_t count, strata_error *error)
     for (int i = 0; i < 3; i += 2)
         bound[0].weight[i] = (st_bound_weight){.data = r->block, .parts = parts, .info = st_type_find(ST_TYPE_F32),
                                             .ne = {WIDTH, WIDTH, EXPERTS}, .row_bytes = WIDTH * sizeof(float)};
-    st_segment_source source = {.ops = bound, .count = count, .step = r->block, .step_bytes = sizeof(st_step),
-                                .scratch = r->block, .shared_bytes = BYTES};
+    st_segment_source source = {.ops = bound, .count = count, .rows_min = r->rows_min, .step = r->block,
+                                .step_bytes = sizeof(st_step), .scratch = r->block, .shared_bytes = BYTES};
     return st_cuda_backend.prepare(r->device, &source, &r->segment, error);
 }
 
@@ -258,6 +259,9 @@ static void launches_are_graphs(void **state)
     count_graphs(&r, MANY_OPERATIONS, by_graph);
     assert_in_range(by_graph[1], 5, by_graph[0] - 1); /* the last quarter is for one row */
     assert_in_range(by_graph[0], 5, 100);
+    r.rows_min = GRAPH_ROWS; /* launches of many rows alone take none of that memory */
+    count_graphs(&r, MANY_OPERATIONS, by_graph);
+    assert_true(by_graph[0] == 0 && by_graph[1] == 0);
     rig_close(&r);
     assert_int_equal(failing.allocated, 0);
 }

@@ -78,6 +78,28 @@ static void each_failed_call_is_reported(void **state)
     }
 }
 
+/* The same where the matrices of dense parts are copied to the GPU in every step: a failed copy ends the step, and the next
+ * steps are right. */
+static void each_failed_call_of_a_streamed_step_is_reported(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "qwen35"};
+    for (size_t i = 0; i < 2; i++) {
+        golden g;
+        assert_true(golden_open(&g, names[i]));
+        st_plan_options placed = st_plan_options_default();
+        placed.layers = (int32_t)g.desc->layer_count - (int32_t)i; /* a layer's attention on the host, too */
+        placed.cpu_ffn_layers = g.desc->layer_count;
+        placed.dense_rows = 2;
+        for (int call = ST_SIM_COPY; call < ST_SIM_CALLS; call++) {
+            uint64_t n = 1;
+            while (try_nth(names[i], &g, &placed, (st_sim_call)call, n)) n += kit_is_slow() ? 4 : 1;
+            assert_true(n > 4 * g.desc->layer_count);
+        }
+        golden_close(&g);
+    }
+}
+
 /* A plan that exceeds the GPU's memory is refused before anything is allocated. */
 static void too_small_gpu_is_refused(void **state)
 {
@@ -99,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_failed_call_is_reported),
+        cmocka_unit_test(each_failed_call_of_a_streamed_step_is_reported),
         cmocka_unit_test(too_small_gpu_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,6 +42,22 @@ static void run_with_policy(const golden_family *family, const golden *g, const 
     check_memory(&r);
 }
 
+/* The same, of a plan that streams dense parts if any are in RAM and the batch is large enough. */
+static void run_streamed(const golden_family *family, const golden *g, const st_plan_options *placed, uint32_t batch, uint32_t layers)
+{
+    bool dense = false;
+    for (uint32_t l = 0; l < g->desc->layer_count; l++) {
+        const st_ffn_desc *ffn = &g->desc->layers[l].ffn;
+        dense = dense || (ffn->experts == 0 && (ffn->dense_width > 0 || l >= layers));
+    }
+    golden_options options = {.kv_type = ST_TYPE_F32, .batch = batch, .threads = 1, .cpu = "ref", .placed = placed};
+    golden_run r;
+    golden_run_open(&r, g, &options);
+    assert_int_equal(r.plan->dense.rows, dense && batch >= placed->dense_rows ? placed->dense_rows : 0);
+    golden_run_close(&r);
+    run_with_policy(family, g, placed, batch, layers, NULL);
+}
+
 static void run_placed(const golden_family *family, const golden *g, const st_plan_options *placed, uint32_t batch, uint32_t layers)
 {
     run_with_policy(family, g, placed, batch, layers, NULL);
@@ -76,6 +92,29 @@ static void only_attention_on_the_gpu(void **state)
 }
 
 static const uint32_t batches[] = {1, 7, 48};
+
+/* Dense parts in RAM that the GPU runs in steps of many rows: of layers on the GPU and, with half of the layers there, of
+ * layers on the host. With 5 rows of 7 the steps of the prompt's end and of decoding run them on the host. A GPU may start
+ * launches of few rows early, which must not read streamed weights. */
+static void dense_parts_streamed(void **state)
+{
+    const golden_family *family = *state;
+    golden g;
+    if (!golden_open(&g, family->name)) skip();
+    uint32_t all = g.desc->layer_count;
+    static const uint32_t rows[] = {1, 5, 40};
+    for (size_t b = 0; b < 3; b++)
+        for (int half = 0; half < 2; half++) {
+            if (kit_is_slow() && half != (int)(b % 2)) continue;
+            st_plan_options options = st_plan_options_default();
+            options.layers = half ? (int32_t)(all + 1) / 2 : ST_LAYERS_ALL;
+            options.moe = ST_MOE_CPU;
+            options.cpu_ffn_layers = all;
+            options.dense_rows = mirror_name() ? ST_EARLY_ROWS_MAX + 1 : rows[b];
+            run_streamed(family, &g, &options, batches[b], half ? (all + 1) / 2 : all);
+        }
+    golden_close(&g);
+}
 
 /* From one slot to all, any batch. */
 static void experts_in_slots(void **state)
@@ -116,12 +155,13 @@ static void experts_on_one_device(void **state)
     golden_close(&g);
 }
 
-enum { KINDS = 4, FAMILIES_MAX = 64 };
+enum { KINDS = 5, FAMILIES_MAX = 64 };
 
 int main(int argc, char **argv)
 {
     static const struct { const char *name; CMUnitTestFunction run; bool experts; } kinds[KINDS] = {
         {"some layers", some_layers_on_the_gpu, false}, {"attention alone", only_attention_on_the_gpu, false},
+        {"dense parts streamed", dense_parts_streamed, false},
         {"experts in slots", experts_in_slots, true}, {"experts on one device", experts_on_one_device, true}};
     static struct CMUnitTest tests[KINDS * FAMILIES_MAX];
     static char names[KINDS * FAMILIES_MAX][64];

@@ -22,10 +22,14 @@ static void check_close(const char *what, const char *name, double found, double
     if (!(fabs(found / expected - 1) <= 0.02)) fail_msg("%s: %s %g t/s on the clock, %g predicted", name, what, found, expected);
 }
 
-static void compare(const char *name, const golden *g, const st_plan_options *placed, st_watch *watch)
+/* `faster`: how much faster the link and the RAM are. */
+static void compare_on(const char *name, const golden *g, const st_plan_options *placed, st_watch *watch, double faster)
 {
     st_profile profiles[ST_DEVICES_MAX];
     slow_devices(profiles);
+    profiles[ST_CARD].link_up *= faster;
+    profiles[ST_CARD].link_down *= faster;
+    profiles[ST_HOST].memory_rate *= faster;
     golden_options options = {.kv_type = ST_TYPE_BF16, .batch = 16, .threads = 1, .cpu = "ref", .placed = placed,
                               .profiles = profiles, .watch = watch};
     golden_run r;
@@ -42,6 +46,11 @@ static void compare(const char *name, const golden *g, const st_plan_options *pl
     check_close("prefill", name, 48 / (filled - start), speed.prefill_tps);
     check_close("decode", name, 1 / (decoded - filled), speed.decode_tps);
     golden_run_close(&r);
+}
+
+static void compare(const char *name, const golden *g, const st_plan_options *placed, st_watch *watch)
+{
+    compare_on(name, g, placed, watch, 1);
 }
 
 static void prediction_matches_the_clock_on_every_placement(void **state)
@@ -79,11 +88,33 @@ static void watching_the_routing_is_priced(void **state)
     }
 }
 
+/* Prompts run dense parts in RAM on the GPU: copies and computation overlap as the planner says, for links that are
+ * slower and faster than the GPU. */
+static void streamed_dense_parts_are_priced(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama", "qwen3", "gemma4-e", "qwen35"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        golden g;
+        assert_true(golden_open(&g, names[i]));
+        for (int32_t layers = (int32_t)g.desc->layer_count; layers > 0; layers -= 2)
+            for (int fast = 0; fast < 2; fast++) {
+                st_plan_options placed = st_plan_options_default();
+                placed.layers = layers;
+                placed.cpu_ffn_layers = (uint32_t)layers;
+                placed.dense_rows = 2;
+                compare_on(names[i], &g, &placed, NULL, fast ? 8 : 1);
+            }
+        golden_close(&g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prediction_matches_the_clock_on_every_placement),
         cmocka_unit_test(watching_the_routing_is_priced),
+        cmocka_unit_test(streamed_dense_parts_are_priced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

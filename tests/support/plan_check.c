@@ -16,7 +16,13 @@ static bool is_expert_tensor(st_role role)
            role == ST_ROLE_FFN_DOWN_EXPS;
 }
 
-/* Which devices' operations read each weight. */
+/* Whether the operation is on the host, and on the GPU in steps of many rows. */
+static bool is_streamed(const st_plan *plan, uint32_t op)
+{
+    return plan->dense.rows && plan->op_device[op] == ST_HOST && plan->dense.op_device[op] == ST_CARD;
+}
+
+/* Which devices' operations read each weight. The GPU has no matrices of streamed operations. */
 static void find_readers(const plan_rig *rig, uint8_t *readers)
 {
     const st_plan *plan = rig->plan;
@@ -28,7 +34,8 @@ static void find_readers(const plan_rig *rig, uint8_t *readers)
         for (int k = 0; k < ST_OP_WEIGHTS && op_runs(rig, i); k++) {
             if (op->weight[k] == ST_NO_WEIGHT) continue;
             bool slots = cached && is_expert_tensor(binding->weights[op->weight[k]].role);
-            unsigned bits = slots ? 1u : cached ? 3u : 1u << plan->op_device[i];
+            bool streamed = is_streamed(plan, i) && binding->weights[op->weight[k]].ne[1] < 2;
+            unsigned bits = slots ? 1u : cached || streamed ? 3u : 1u << plan->op_device[i];
             readers[op->weight[k]] |= (uint8_t)bits;
         }
     }
@@ -139,6 +146,40 @@ static void check_staging(const plan_rig *rig)
     assert_int_equal(s->staging_bytes, s->staging_candidates + reduced * sizeof(st_candidates));
 }
 
+static uint64_t card_staging(const st_plan *plan)
+{
+    return plan->expert_staging_bytes + (plan->dense.rows ? ST_FETCH_BUFFERS * plan->dense.buffer_bytes : 0);
+}
+
+/* Operations on KV and state are where the layer is; the matrices of the others fit into a buffer each. Steps of so many
+ * rows can occur. */
+static void check_dense(const plan_rig *rig)
+{
+    const st_plan *plan = rig->plan;
+    const st_program *program = rig->source.program;
+    uint64_t bytes = 0;
+    uint32_t fetches = 0, runs = 0;
+    size_t largest = 0;
+    assert_int_equal(plan->dense.rows > 0, plan->streamed.body.count > 0);
+    if (plan->dense.rows == 0) return;
+    assert_true(plan->device_count == 2 && plan->dense.rows <= plan->batch);
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        if (!is_streamed(plan, i)) continue;
+        st_fetch_layout fetch = st_fetch_layout_of(rig->source.binding, &program->ops[i]);
+        assert_false(st_op_has_kv(program->ops[i].kind) || st_op_has_state(program->ops[i].kind));
+        assert_int_equal(st_plan_fetches(&rig->source, plan, i), fetch.bytes > 0);
+        if (fetch.bytes > largest) largest = fetch.bytes;
+        bytes += fetch.copied_bytes;
+        fetches += fetch.bytes > 0;
+    }
+    for (uint32_t i = 0; i < plan->streamed.body.count; i++) runs += plan->streamed.body.stages[i].fetched;
+    assert_true(fetches > 0 && fetches == plan->dense.fetches && fetches == runs && bytes == plan->dense.bytes);
+    assert_int_equal(largest, plan->dense.buffer_bytes);
+    assert_int_equal(plan->dense.offset, plan->expert_staging_offset + plan->expert_staging_bytes);
+    assert_int_equal(plan->dense.offset % ST_RANGE_ALIGN, 0);
+    assert_int_equal(plan->memory_offset[ST_CARD], plan->dense.offset + ST_FETCH_BUFFERS * plan->dense.buffer_bytes);
+}
+
 /* The ranges of the executor's memory do not overlap; the layout and the working set have the planned sizes. */
 static void check_memory(const plan_rig *rig, uint8_t d)
 {
@@ -152,6 +193,7 @@ static void check_memory(const plan_rig *rig, uint8_t d)
     st_scratch reducing = {0};
     if (plan->reduces_logits) reducing = rig->source.devices[ST_CARD].scratch(&shape, plan->out_rows);
     st_working_options options = {.op_device = plan->op_device, .device = d, .step = plan->step,
+                                  .dense_device = plan->dense.rows ? plan->dense.op_device : NULL,
                                   .workers = rig->options.workers[d], .nextn = plan->nextn,
                                   .expert_cache = plan->experts.mode == ST_MOE_CACHE,
                                   .watched = plan->watched && plan->experts.mode != ST_MOE_AUTO,
@@ -169,7 +211,7 @@ static void check_memory(const plan_rig *rig, uint8_t d)
     assert_int_equal(owners[ST_OWNER_STATE], s->kv->exact.state);
     assert_int_equal(owners[ST_OWNER_RESTORE], restore);
     assert_int_equal(owners[ST_OWNER_TIER], tier);
-    assert_int_equal(owners[ST_OWNER_STAGING], s->staging_bytes + (d == ST_CARD ? plan->expert_staging_bytes : 0));
+    assert_int_equal(owners[ST_OWNER_STAGING], s->staging_bytes + (d == ST_CARD ? card_staging(plan) : 0));
     assert_true(s->kv_offset + s->kv->total_bytes <= s->restore_offset);
     assert_true(s->restore_offset + restore <= s->tier_offset);
     assert_true(s->tier_offset + tier <= s->working_offset);
@@ -278,6 +320,7 @@ void plan_rig_check(const plan_rig *rig)
     assert_true(plan->why_count > 0);
     check_weights(rig);
     check_experts(rig);
+    check_dense(rig);
     check_ops(rig);
     check_range(rig, rig->source.program->main.body, &plan->parts[ST_PART_MAIN].body);
     check_range(rig, rig->source.program->main.head, &plan->parts[ST_PART_MAIN].head);

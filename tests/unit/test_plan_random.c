@@ -206,7 +206,7 @@ static void plans_keep_the_invariants(void **state)
 }
 
 typedef struct rung {
-    bool planned;
+    bool planned, streams;
     double tps;
     uint64_t slots; /* of all layers */
     uint32_t layers, ffn;
@@ -218,17 +218,19 @@ static rung rung_of(plan_rig *rig)
     if (!r.planned) return r;
     plan_rig_check(rig);
     r.tps = rig->plan->speed.decode_tps;
+    r.streams = rig->plan->dense.rows > 0;
     r.layers = rig->plan->layers_on_card;
     r.ffn = rig->plan->ffn_on_card;
     for (uint32_t i = 0; i < rig->source.desc->layer_count; i++) r.slots += rig->plan->experts.slots[i];
     return r;
 }
 
-/* A fixed mode never gets slower with more memory; a chosen mode may be up to 15 % slower than a more complex one. */
+/* A fixed mode never gets slower with more memory; a chosen mode may be up to 15 % slower than a more complex one. A plan
+ * that has room for the buffers of streamed parts may have fewer layers on the GPU than one without. */
 static void check_rung(const plan_rig *rig, const plan_shape *shape, const rung *before, const rung *now,
                        bool mode_free)
 {
-    if (!before->planned) return;
+    if (!before->planned || (now->streams && !before->streams)) return;
     double least = before->tps * (mode_free ? 1 / 1.15 : 1) * (1 - 1e-9);
     if (now->planned && now->tps >= least && (mode_free || now->slots >= before->slots) &&
         now->layers >= before->layers && now->ffn >= before->ffn)

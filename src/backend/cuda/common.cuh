@@ -184,7 +184,8 @@ template <int WARPS> static __device__ float st_cuda_block_sum(float x)
  * - Every thread of every kernel calls st_cuda_await, unconditionally and before any return. The end of a kernel then implies
  *   the end of all kernels before it, however early it started: values and scratch may be reused two kernels later.
  * - Before st_cuda_await a kernel writes nothing, and reads only its parameters and weights that never change:
- *   no values, no step block, no KV cache, no expert slots.
+ *   no values, no step block, no KV cache, no expert slots. Weights that are streamed from RAM do change: the executor
+ *   launches them with more than ST_EARLY_ROWS_MAX rows alone, and no kernel of so many rows starts early.
  *
  * st_cuda_begin, the first statement of most kernels, is both. tests/e2e/kernels.sh checks that every kernel has it, or calls
  * st_cuda_await at the outermost level before its first return. */
@@ -215,6 +216,7 @@ static int st_cuda_start(const st_cuda_call *call, dim3 blocks, dim3 threads, si
 {
     enum { EARLY_ROWS = 8 };
     (void)&st_cuda_listed<KERNEL>::entry;
+    static_assert((int)EARLY_ROWS <= (int)ST_EARLY_ROWS_MAX, "what backend.h states of launches of more rows");
     return st_cuda_launch<KERNEL>(call->stream, call->rows <= EARLY_ROWS, blocks, threads, shared_bytes, args...);
 }
 

@@ -346,7 +346,8 @@ strata_status st_cuda_prepare(st_device *device, const st_segment_source *source
     join_products(segment);
     join_positions(segment);
     join_routes(segment);
-    if (status == STRATA_OK && !device->profile) status = st_cuda_graphs_new(segment, error);
+    bool graphs = !device->profile && source->rows_min <= 1; /* they are for few rows, and their memory is limited */
+    if (status == STRATA_OK && graphs) status = st_cuda_graphs_new(segment, error);
     if (status == STRATA_OK) *out = segment;
     else st_cuda_segment_free(segment);
     return status;
