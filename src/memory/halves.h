@@ -12,11 +12,13 @@ typedef struct st_halves {
     const st_backend *backend; /* of the GPU; NULL: not open */
     st_queue *queue;           /* of the copies */
     st_event *filled[ST_HALVES], *used_up[ST_HALVES];
-    bool in_use[ST_HALVES];
+    bool filling[ST_HALVES];   /* `filled` has been recorded */
+    bool in_use[ST_HALVES];    /* `used_up` has */
 } st_halves;
 
 strata_status st_halves_open(st_halves *halves, const st_backend *backend, st_device *device, strata_error *error);
-void st_halves_close(st_halves *halves); /* of one that is not open, too */
+/* Waits for the copies. Closing one that is not open is allowed. */
+void st_halves_close(st_halves *halves);
 
 /* The copies enqueued from now on begin when the last launch with the half has ended. */
 strata_status st_halves_claim(st_halves *halves, uint32_t half, strata_error *error);
