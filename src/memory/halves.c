@@ -49,6 +49,7 @@ strata_status st_halves_fill(st_halves *halves, uint32_t half, strata_error *err
 
 strata_status st_halves_use(st_halves *halves, uint32_t half, st_queue *queue, strata_error *error)
 {
-    halves->in_use[half] = true;
-    return halves->backend->event_record(halves->used_up[half], queue, error);
+    strata_status status = halves->backend->event_record(halves->used_up[half], queue, error);
+    if (status == STRATA_OK) halves->in_use[half] = true;
+    return status;
 }

@@ -24,7 +24,7 @@ void st_halves_close(st_halves *halves);
 strata_status st_halves_claim(st_halves *halves, uint32_t half, strata_error *error);
 /* The copies into the half are enqueued: filled[half] is recorded behind them. */
 strata_status st_halves_fill(st_halves *halves, uint32_t half, strata_error *error);
-/* The work with the half is launched on `queue`. */
+/* The work with the half is launched on `queue`. After a failure the caller waits until that queue is empty. */
 strata_status st_halves_use(st_halves *halves, uint32_t half, st_queue *queue, strata_error *error);
 
 #endif

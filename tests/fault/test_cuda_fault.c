@@ -540,6 +540,16 @@ static void a_model_all_on_the_gpu(void **state)
     a_model("qwen35", &placed, 200);
 }
 
+static void a_model_with_streamed_dense_parts(void **state)
+{
+    (void)state;
+    st_plan_options placed = st_plan_options_default();
+    placed.layers = ST_LAYERS_ALL;
+    placed.cpu_ffn_layers = 3;
+    placed.dense_rows = 8; /* the batches; logits mean nothing here */
+    a_model("qwen3", &placed, 200);
+}
+
 static void a_model_with_experts_in_slots(void **state)
 {
     (void)state;
@@ -620,6 +630,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_failed_call_is_reported),
+        cmocka_unit_test(a_model_with_streamed_dense_parts),
         cmocka_unit_test(a_model_all_on_the_gpu),
         cmocka_unit_test(a_model_with_experts_in_slots),
         cmocka_unit_test(a_model_with_experts_on_the_cpu),
