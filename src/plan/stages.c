@@ -74,6 +74,7 @@ static strata_status schedule_parts(const st_plan_source *source, st_plan *plan,
     s.valid = st_arena_alloc(&scratch, program->value_count, 1);
     if (streamed) {
         s.op_device = plan->dense.op_device;
+        s.chains = false; /* a chain is for few rows */
         s.placed = place_streamed(source, plan, &scratch);
     }
     strata_status status = STRATA_OK;

@@ -120,7 +120,7 @@ typedef struct fake_stream {
 } fake_stream;
 
 typedef struct fake_event {
-    fake_stream *stream; /* NULL: not recorded */
+    fake_stream *stream; /* NULL: not recorded, or reached when it was */
     uint64_t launched;   /* graphs of the stream at that time */
 } fake_event;
 
@@ -211,7 +211,8 @@ static st_cuda_result fake_event_new(void **out)
 static st_cuda_result fake_record(void *event, void *stream)
 {
     fake_stream *s = stream;
-    *(fake_event *)event = (fake_event){s, s ? s->launched : 0};
+    bool waits = s && s->graph; /* else the event is reached, and the stream may be freed before it is asked */
+    *(fake_event *)event = (fake_event){waits ? s : NULL, waits ? s->launched : 0};
     return ST_CUDA_OK;
 }
 

@@ -693,7 +693,7 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 7];
+    static struct CMUnitTest tests[FAMILIES + 8];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = every_split_computes_the_same,
