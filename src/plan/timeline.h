@@ -40,6 +40,7 @@ typedef struct st_priced {
     double handover;    /* of a hand-over of a chain, its half of the way */
     double memory, arithmetic, copy;
     double weight_bytes; /* that the host reads, in part from disk */
+    double fetch_bytes;  /* of a segment on the GPU: matrices that are copied into the next of two buffers for it */
     st_cached_experts cached;
 } st_priced;
 
@@ -56,9 +57,15 @@ typedef struct st_timeline {
     double host, card;     /* when each has finished its work so far */
     double uploads;        /* per layer with a cache */
     double layer_began;    /* when the last such layer ended */
+    /* Fetches: the copy into a buffer is asked for when the last segment that uses the buffer is launched, or at the
+     * start of the step; it begins when that segment has ended. Copies follow one another, and other copies to the
+     * GPU take their time of the link. */
+    double asked[ST_FETCH_BUFFERS], used_up[ST_FETCH_BUFFERS], fetched, taken;
+    uint32_t fetches;      /* of this step */
     double spent[ST_SPENT_COUNT];
 } st_timeline;
 
+/* The events of one step. */
 void st_timeline_walk(st_timeline *line, const st_priced *events, uint32_t count);
 
 /* Seconds of a copy over the GPU's link and the host's memory. */
