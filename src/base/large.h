@@ -1,5 +1,5 @@
-/* Zeroed memory in large pages, which several threads touch, so that gigabytes of it are there within a fraction of a second.
- * For memory that is used whole, such as what a GPU copies from. */
+/* Zeroed memory in large pages, which several threads touch, so that gigabytes of it are there within a fraction of a
+ * second. For memory that is used whole, such as what a GPU copies from. */
 #ifndef ST_BASE_LARGE_H
 #define ST_BASE_LARGE_H
 

@@ -30,7 +30,7 @@ typedef struct st_cuda_api {
     st_cuda_result (*alloc)(void **out, size_t bytes);
     st_cuda_result (*free)(void *memory);
     st_cuda_result (*host_alloc)(void **out, size_t bytes); /* pinned and mapped, at the same address on host and GPU */
-    st_cuda_result (*host_free)(void *memory, size_t bytes); /* those that it was allocated with */
+    st_cuda_result (*host_free)(void *memory, size_t bytes); /* the bytes it was allocated with */
     st_cuda_result (*host_pin)(const void *memory, size_t bytes); /* whole pages, read-only */
     st_cuda_result (*host_unpin)(const void *memory);
     st_cuda_result (*copy)(void *to, const void *from, size_t bytes, st_copy_kind kind, void *stream);
