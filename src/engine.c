@@ -202,6 +202,7 @@ static strata_status open_scheduler(strata_engine *engine, const strata_engine_o
                    .page_tokens = plan->memory[ST_HOST].kv->options.page_tokens,
                    .answer_seconds = step_ms * 1e-3,
                    .prompt_seconds = (step_ms > PROMPT_STEP_MS ? step_ms : PROMPT_STEP_MS) * 1e-3,
+                   .prompt_rows = st_plan_prompt_rows(&engine->source, plan),
                    .streamed = plan->experts.mode == ST_MOE_CACHE || plan->dense.rows > 0}};
     bool deterministic = options->placement && options->placement->deterministic;
     source.policy.multiple = deterministic ? plan->batch : 0; /* steps do not depend on what is stored */

@@ -348,14 +348,14 @@ static double decode_seconds(const predictor *p, double hit_rate, const char **l
 }
 
 /* Experts without a slot are computed by the host or streamed, whichever is faster. */
-static double prefill_seconds(const predictor *p, uint32_t tokens)
+static double prefill_seconds(const predictor *p, uint32_t tokens, bool head)
 {
     st_timeline shared = begin(p, -1), streamed = shared;
     streamed.marks = p->marks_streamed;
     streamed.streams = true;
     for (uint32_t done = 0; done < tokens;) {
         uint32_t rows = tokens - done < p->batch ? tokens - done : p->batch;
-        uint32_t count = price_step(p, rows, done, done + rows == tokens, p->step);
+        uint32_t count = price_step(p, rows, done, head && done + rows == tokens, p->step);
         st_timeline_walk(&shared, p->step, count);
         st_timeline_walk(&streamed, p->step, count);
         done += rows;
@@ -382,6 +382,20 @@ strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *pl
     return status;
 }
 
+uint32_t st_plan_prompt_rows(const st_plan_source *source, const st_plan *plan)
+{
+    st_arena arena = {0};
+    predictor *p;
+    uint32_t rows = plan->batch;
+    if (predictor_new(source, plan, 0, &arena, &p, NULL) == STRATA_OK) {
+        double row = prefill_seconds(p, plan->batch, false) / plan->batch;
+        rows = ST_PROMPT_ROWS_MIN;
+        while (rows < plan->batch && prefill_seconds(p, rows, false) * ST_PROMPT_SPEED_KEPT > row * rows) rows *= 2;
+    }
+    st_arena_free(&arena);
+    return rows < plan->batch ? rows : plan->batch;
+}
+
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate)
 {
@@ -391,7 +405,7 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
     for (uint32_t i = 0; i < plan->device_count; i++) speed.estimate |= source->devices[i].estimate;
     if (predictor_new(source, plan, depth, &arena, &p, NULL) == STRATA_OK) {
         double decode = decode_seconds(p, hit_rate, &speed.limit);
-        double whole = prefill_seconds(p, speed.prefill);
+        double whole = prefill_seconds(p, speed.prefill, true);
         speed.depth = p->depth;
         speed.decode_tps = decode > 0 ? 1 / decode : 0;
         speed.prefill_tps = whole > 0 ? speed.prefill / whole : 0;

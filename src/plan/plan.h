@@ -232,6 +232,12 @@ bool st_plan_fetches(const st_plan_source *source, const st_plan *plan, uint32_t
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate);
 
+/* The least rows of a step with which a prompt runs at ST_PROMPT_SPEED_KEPT of the speed that whole batches have: what a
+ * step costs whatever its rows, as reading experts in RAM, is then a small part of it. */
+#define ST_PROMPT_SPEED_KEPT 0.8
+enum { ST_PROMPT_ROWS_MIN = 16 };
+uint32_t st_plan_prompt_rows(const st_plan_source *source, const st_plan *plan);
+
 /* Decoding alone, with the error. */
 strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, double *tps,
                                  strata_error *error);

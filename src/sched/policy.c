@@ -149,8 +149,9 @@ static uint32_t prompt_rows(const step *s, const st_task *task, bool first)
         return fixed <= s->rows && rows_in_room(s, task, fixed) == fixed ? fixed : 0;
     }
     if (most > s->rows) most = s->rows;
-    uint32_t rows = rows_in_time(s, task), least = first ? ST_POLICY_ROWS_MIN : 1;
-    if (rows < least) rows = first ? least : 0;
+    uint32_t rows = rows_in_time(s, task), least = s->answers ? 0 : s->policy->prompt_rows;
+    if (least < ST_POLICY_ROWS_MIN) least = ST_POLICY_ROWS_MIN;
+    if (first && rows < least) rows = least;
     return rows_in_room(s, task, rows < most ? rows : most);
 }
 

@@ -30,6 +30,7 @@ typedef struct st_policy {
     uint32_t multiple;    /* pieces of prompts end at its multiples, whatever they cost; 0: anywhere */
     double answer_seconds; /* budget of a step while anybody answers */
     double prompt_seconds; /* otherwise */
+    uint32_t prompt_rows;  /* … but a prompt then has these rows of a step, whatever they cost; 0: the least */
     bool streamed;        /* a step with rows of prompts streams weights: its cost hardly depends on the rows */
 } st_policy;
 

@@ -124,6 +124,25 @@ static void takes(const rig *r, double decode, uint32_t tokens, double prefill, 
     assert_int_equal(speed.prefill, tokens);
 }
 
+/* A step without logits takes 1 s, and 0.16 s a row. */
+static void steps_of_prompts_have_enough_rows(void **state)
+{
+    (void)state;
+    rig r;
+    st_arena arena = {0};
+    strata_error error;
+    set_up(&r, &dense, all_host);
+    r.plan.batch = 512; /* 0.162 s a row; 16 rows take 0.2225 each, 32 take 0.191 */
+    if (st_plan_schedule(&r.source, &r.plan, &arena, &error) != STRATA_OK) fail_msg("%s", error.message);
+    assert_int_equal(st_plan_prompt_rows(&r.source, &r.plan), 32);
+    r.devices[ST_HOST].memory_rate = 1e6; /* operations take the time: rows are all the same */
+    r.devices[ST_HOST].op_rate = 10;
+    assert_int_equal(st_plan_prompt_rows(&r.source, &r.plan), ST_PROMPT_ROWS_MIN);
+    r.plan.batch = 5;
+    assert_int_equal(st_plan_prompt_rows(&r.source, &r.plan), 5);
+    st_arena_free(&arena);
+}
+
 static void all_on_the_host(void **state)
 {
     (void)state;
@@ -585,11 +604,12 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 14];
+    static struct CMUnitTest tests[FAMILIES + 15];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = predictions_are_monotonic,
                                        .initial_state = (void *)(uintptr_t)families[n]};
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(steps_of_prompts_have_enough_rows);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_on_the_host);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_but_the_embedding_on_the_gpu);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(page_tables_are_sent_with_the_step);

@@ -76,6 +76,27 @@ static void prompts_keep_a_part_of_the_time(void **state)
     assert_int_equal(pieces[0].count, ST_POLICY_ROWS_MIN);
 }
 
+/* Steps of some rows cost as much as much larger ones, as those that read all experts do. */
+static void prompts_have_enough_rows_while_nobody_answers(void **state)
+{
+    (void)state;
+    st_pace pace = pace_of(0.400, 0.010);
+    st_policy policy = policy_of(512, 8);
+    st_policy_state s = {.pace = &pace, .room = 1000};
+    st_task tasks[] = {admitted(1, 0, 4000), admitted(2, 0, 300), answering(3, 100)};
+    st_policy_piece pieces[8];
+    policy.prompt_rows = 128;
+    assert_int_equal(st_policy_step(&policy, &s, tasks, 2, pieces), 1); /* no time is left for the second */
+    assert_int_equal(pieces[0].task, 1);
+    assert_int_equal(pieces[0].count, 128);
+    tasks[1].position = 200;
+    assert_int_equal(st_policy_step(&policy, &s, tasks, 2, pieces), 1);
+    assert_int_equal(pieces[0].count, 100); /* its rest */
+    tasks[1].position = 0;
+    assert_int_equal(st_policy_step(&policy, &s, tasks, 3, pieces), 2);
+    assert_int_equal(pieces[0].count, ST_POLICY_ROWS_MIN); /* an answer waits for the step */
+}
+
 static void short_prompts_pass_long_ones(void **state)
 {
     (void)state;
@@ -387,6 +408,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_go_first_and_prompts_fill_the_time), cmocka_unit_test(prompts_keep_a_part_of_the_time),
+        cmocka_unit_test(prompts_have_enough_rows_while_nobody_answers),
         cmocka_unit_test(short_prompts_pass_long_ones), cmocka_unit_test(pieces_end_at_restore_points_and_multiples),
         cmocka_unit_test(blocked_tasks_do_not_run),
         cmocka_unit_test(streamed_experts_take_large_pieces_and_then_give_time_back),
