@@ -41,7 +41,8 @@ static __device__ uint32_t st_cuda_find_rows(const st_cuda_tiles_args &a, st_cud
     return count;
 }
 
-/* Adds up the parts of a tile in the last block that ends; false: another block is the last. */
+/* Adds up the parts of a tile in the last block that ends; false: another block is the last. The parts are added in their order,
+ * whichever block that is. */
 template <int COUNT, int THREADS> static __device__ bool st_cuda_add_parts(const st_cuda_tiles_args &a, float4 *sums)
 {
     __shared__ bool last;
@@ -57,13 +58,14 @@ template <int COUNT, int THREADS> static __device__ bool st_cuda_add_parts(const
     if (!last) return false;
     if (threadIdx.x == 0) a.counters[tile] = 0;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        float4 sum = __ldcg(parts + (size_t)i * THREADS);
-        for (uint32_t s = 1; s < a.splits; s++) {
-            float4 x = __ldcg(parts + ((size_t)s * COUNT + i) * THREADS);
-            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
-        }
-        sums[i] = sum;
+    for (int i = 0; i < COUNT; i++) sums[i] = {};
+#pragma unroll 1
+    for (uint32_t s = 0; s < a.splits; s++) { /* outside, so that the loads of a part are under way at once */
+        float4 part[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) part[i] = __ldcg(parts + ((size_t)s * COUNT + i) * THREADS);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) sums[i].x += part[i].x, sums[i].y += part[i].y, sums[i].z += part[i].z, sums[i].w += part[i].w;
     }
     return true;
 }
@@ -75,11 +77,41 @@ template <class W, int WARPS, int TM, int TN> struct st_cuda_tile_shape {
     static constexpr int STAGES = TN == 16 ? 3 : 4;
     static constexpr int STAGE = TN * ST_CUDA_PIECE_CHUNKS; /* activations of a piece */
     static constexpr int BYTES = STAGES * STAGE * (int)sizeof(uint4);
+    static constexpr int WIDTH = 16 * TM, PITCH = WIDTH + 4; /* of a warp's sums in shared memory; rows of a column pair differ in their banks */
+    static constexpr int PASSES = WARPS * 8 * TN * PITCH * (int)sizeof(float) > BYTES ? 2 : 1; /* of as many rows as fit there */
     static constexpr int TOGETHER = TN == 4 || TN == 8 ? 4 : 2;
     static constexpr int PREFETCH = TN <= 8 ? 2 : 0; /* groups from the current one to that which is brought into the L2 cache */
     /* of a processor, at least: as many as leave the registers that a block needs */
     static constexpr int BLOCKS = WARPS == 8 ? 1 : TM == 1 ? (TN == 8 ? 4 : 6) : TN == 16 || (TN <= 4 && W::PIECES == 1) ? 2 : 3;
 };
+
+/* Writes rows first … end − 1 of a warp's columns, `column` being the first of them, from `sums`, which has row `first` at its
+ * begin. A loop over the rows rather than code for each: the code of a block that runs once comes from memory. */
+template <class SHAPE, int ROWS>
+static __device__ void st_cuda_write_rows(const st_cuda_tiles_args &a, const st_cuda_tile_product &p, const st_cuda_tile_rows<ROWS> &rows,
+                                          uint32_t expert, uint32_t column, uint32_t first, uint32_t end, const float *sums)
+{
+    const st_cuda_tile_experts &e = a.experts;
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, span = e.gated ? 16 : SHAPE::WIDTH, at = lane % span;
+    column += at;
+    if (column >= p.columns) return;
+    size_t of_expert = (size_t)expert * p.columns + column;
+    float bias = p.bias.data ? p.bias.at(column) : e.bias.data ? e.bias.at(of_expert) : 0;
+    float up_bias = e.gated && e.up_bias.data ? e.up_bias.at(of_expert) : 0;
+    const float *from = sums + at;
+    float *out = p.out + column;
+    if (e.inputs)
+#pragma unroll 1
+        for (uint32_t row = first + lane / span; row < end; row += ST_CUDA_WARP / span) {
+            const float *x = from + (row - first) * SHAPE::PITCH;
+            float up = e.gated ? x[16] * rows.factor[row] + up_bias : 1.0f;
+            out[(size_t)rows.out[row] * p.columns] = st_cuda_gated(e.activation, x[0] * rows.factor[row] + bias, up);
+        }
+    else
+#pragma unroll 4
+        for (uint32_t row = first + lane / span; row < end; row += ST_CUDA_WARP / span)
+            out[(size_t)rows.out[row] * p.columns] = from[(row - first) * SHAPE::PITCH] * rows.factor[row] + bias;
+}
 
 template <class W, int WARPS, int TM, int TN>
 static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape<W, WARPS, TM, TN>::BLOCKS)
@@ -194,34 +226,20 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
     if (a.splits > 1 && !st_cuda_add_parts<TM * TN, THREADS>(a, (float4 *)sums)) return;
 
     /* element 2 j + e of a fragment: column 8 j, row e */
+    __syncthreads();
+    float *own = (float *)stages + warp * (8 * TN / shape::PASSES) * shape::PITCH;
 #pragma unroll
-    for (int n = 0; n < TN; n++)
+    for (int pass = 0; pass < shape::PASSES; pass++) {
+        constexpr int EACH = TN / shape::PASSES;
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            uint32_t row = n * 8 + lane % 4 * 2 + e;
-            if (row >= count) continue;
-            float factor = rows.factor[row], *out = p.out + (size_t)rows.out[row] * p.columns;
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                uint32_t column = first_column + 8 * j;
-                if (gated) {
-                    float gate = sums[0][n][2 * j + e] * factor, up = sums[TM - 1][n][2 * j + e] * factor;
-                    if (column >= p.columns) continue;
-                    size_t bias = (size_t)expert * p.columns + column;
-                    if (a.experts.bias.data) gate += a.experts.bias.at(bias);
-                    if (a.experts.up_bias.data) up += a.experts.up_bias.at(bias);
-                    out[column] = st_cuda_gated(a.experts.activation, gate, up);
-                    continue;
-                }
-#pragma unroll
-                for (int i = 0; i < TM; i++, column += 16) {
-                    if (column >= p.columns) continue;
-                    float x = sums[i][n][2 * j + e] * factor + (p.bias.data ? p.bias.at(column) : 0);
-                    if (a.experts.bias.data) x += a.experts.bias.at((size_t)expert * p.columns + column);
-                    out[column] = a.experts.inputs ? st_cuda_gated(a.experts.activation, x, 1.0f) : x;
-                }
-            }
+        for (int k = 0; k < TM * EACH * 4; k++) {
+            int i = k / 4 % TM, n = k / 4 / TM, j = k / 2 % 2, e = k % 2;
+            own[(n * 8 + lane % 4 * 2 + e) * shape::PITCH + lane / 4 + 16 * i + 8 * j] = sums[i][pass * EACH + n][2 * j + e];
         }
+        __syncwarp();
+        st_cuda_write_rows<shape>(a, p, rows, expert, first_column - lane / 4, pass * EACH * 8, min(count, (pass + 1) * EACH * 8), own);
+        __syncwarp();
+    }
 }
 
 /* One launch, for weights of type W. */
