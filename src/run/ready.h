@@ -19,7 +19,7 @@ typedef struct st_ready_stage {
     const st_stage *stage;
     st_segment *segment;  /* of a RUN */
     st_event *end;        /* of a MOVE that the host waits for */
-    uint32_t link;        /* of a MOVE or a SPLIT, in the range's chain; if the MOVE is guarded, the link before it is the guard */
+    uint32_t link;        /* of a MOVE or a SPLIT, in the range's chain; of a guarded MOVE the guard is before it */
     st_ready_split split; /* of a SPLIT */
     uint32_t fetch;       /* of a fetched RUN: its index among the fetches of the range */
 } st_ready_stage;

@@ -1,48 +1,9 @@
-#include "run/run.h"
+#include "run/stages.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "run/ready.h"
-
-enum { WAIT_LIMIT_US = 120 * 1000 * 1000 };
-
-/* A part of the program with its stages prepared. */
-typedef struct ready_part {
-    st_ready_range body, head;
-    st_step *master; /* the step block as the host writes it */
-} ready_part;
-
-struct st_run {
-    st_run_source source;
-    st_kv *kv;
-    st_arena arena;          /* of the stages and the tables of experts */
-    st_ready_device devices[ST_DEVICES_MAX];
-    st_event *crossed;       /* after the last copy of logits or hidden states between devices */
-    st_event *step_sent;     /* after the last copy of a step block to the GPU */
-    st_event *share_sent;    /* after the last copy of the host's share of experts to the GPU */
-    st_event *batch_end;     /* after the last launch of the last batch */
-    st_event *chain_end;     /* after the last chain */
-    st_event *pending;       /* after copies that may still read the host's values; NULL: none */
-    bool step_sending;
-    bool computing;          /* the last batch may not have reached batch_end */
-    float *host_logits;      /* the GPU's logits are copied here */
-    float *slot_logits;      /* [conversations, vocab]: logits by slot */
-    st_segment *reduce;      /* the GPU's logits to candidates; NULL: the plan does not reduce logits */
-    st_adjustments *adjustments; /* [out_rows]: copied to the GPU … */
-    st_candidates *candidates;   /* … and its candidates from there */
-    const atomic_bool *interrupt;
-    st_stream_step kind;     /* of the step */
-    uint32_t sequence;       /* of the last step block */
-    st_watch_row *origins;   /* [batch], of a watched plan */
-    uint32_t last_count, last_nextn_rows;
-    ready_part parts[ST_PARTS];
-    /* steps of many rows that run dense parts in RAM on the GPU */
-    st_dense *dense;         /* NULL: there are none */
-    st_ready_range streamed_body, streamed_head; /* of the main part */
-    bool streamed;           /* the last step is one */
-};
 
 static bool has_card(const st_run *run)
 {
@@ -129,7 +90,7 @@ static strata_status open_kv(st_run *run, strata_error *error)
 static strata_status prepare_part(st_run *run, int which, const st_ready *ready, strata_error *error)
 {
     const st_plan_part *planned = &run->source.plan->parts[which];
-    ready_part *part = &run->parts[which];
+    st_ready_part *part = &run->parts[which];
     strata_status status = st_ready_range_new(ready, which, &planned->body, ST_ROWS_ALL, &part->body, error);
     if (status == STRATA_OK) status = st_ready_range_new(ready, which, &planned->head, ST_ROWS_OUT, &part->head, error);
     return status;
@@ -249,255 +210,14 @@ void st_run_watch(st_run *run, const atomic_bool *flag)
     }
 }
 
-/* --- copies between devices: the GPU's queue is in order, so an event follows everything enqueued before it ------ */
-
-static strata_status wait_for(st_run *run, st_event *event, strata_error *error)
-{
-    return run->source.devices[ST_CARD].backend->event_wait_host(event, WAIT_LIMIT_US, error);
-}
-
-static strata_status record_event(st_run *run, st_event *event, strata_error *error)
-{
-    return run->source.devices[ST_CARD].backend->event_record(event, run->devices[ST_CARD].queue, error);
-}
-
-/* Waits until no copy reads the host's values, so that they may be written. */
-static strata_status settle(st_run *run, strata_error *error)
-{
-    st_event *pending = run->pending;
-    run->pending = NULL;
-    if (!pending || run->source.devices[ST_CARD].backend->event_done(pending)) return STRATA_OK;
-    return wait_for(run, pending, error);
-}
-
-static strata_status copy(st_run *run, uint8_t to_device, void *to, uint8_t from_device, const void *from, size_t bytes,
-                          strata_error *error)
-{
-    if (bytes == 0) return STRATA_OK;
-    st_copy_kind kind = to_device == from_device ? ST_COPY_WITHIN : to_device == ST_CARD ? ST_COPY_UP : ST_COPY_DOWN;
-    uint8_t queue = kind == ST_COPY_WITHIN ? to_device : ST_CARD;
-    return run->source.devices[queue].backend->copy(run->devices[queue].queue, kind, to, from, bytes, error);
-}
-
-static unsigned char *value_at(const st_run *run, uint8_t device, int32_t value)
-{
-    return st_ready_value(&run->devices[device], run->source.program, run->source.plan, value);
-}
-
-static strata_status run_move(st_run *run, const st_ready_stage *ready, const st_step *step, strata_error *error)
-{
-    const st_stage *stage = ready->stage;
-    const st_value *value = &run->source.program->values[stage->value];
-    size_t rows = value->rows == ST_ROWS_ALL ? step->count : step->out_count;
-    size_t bytes = rows * value->width * sizeof(float);
-    strata_status status = copy(run, stage->device, value_at(run, stage->device, stage->value), stage->from,
-                                value_at(run, stage->from, stage->value), bytes, error);
-    return status == STRATA_OK && ready->end ? record_event(run, ready->end, error) : status;
-}
-
-/* --- misses of the expert cache: the GPU fetches some, the host computes the others, and the GPU adds the sums --- */
-
-static strata_status run_waves(st_run *run, const st_ready_split *split, const st_routing *routing,
-                               st_stream_work *work, strata_error *error)
-{
-    const st_backend *card = run->source.devices[ST_CARD].backend;
-    st_queue *queue = run->devices[ST_CARD].queue;
-    st_stream *stream = run->source.stream;
-    strata_status status = STRATA_OK;
-    for (uint32_t i = 0; i < work->waves && status == STRATA_OK; i++) {
-        st_event *ready;
-        status = st_stream_fetch(stream, routing->layer, i, &ready, error);
-        if (status == STRATA_OK && !ready) {
-            work->host = true; /* the fetch failed: the host computes the wave */
-            continue;
-        }
-        if (status == STRATA_OK) status = card->event_wait_queue(ready, queue, error);
-        if (status == STRATA_OK) status = card->launch(split->waves[i], queue, routing->rows, error);
-        if (status == STRATA_OK) status = st_stream_launched(stream, i, queue, error);
-    }
-    return status;
-}
-
-static strata_status run_host_share(st_run *run, const st_ready_split *split, int32_t out, uint32_t rows,
-                                    strata_error *error)
-{
-    const st_run_device *devices = run->source.devices;
-    st_queue *queue = run->devices[ST_CARD].queue;
-    size_t bytes = (size_t)rows * run->source.program->values[out].width * sizeof(float);
-    unsigned char *sum = run->devices[ST_CARD].working + run->devices[ST_CARD].set->sums[0];
-    strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, rows, error);
-    if (status == STRATA_OK) status = copy(run, ST_CARD, sum, ST_HOST, value_at(run, ST_HOST, out), bytes, error);
-    if (status == STRATA_OK) status = record_event(run, run->share_sent, error);
-    if (status == STRATA_OK) run->pending = run->share_sent;
-    return status == STRATA_OK ? devices[ST_CARD].backend->launch(split->add_host, queue, rows, error) : status;
-}
-
-/* The batch's routing in host memory. */
-static st_routing routing_of(const st_run *run, const st_stage *stage, const st_step *step)
-{
-    const st_op *op = &run->source.program->ops[stage->ops.first];
-    return (st_routing){.layer = (uint32_t)op->layer, .rows = step->count, .used = op->p.experts.used,
-                        .decoding = run->kind.decoding, .origins = run->origins,
-                        .ids = (const int32_t *)(const void *)value_at(run, ST_HOST, op->in[1]),
-                        .weights = (const float *)(const void *)value_at(run, ST_HOST, op->in[2])};
-}
-
-/* The router of the next layer, on the input of this one, and what to upload by it. */
-static strata_status run_ask(st_run *run, const st_ready_split *split, uint32_t next, strata_error *error)
-{
-    strata_status status = STRATA_OK;
-    if (split->ask) /* the prediction reads the first row only */
-        status = run->source.devices[ST_HOST].backend->launch(split->ask, run->devices[ST_HOST].queue, 1, error);
-    return status == STRATA_OK ? st_stream_hint(run->source.stream, next, error) : status;
-}
-
-static uint32_t asks_of(const st_run *run, const st_routing *routing)
-{
-    return routing->decoding ? st_stream_asks(run->source.stream, routing->layer) : UINT32_MAX;
-}
-
-static strata_status end_split(st_run *run, const st_ready_split *split, const st_routing *routing,
-                               strata_status status, strata_error *error)
-{
-    uint32_t next = asks_of(run, routing);
-    strata_status ended = st_stream_end(run->source.stream, routing->layer, status == STRATA_OK ? error : NULL);
-    if (status == STRATA_OK) status = ended;
-    return status == STRATA_OK && next != UINT32_MAX ? run_ask(run, split, next, error) : status;
-}
-
-static strata_status run_split(st_run *run, const st_ready_stage *ready, const st_routing *routing, strata_error *error)
-{
-    const st_ready_split *split = &ready->split;
-    int32_t out = run->source.program->ops[ready->stage->ops.first].out;
-    st_stream_work work;
-    strata_status status = st_stream_decide(run->source.stream, routing->layer, routing->ids, routing->weights,
-                                            routing->rows, &work, error);
-    if (status == STRATA_OK) status = run_waves(run, split, routing, &work, error);
-    if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, routing->rows, error);
-    return end_split(run, split, routing, status, error);
-}
-
-static strata_status check_interrupt(const st_run *run, strata_error *error)
-{
-    if (!run->interrupt || !atomic_load_explicit(run->interrupt, memory_order_relaxed)) return STRATA_OK;
-    return st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
-}
-
-/* Launches that read a buffer have more than ST_EARLY_ROWS_MAX rows by plan, so none starts before its wait. */
-static strata_status run_fetched(st_run *run, const st_ready_stage *ready, uint32_t rows, strata_error *error)
-{
-    st_queue *queue = run->devices[ST_CARD].queue;
-    strata_status status = st_dense_await(run->dense, ready->fetch, queue, error);
-    if (status == STRATA_OK) status = run->source.devices[ST_CARD].backend->launch(ready->segment, queue, rows, error);
-    return status == STRATA_OK ? st_dense_launched(run->dense, ready->fetch, queue, error) : status;
-}
-
-/* `step` is the block as the host wrote it. */
-static strata_status run_stage(st_run *run, const st_ready_stage *ready, const st_step *step, uint32_t rows,
-                               strata_error *error)
-{
-    const st_stage *stage = ready->stage;
-    uint8_t device = stage->device;
-    if (stage->kind == ST_STAGE_MOVE) return run_move(run, ready, step, error);
-    if (stage->fetched) return run_fetched(run, ready, rows, error);
-    if (stage->kind == ST_STAGE_RUN)
-        return run->source.devices[device].backend->launch(ready->segment, run->devices[device].queue, rows, error);
-    st_routing routing = routing_of(run, stage, step);
-    if (run->source.watch) st_watch_routing(run->source.watch, &routing, stage->kind == ST_STAGE_WATCH);
-    return stage->kind == ST_STAGE_SPLIT ? run_split(run, ready, &routing, error) : STRATA_OK;
-}
-
-/* --- chains: the GPU's stages of a range are one launch, which the host follows ------------------------------------ */
-
-/* A prediction changes the tables of the next layer and reads this layer's input: it comes before the answer, upon which
- * the GPU goes on to the next layer. Uploads come after it, so that the GPU does not wait for them. */
-static strata_status answer_split(st_run *run, const st_ready_range *range, const st_ready_stage *ready,
-                                  const st_routing *routing, strata_error *error)
-{
-    const st_run_device *devices = run->source.devices;
-    const st_ready_split *split = &ready->split;
-    bool asks = asks_of(run, routing) != UINT32_MAX;
-    st_stream_work work = {0};
-    strata_status status = st_stream_decide(run->source.stream, routing->layer, routing->ids, routing->weights,
-                                            routing->rows, &work, error);
-    if (status == STRATA_OK && work.host)
-        status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, routing->rows, error);
-    if (asks) status = end_split(run, split, routing, status, error);
-    if (status == STRATA_OK) devices[ST_CARD].backend->chain_answer(range->chain, ready->link, !work.host);
-    return asks ? status : end_split(run, split, routing, status, error);
-}
-
-static strata_status follow_stage(st_run *run, const st_ready_range *range, const st_ready_stage *ready,
-                                  const st_step *step, strata_error *error)
-{
-    const st_stage *stage = ready->stage;
-    const st_run_device *devices = run->source.devices;
-    if (stage->kind == ST_STAGE_MOVE) {
-        if (stage->device == ST_CARD || stage->guarded)
-            devices[ST_CARD].backend->chain_answer(range->chain, ready->link - stage->guarded, false);
-        return STRATA_OK;
-    }
-    if (stage->kind == ST_STAGE_RUN)
-        return stage->device == ST_CARD ? STRATA_OK
-                                        : devices[ST_HOST].backend->launch(ready->segment, run->devices[ST_HOST].queue,
-                                                                           step->count, error);
-    st_routing routing = routing_of(run, stage, step);
-    if (run->source.watch) st_watch_routing(run->source.watch, &routing, false);
-    return answer_split(run, range, ready, &routing, error);
-}
-
-/* The CPU's threads stay awake while the host follows a chain. */
-static void hold_host(st_run *run, bool hold)
-{
-    const st_backend *host = run->source.devices[ST_HOST].backend;
-    if (host->queue_hold) host->queue_hold(run->devices[ST_HOST].queue, hold);
-}
-
-/* After a failure the launch still ends: it is answered in every case. */
-static strata_status run_chain(st_run *run, const st_ready_range *range, const st_step *step, strata_error *error)
-{
-    const st_backend *card = run->source.devices[ST_CARD].backend;
-    strata_status status = card->chain_launch(range->chain, run->devices[ST_CARD].queue, step->count, step->sequence,
-                                              run->chain_end, error);
-    hold_host(run, true);
-    for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
-        const st_ready_stage *ready = &range->stages[i];
-        int32_t wait = ready->stage->wait;
-        status = check_interrupt(run, error);
-        if (status == STRATA_OK && wait != ST_NO_STAGE)
-            status = card->chain_await(range->chain, range->stages[wait].link, WAIT_LIMIT_US, run->interrupt, error);
-        if (status == STRATA_OK) status = follow_stage(run, range, ready, step, error);
-    }
-    hold_host(run, false);
-    if (status != STRATA_OK) card->chain_abandon(range->chain);
-    else run->pending = run->chain_end;
-    return status;
-}
-
-static strata_status run_range(st_run *run, const st_ready_range *range, const st_step *step, uint32_t rows,
-                               strata_error *error)
-{
-    strata_status status = STRATA_OK;
-    if (run->kind.chained && range->chain && rows <= range->chain_rows) return run_chain(run, range, step, error);
-    for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
-        const st_ready_stage *ready = &range->stages[i];
-        status = check_interrupt(run, error);
-        if (status == STRATA_OK && ready->stage->wait != ST_NO_STAGE)
-            status = wait_for(run, range->stages[ready->stage->wait].end, error);
-        if (status == STRATA_OK) status = run_stage(run, ready, step, rows, error);
-    }
-    if (status == STRATA_OK && range->pending != ST_NO_STAGE) run->pending = range->stages[range->pending].end;
-    return status;
-}
-
 /* Waits until the GPU's queue is empty, also after a failure. */
 static strata_status drain(st_run *run, strata_error *error)
 {
     run->pending = NULL;
     run->step_sending = run->computing = false;
     if (!has_card(run)) return STRATA_OK;
-    strata_status status = record_event(run, run->crossed, error);
-    return status == STRATA_OK ? wait_for(run, run->crossed, error) : status;
+    strata_status status = st_stages_record(run, run->crossed, error);
+    return status == STRATA_OK ? st_stages_wait(run, run->crossed, error) : status;
 }
 
 /* Ends a failed step. Enqueued work must end before its memory is used again. After an interrupt the steps before this
@@ -525,7 +245,7 @@ static strata_status send_step(st_run *run, int part, size_t offset, size_t byte
     }
     if (status != STRATA_OK || !has_card(run)) return status;
     run->step_sending = true;
-    return record_event(run, run->step_sent, error);
+    return st_stages_record(run, run->step_sent, error);
 }
 
 /* Waits until the GPU has the last step block, so that it may be written. */
@@ -534,7 +254,7 @@ static strata_status step_may_change(st_run *run, strata_error *error)
     if (!run->step_sending) return STRATA_OK;
     run->step_sending = false;
     if (run->source.devices[ST_CARD].backend->event_done(run->step_sent)) return STRATA_OK;
-    return wait_for(run, run->step_sent, error);
+    return st_stages_wait(run, run->step_sent, error);
 }
 
 /* Runs the body of a part for the step block that the caller has written. */
@@ -544,13 +264,13 @@ static strata_status run_body(st_run *run, int part, strata_error *error)
     strata_status status = send_step(run, part, 0, step->bytes, error);
     if (part == ST_PART_MAIN) run->streamed = run->dense && step->count >= run->source.plan->dense.rows;
     if (status == STRATA_OK && part == ST_PART_MAIN && run->streamed) status = st_dense_begin(run->dense, error);
-    return status == STRATA_OK ? run_range(run, body_of(run, part), step, step->count, error) : status;
+    return status == STRATA_OK ? st_stages_run(run, body_of(run, part), step, step->count, error) : status;
 }
 
 static strata_status may_write_step(st_run *run, strata_error *error)
 {
     strata_status status = step_may_change(run, error);
-    return status == STRATA_OK ? settle(run, error) : status;
+    return status == STRATA_OK ? st_stages_settle(run, error) : status;
 }
 
 /* The step's positions were checked. */
@@ -614,14 +334,14 @@ static strata_status carry_piece(st_run *run, const st_run_piece *piece, uint32_
     size_t row_bytes = run->source.desc->embedding * sizeof(float);
     uint8_t to = planned_part(run, ST_PART_NEXTN)->input_device, at = planned_part(run, ST_PART_MAIN)->hidden_devices;
     uint8_t from = at & (1u << to) ? to : (uint8_t)!to;
-    unsigned char *input = value_at(run, to, program->nextn.input) + *to_row * row_bytes;
+    unsigned char *input = st_stages_value(run, to, program->nextn.input) + *to_row * row_bytes;
     unsigned char *carry = st_kv_carry(run->kv, to, st_conversation_slot(piece->conversation));
-    const unsigned char *hidden = value_at(run, from, program->main.hidden) + row * row_bytes;
+    const unsigned char *hidden = st_stages_value(run, from, program->main.hidden) + row * row_bytes;
     size_t last = (piece->count - 1) * row_bytes; /* the offset of the last hidden row */
     uint32_t carried = st_conversation_position(piece->conversation) > 0;
-    strata_status status = carried ? copy(run, to, input, to, carry, row_bytes, error) : STRATA_OK;
-    if (status == STRATA_OK) status = copy(run, to, input + carried * row_bytes, from, hidden, last, error);
-    if (status == STRATA_OK) status = copy(run, to, carry, from, hidden + last, row_bytes, error);
+    strata_status status = carried ? st_stages_copy(run, to, input, to, carry, row_bytes, error) : STRATA_OK;
+    if (status == STRATA_OK) status = st_stages_copy(run, to, input + carried * row_bytes, from, hidden, last, error);
+    if (status == STRATA_OK) status = st_stages_copy(run, to, carry, from, hidden + last, row_bytes, error);
     if (to != from) run->pending = run->crossed; /* these copies may still access host rows: the body waits for them */
     *to_row += piece->count - 1 + carried;
     return status;
@@ -634,11 +354,11 @@ static strata_status run_nextn(st_run *run, const st_run_piece *pieces, uint32_t
     for (uint32_t i = 0; i < count && status == STRATA_OK; row += pieces[i].count, i++)
         status = carry_piece(run, &pieces[i], row, &rows, error);
     if (status == STRATA_OK && run->pending == run->crossed && has_card(run))
-        status = record_event(run, run->crossed, error);
+        status = st_stages_record(run, run->crossed, error);
     if (status != STRATA_OK) return status;
     run->last_nextn_rows = rows;
     if (rows == 0) return STRATA_OK;
-    status = settle(run, error);
+    status = st_stages_settle(run, error);
     if (status != STRATA_OK) return status;
     write_step(run, ST_PART_NEXTN, pieces, count);
     return run_body(run, ST_PART_NEXTN, error);
@@ -647,7 +367,7 @@ static strata_status run_nextn(st_run *run, const st_run_piece *pieces, uint32_t
 static strata_status end_batch(st_run *run, strata_error *error)
 {
     run->computing = true;
-    return record_event(run, run->batch_end, error);
+    return st_stages_record(run, run->batch_end, error);
 }
 
 /* Whether the step is one launch of the GPU for all layers. Steps of prompts are not: they may fetch experts. */
@@ -759,16 +479,16 @@ static strata_status begin_head(st_run *run, int part, uint32_t row_limit, const
     strata_status status = check_out_rows(run, rows, count, row_limit, error);
     if (status != STRATA_OK) return status;
     status = send_out_rows(run, part, rows, count, error);
-    if (status == STRATA_OK) status = run_range(run, head_of(run, part), run->parts[part].master, count, error);
+    if (status == STRATA_OK) status = st_stages_run(run, head_of(run, part), run->parts[part].master, count, error);
     return status == STRATA_OK ? STRATA_OK : give_up(run, status);
 }
 
 /* Copies what the GPU has computed, and waits for it. */
 static strata_status bring(st_run *run, void *to, const void *from, size_t bytes, strata_error *error)
 {
-    strata_status status = copy(run, ST_HOST, to, ST_CARD, from, bytes, error);
-    if (status == STRATA_OK) status = record_event(run, run->crossed, error);
-    if (status == STRATA_OK) status = wait_for(run, run->crossed, error);
+    strata_status status = st_stages_copy(run, ST_HOST, to, ST_CARD, from, bytes, error);
+    if (status == STRATA_OK) status = st_stages_record(run, run->crossed, error);
+    if (status == STRATA_OK) status = st_stages_wait(run, run->crossed, error);
     run->pending = NULL; /* these copies were enqueued before this one */
     run->computing = false;
     return status;
@@ -787,7 +507,7 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
     strata_status status = begin_head(run, part, row_limit, rows, count, error);
     if (status != STRATA_OK) return status;
     uint8_t device = planned_part(run, part)->logits_device;
-    unsigned char *value = value_at(run, device, logits);
+    unsigned char *value = st_stages_value(run, device, logits);
     size_t bytes = (size_t)count * run->source.program->values[logits].width * sizeof(float);
     if (device == ST_CARD) status = bring(run, run->host_logits, value, bytes, error);
     *out = device == ST_CARD ? run->host_logits : (const float *)(const void *)value;
@@ -807,7 +527,7 @@ strata_status st_run_candidates(st_run *run, const uint32_t *rows, uint32_t coun
     const st_ready_device *card = &run->devices[ST_CARD];
     strata_status status = begin_head(run, ST_PART_MAIN, run->last_count, rows, count, error);
     if (status != STRATA_OK) return status;
-    status = copy(run, ST_CARD, card->working + card->set->adjustments, ST_HOST, run->adjustments,
+    status = st_stages_copy(run, ST_CARD, card->working + card->set->adjustments, ST_HOST, run->adjustments,
                   lists_bytes(run, count), error);
     if (status == STRATA_OK) status = card->source.backend->launch(run->reduce, card->queue, count, error);
     if (status == STRATA_OK)
