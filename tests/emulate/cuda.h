@@ -171,6 +171,11 @@ static inline unsigned __vcmpne4(unsigned a, unsigned b)
     return ~__vcmpeq4(a, b);
 }
 
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((uint64_t)a * b >> 32);
+}
+
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);
@@ -279,6 +284,25 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __
     for (unsigned i = 0; i < EMULATE_WARP; i++)
         if (mask >> i & 1 && all[i].words[0]) out |= 1u << i;
     return out;
+}
+
+template <class F> static inline unsigned emulate_reduce(unsigned mask, unsigned x, int line, F f)
+{
+    emulate_value own = {{x}};
+    const emulate_value *all = emulate_meet(mask, own, line);
+    for (unsigned i = 0; i < EMULATE_WARP; i++)
+        if (mask >> i & 1) x = f(x, (unsigned)all[i].words[0]);
+    return x;
+}
+
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x, int line = __builtin_LINE())
+{
+    return emulate_reduce(mask, x, line, [](unsigned a, unsigned b) { return max(a, b); });
+}
+
+static inline unsigned __reduce_min_sync(unsigned mask, unsigned x, int line = __builtin_LINE())
+{
+    return emulate_reduce(mask, x, line, [](unsigned a, unsigned b) { return min(a, b); });
 }
 
 static inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())

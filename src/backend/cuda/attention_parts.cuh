@@ -106,11 +106,11 @@ static __device__ void st_cuda_combine_heads(const st_cuda_attention_parts &s, u
             reduced[threadIdx.x] = sum;
             __syncthreads();
         }
-        if (set > 0 || item >= items) continue;
-        for (uint32_t i = 1; i < sets; i++) st_cuda_add(sum, 1, reduced[i * pass + threadIdx.x]);
+        bool valid = set == 0 && item < items;
+        for (uint32_t i = 1; i < sets && valid; i++) st_cuda_add(sum, 1, reduced[i * pass + threadIdx.x]);
         sum = make_float4(sum.x * inverse[h], sum.y * inverse[h], sum.z * inverse[h], sum.w * inverse[h]);
-        *(float4 *)(a.out + ((size_t)row * a.heads + head + h) * a.value + at) = sum;
-        if (s.acts.memory) st_cuda_quantise(s.acts, row, (head + h) * a.value + at, sum);
+        if (valid) *(float4 *)(a.out + ((size_t)row * a.heads + head + h) * a.value + at) = sum;
+        if (s.acts.memory) st_cuda_quantise(s.acts, row, (head + h) * a.value + at, sum, valid);
     }
 }
 

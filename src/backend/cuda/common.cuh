@@ -14,11 +14,11 @@
 
 struct st_cuda_rows {
     const st_step *step; /* device memory */
-    st_rows kind;
+    const uint32_t *counted; /* which of its counts */
 
     __device__ uint32_t count() const
     {
-        return kind == ST_ROWS_ALL ? step->count : step->out_count;
+        return *counted;
     }
     __device__ const st_step_row &at(uint32_t row) const
     {
@@ -48,7 +48,7 @@ struct st_cuda_rows {
 
 static inline st_cuda_rows st_cuda_rows_of(const st_cuda_call *call)
 {
-    return {call->step, call->kind};
+    return {call->step, call->kind == ST_ROWS_ALL ? &call->step->count : &call->step->out_count};
 }
 
 /* At most this many conversations have rows in the step, of which the host knows only the number of rows. */
@@ -106,11 +106,45 @@ struct st_cuda_vector {
         if (type == ST_TYPE_F16) return __half2float(((const __half *)data)[i]);
         return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
     }
+    /* Elements i to i + 3; i is a multiple of 4. */
+    __device__ float4 four(size_t i) const
+    {
+        if (type == ST_TYPE_F32) return *(const float4 *)((const float *)data + i);
+        uint2 bits = *(const uint2 *)((const uint16_t *)data + i);
+        if (type != ST_TYPE_F16)
+            return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xFFFF0000u), __uint_as_float(bits.y << 16),
+                               __uint_as_float(bits.y & 0xFFFF0000u));
+        float2 low = __half22float2(*(const __half2 *)&bits.x), high = __half22float2(*(const __half2 *)&bits.y);
+        return make_float4(low.x, low.y, high.x, high.y);
+    }
 };
 
 static inline st_cuda_vector st_cuda_vector_of(const st_bound_weight *w)
 {
     return {w->data, w->type, (uint32_t)w->ne[0]};
+}
+
+/* --- divisions ----------------------------------------------------------------------------------------------------- */
+
+/* A divisor that is the same for a launch. n × value < 2³². */
+struct st_cuda_divisor {
+    uint32_t value, factor; /* factor: 2³² / value, rounded up; 0: value is 1 */
+
+    __device__ uint32_t quotient(uint32_t n) const
+    {
+        return factor ? __umulhi(n, factor) : n;
+    }
+};
+
+static inline st_cuda_divisor st_cuda_divisor_of(uint32_t value)
+{
+    return {value, value > 1 ? UINT32_MAX / value + 1 : 0};
+}
+
+/* n / d of numbers below 2²⁰: half a unit is more than all roundings. */
+static __device__ __forceinline__ uint32_t st_cuda_small_quotient(uint32_t n, uint32_t d)
+{
+    return (uint32_t)(((float)n + 0.5f) * st_cuda_reciprocal((float)d));
 }
 
 /* --- arithmetic ---------------------------------------------------------------------------------------------------- */
@@ -129,9 +163,15 @@ static __device__ __forceinline__ float st_cuda_warp_max(float x)
     return x;
 }
 
+/* Of a magnitude of up to 16: within 1e-6 of the exponential. */
+static __device__ __forceinline__ float st_cuda_exp(float x)
+{
+    return st_cuda_exp2(x * 1.4426950408889634f); /* log2 e */
+}
+
 static __device__ __forceinline__ float st_cuda_sigmoid(float x)
 {
-    return 1.0f / (1.0f + expf(-x));
+    return st_cuda_reciprocal(1.0f + st_cuda_exp(-x));
 }
 
 static __device__ __forceinline__ float st_cuda_silu(float x)
@@ -141,8 +181,8 @@ static __device__ __forceinline__ float st_cuda_silu(float x)
 
 static __device__ __forceinline__ float st_cuda_gelu(float x)
 {
-    const float root = 0.797884560802865f; /* √(2/π) */
-    return 0.5f * x * (1.0f + tanhf(root * (x + 0.044715f * x * x * x)));
+    const float twice_root = 1.595769121605731f; /* 2 √(2/π): (1 + tanh x) / 2 = sigmoid(2 x) */
+    return x * st_cuda_sigmoid(twice_root * (x + 0.044715f * x * x * x));
 }
 
 /* activation(gate) × up */
@@ -237,17 +277,17 @@ static inline uint32_t st_cuda_blocks(size_t count, uint32_t each)
 template <class F> static __global__ void st_cuda_each_kernel(st_cuda_rows rows, uint32_t width, F f)
 {
     st_cuda_begin();
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    uint32_t row = (uint32_t)(i / width), column = (uint32_t)(i % width);
-    if (row < rows.count()) f(rows, row, column);
+    uint32_t row = blockIdx.x, column = blockIdx.y * blockDim.x + threadIdx.x;
+    if (column < width && row < rows.count()) f(rows, row, column);
 }
 
 template <class F> static int st_cuda_each(const st_cuda_call *call, uint32_t width, F f)
 {
     enum { THREADS = 256 };
-    uint32_t blocks = st_cuda_blocks((size_t)call->rows * width, THREADS);
-    if (blocks == 0) return (int)cudaSuccess;
-    return st_cuda_start<st_cuda_each_kernel<F>>(call, blocks, THREADS, 0, st_cuda_rows_of(call), width, f);
+    if (call->rows == 0 || width == 0) return (int)cudaSuccess;
+    uint32_t threads = min(st_cuda_blocks(width, ST_CUDA_WARP) * ST_CUDA_WARP, (uint32_t)THREADS);
+    dim3 blocks(call->rows, st_cuda_blocks(width, threads));
+    return st_cuda_start<st_cuda_each_kernel<F>>(call, blocks, threads, 0, st_cuda_rows_of(call), width, f);
 }
 
 #endif

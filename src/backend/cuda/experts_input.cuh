@@ -23,9 +23,13 @@ struct st_cuda_experts_input {
     __device__ void prepare(const st_cuda_rows &rows, uint32_t rows_max, uint32_t block) const
     {
         uint32_t each = blocks_of_row(blockDim.x), row = block / each, first = (block % each * blockDim.x + threadIdx.x) * 4;
-        if (row >= rows_max) tables.fetch((block - rows_max * each) * blockDim.x + threadIdx.x);
-        else if (first < acts.width && row < rows.count())
-            st_cuda_quantise(acts, row, first, *(const float4 *)(in + (size_t)row * acts.width + first));
+        if (row >= rows_max) {
+            tables.fetch((block - rows_max * each) * blockDim.x + threadIdx.x);
+            return;
+        }
+        float4 x = {};
+        if (first < acts.width) x = *(const float4 *)(in + (size_t)row * acts.width + first);
+        st_cuda_quantise(acts, row, first, x, first < acts.width && row < rows.count());
     }
 };
 

@@ -104,9 +104,9 @@ template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP
         }
     }
     __syncthreads();
-    if (threadIdx.x < ST_CUDA_ACT_BLOCK / 4)
-        st_cuda_quantise(a.hidden_acts, pair, blockIdx.x * ST_CUDA_ACT_BLOCK + 4 * threadIdx.x,
-                         *(const float4 *)(hidden + 4 * threadIdx.x));
+    if (threadIdx.x < ST_CUDA_WARP)
+        st_cuda_quantise(a.hidden_acts, pair, blockIdx.x * ST_CUDA_ACT_BLOCK + 4 * lane,
+                         *(const float4 *)(hidden + 4 * lane % ST_CUDA_ACT_BLOCK), lane < ST_CUDA_ACT_BLOCK / 4);
 }
 
 /* A warp per output: the units of all experts of the row one after another, UNITS of a lane under way at once. */

@@ -109,33 +109,34 @@ struct st_cuda_convert_args {
 /* halves.cu: converts the rows. Returns a cudaError_t. */
 int st_cuda_start_convert(const st_cuda_call *call, const st_cuda_convert_args &args);
 
-/* As st_cuda_each_kernel, for rows of a multiple of 32 elements at `out`, which are converted afterwards. */
+/* As st_cuda_each_quantised_kernel, for rows that are converted. */
 template <int WARPS, class F>
 static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) st_cuda_each_converted_kernel(st_cuda_rows rows, st_cuda_converter to,
-                                                                                            const float *out, F f)
+                                                                                            st_cuda_pairs<F> pairs)
 {
     st_cuda_begin();
     uint32_t row = blockIdx.x, width = to.halves.width;
     bool present = row < rows.count();
     to.begin();
     if (row >= st_cuda_converter::padded(rows.count())) return;
-    const float *values = out + (size_t)row * width;
     float top = 0;
     for (uint32_t i = 4 * threadIdx.x; i < width && present; i += 4 * WARPS * ST_CUDA_WARP) {
-        for (uint32_t k = 0; k < 4; k++) f(rows, row, i + k);
-        top = st_cuda_top_of(top, *(const float4 *)(values + i));
+        float4 x = pairs.four(row, i);
+        pairs.store(row, i, x);
+        top = st_cuda_top_of(top, x);
     }
-    to.finish<WARPS>(row, present ? values : NULL, top);
+    to.finish<WARPS>(row, present ? pairs.out + (size_t)row * width : NULL, top);
 }
 
-/* As st_cuda_each, for an operation whose output may be quantised or converted; `f` writes an element of it. */
-template <class F> static int st_cuda_each_for_product(const st_cuda_call *call, uint32_t width, F f)
+/* out = f(in[0], in[1]) by element; the output may be quantised or converted. */
+template <class F> static int st_cuda_each_for_product(const st_cuda_call *call, const F &f)
 {
     enum { WARPS = 8 };
-    st_cuda_converter to = st_cuda_converter_of(call, width);
-    if (!to.halves.memory) return st_cuda_each_quantised(call, width, f);
+    st_cuda_pairs<F> pairs = st_cuda_pairs_of(call, f);
+    st_cuda_converter to = st_cuda_converter_of(call, pairs.width);
+    if (!to.halves.memory) return st_cuda_each_quantised(call, pairs);
     return st_cuda_start<st_cuda_each_converted_kernel<WARPS, F>>(call, st_cuda_converter::padded(call->rows), WARPS * ST_CUDA_WARP, 0,
-                                                                  st_cuda_rows_of(call), to, st_cuda_floats(call->bound->out), f);
+                                                                  st_cuda_rows_of(call), to, pairs);
 }
 
 #endif

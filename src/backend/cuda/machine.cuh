@@ -33,6 +33,37 @@ static __device__ __forceinline__ uint64_t st_cuda_nanoseconds(void)
     return now;
 }
 
+/* --- arithmetic in one instruction: 2 units in the last place; subnormal numbers are 0 ------------------------------- */
+
+static __device__ __forceinline__ float st_cuda_reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ float st_cuda_reciprocal_root(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ float st_cuda_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* NaN if one of the two is. */
+static __device__ __forceinline__ float st_cuda_max_or_nan(float a, float b)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 /* --- dependent launches: common.cuh has the rule -------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void st_cuda_release(void)

@@ -11,13 +11,14 @@ struct quantise_args {
     st_cuda_acts acts;
 };
 
-/* Four elements per thread; rows have a multiple of 32, so the eight threads of a block end together. */
+/* Four elements per thread. */
 __global__ void quantise(quantise_args a)
 {
     st_cuda_begin();
     uint32_t first = (blockIdx.x * THREADS + threadIdx.x) * 4, row = blockIdx.y;
-    if (first >= a.acts.width || row >= a.rows.count()) return;
-    st_cuda_quantise(a.acts, row, first, *(const float4 *)(a.in + (size_t)row * a.acts.width + first));
+    float4 x = {};
+    if (first < a.acts.width) x = *(const float4 *)(a.in + (size_t)row * a.acts.width + first);
+    st_cuda_quantise(a.acts, row, first, x, first < a.acts.width && row < a.rows.count());
 }
 
 } // namespace

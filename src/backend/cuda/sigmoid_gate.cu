@@ -3,14 +3,9 @@
 namespace {
 
 struct sigmoid_gate {
-    const float *in, *gate;
-    float *out;
-    uint32_t width;
-    bool one;
-    __device__ void operator()(const st_cuda_rows &, uint32_t row, uint32_t i) const
+    __device__ float operator()(float x, float gate) const
     {
-        size_t at = (size_t)row * width + i;
-        out[at] = in[at] * st_cuda_sigmoid(gate[one ? row : at]);
+        return x * st_cuda_sigmoid(gate);
     }
 };
 
@@ -18,7 +13,5 @@ struct sigmoid_gate {
 
 extern "C" int st_cuda_sigmoid_gate(const st_cuda_call *call)
 {
-    const st_bound_op *b = call->bound;
-    return st_cuda_each_for_product(call, b->out.width, sigmoid_gate{st_cuda_floats(b->in[0]), st_cuda_floats(b->in[1]), st_cuda_floats(b->out),
-                                                          b->out.width, b->in[1].width == 1});
+    return st_cuda_each_for_product(call, sigmoid_gate());
 }

@@ -19,6 +19,33 @@ static inline uint64_t st_cuda_nanoseconds(void)
     return emulate_nanoseconds();
 }
 
+/* --- arithmetic in one instruction ---------------------------------------------------------------------------------- */
+
+static inline float emulate_flush(float x)
+{
+    return std::fpclassify(x) == FP_SUBNORMAL ? copysignf(0, x) : x;
+}
+
+static inline float st_cuda_reciprocal(float x)
+{
+    return emulate_flush(1 / emulate_flush(x));
+}
+
+static inline float st_cuda_reciprocal_root(float x)
+{
+    return 1 / sqrtf(emulate_flush(x));
+}
+
+static inline float st_cuda_exp2(float x)
+{
+    return emulate_flush(exp2f(emulate_flush(x)));
+}
+
+static inline float st_cuda_max_or_nan(float a, float b)
+{
+    return a > b || std::isnan(a) ? a : b;
+}
+
 /* --- dependent launches: the kernel before has ended -------------------------------------------------------------- */
 
 extern bool st_cuda_dependent;
