@@ -183,42 +183,44 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint3
     for (int i = 0; i < HEAD / 2; i++) r.out[i / 4][i % 4] *= shrink;
 }
 
-/* Adds up the warps of the block and writes its part. `shared`: GROUP_MAX × WARPS × (HEAD + 2) floats. */
+/* Adds up the warps of the block and writes its part. `shared`: as much as shared_of states. */
 template <class T, int HEAD>
 __device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<HEAD> &r, float *shared)
 {
-    enum { STRIDE = HEAD + 2 }; /* elements, largest score, total */
+    enum { STRIDE = HEAD + 8, QUADS = HEAD / 4, GROUP = ST_CUDA_GROUP_MAX }; /* 8: heads begin in different banks */
     const float ln2 = 0.6931471805599453f;
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
+    float2 *scales = (float2 *)shared; /* [WARPS, GROUP]: largest score, total */
+    float *sums = shared + 2 * WARPS * GROUP, *own = sums + (warp * GROUP + g) * STRIDE, top = -INFINITY, all = 0;
     float total = r.total + __shfl_xor_sync(0xFFFFFFFFu, r.total, 1);
     total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
-    float *own = shared + (g * WARPS + warp) * STRIDE;
+    if (t == 0) scales[warp * GROUP + g] = make_float2(r.largest, total);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < WARPS; k++) top = fmaxf(top, scales[k * GROUP + g].x);
+    float base = top == -INFINITY ? 0 : top, weight = st_cuda_exp2(r.largest - base) * (1.0f / T::FACTOR);
+#pragma unroll
+    for (int k = 0; k < WARPS; k++) all += st_cuda_exp2(scales[k * GROUP + g].x - base) * scales[k * GROUP + g].y;
 #pragma unroll
     for (int n = 0; n < HEAD / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) own[T::element(n, 2 * t + e)] = (r.out[n][e] + r.out[n][2 + e]) * (1.0f / T::FACTOR);
-    if (t == 0) own[HEAD] = r.largest * ln2, own[HEAD + 1] = total;
+        for (int e = 0; e < 2; e++) own[T::element(n, 2 * t + e)] = (r.out[n][e] + r.out[n][2 + e]) * weight;
+    size_t part = ((size_t)b.row * s.a.heads + b.head) * s.splits + blockIdx.y; /* of the first head */
+    if (warp == 0 && t == 0 && g < b.active) s.scales[part + g * s.splits] = make_float2(top * ln2, all);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < b.active * HEAD; i += THREADS) {
-        uint32_t h = i / HEAD, element = i % HEAD;
-        const float *of = shared + h * WARPS * STRIDE;
-        size_t part = ((size_t)b.row * s.a.heads + b.head + h) * s.splits + blockIdx.y;
-        float top = -INFINITY, sum = 0, all = 0;
 #pragma unroll
-        for (int k = 0; k < WARPS; k++) top = fmaxf(top, of[k * STRIDE + HEAD]);
+    for (uint32_t i = threadIdx.x; i < GROUP * QUADS; i += THREADS) {
+        if (i >= b.active * QUADS) break;
+        const float4 *from = (const float4 *)(sums + i / QUADS * STRIDE) + i % QUADS;
+        float4 sum = *from;
 #pragma unroll
-        for (int k = 0; k < WARPS; k++) {
-            float weight = of[k * STRIDE + HEAD] == -INFINITY ? 0 : expf(of[k * STRIDE + HEAD] - top);
-            sum += weight * of[k * STRIDE + element];
-            all += weight * of[k * STRIDE + HEAD + 1];
-        }
-        s.sums[part * HEAD + element] = sum;
-        if (element == 0) s.scales[part] = make_float2(top, all);
+        for (int k = 1; k < WARPS; k++) st_cuda_add(sum, 1, from[k * GROUP * STRIDE / 4]);
+        *((float4 *)(s.sums + (part + i / QUADS * s.splits) * HEAD) + i % QUADS) = sum;
     }
 }
 
 template <class T, int HEAD> struct shared_of {
-    enum { TILES = WARPS * STAGES * tiles_of<T>::STAGE, SUMS = ST_CUDA_GROUP_MAX * WARPS * (HEAD + 2) * 4 };
+    enum { TILES = WARPS * STAGES * tiles_of<T>::STAGE, SUMS = ST_CUDA_GROUP_MAX * WARPS * (HEAD + 10) * 4 };
     enum { BYTES = (int)TILES > (int)SUMS ? (int)TILES : (int)SUMS };
 };
 
@@ -267,7 +269,7 @@ template <template <int> class TILE, int HEAD> __global__ void __launch_bounds__
     __syncthreads();
     write_part<T, HEAD>(s, b, r, (float *)shared);
     if (!s.counters) return;
-    uint32_t parts = s.parts(b.position);
+    uint32_t parts = s.parts(b.count);
     if (st_cuda_is_last(s, parts)) st_cuda_combine_heads(s, b.row, b.head, b.active, parts);
 }
 

@@ -122,7 +122,7 @@ template <class F> __global__ void __launch_bounds__(THREADS) attend(st_cuda_att
     if (row >= a.rows.count()) return; /* the same for the whole block, as below */
     uint32_t active = min((uint32_t)HEADS, a.heads - first), position = a.rows.at(row).position, from = a.first(position), end = position + 1;
     if (in_parts) {
-        uint32_t length = s.part_length(position);
+        uint32_t length = s.part_length(end - from);
         from += blockIdx.y * length;
         end = min(end, from + length);
     }

@@ -18,34 +18,38 @@ struct st_cuda_attention_parts {
     float2 *scales; /* [rows, heads, splits]: largest score, sum of the exponentials */
     st_cuda_acts acts; /* memory NULL: the output is not quantised */
     uint32_t *counters; /* [rows, blocks of heads]: parts that are done. NULL: a second kernel combines */
+    st_cuda_divisor by_splits, by_blocks_of_group, by_kv_heads, by_quads; /* quads: four elements of a value */
 
-    /* The positions of a part; the first part is never empty. */
-    __device__ uint32_t part_length(uint32_t position) const
+    /* Of `count` positions: how many a part has, and how many parts there are. The first part is never empty. */
+    __device__ uint32_t part_length(uint32_t count) const
     {
-        return max((uint32_t)ST_CUDA_PART_MIN, (position + 1 - a.first(position) + splits - 1) / splits);
+        return max((uint32_t)ST_CUDA_PART_MIN, by_splits.quotient(count + splits - 1));
     }
-    __device__ uint32_t parts(uint32_t position) const
+    __device__ uint32_t parts(uint32_t count) const
     {
-        uint32_t length = part_length(position);
-        return (position + 1 - a.first(position) + length - 1) / length;
+        uint32_t length = part_length(count);
+        return (count + length - 1) / length;
     }
 };
 
 /* The row, heads and positions of a block. */
 struct st_cuda_block_of_heads {
     uint32_t row, kv_head, head, active; /* active: query heads */
-    uint32_t position, from, end;        /* from > position: the part is empty */
+    uint32_t position, count, from, end; /* count: of positions; from > position: the part is empty */
 
     template <int GROUP> static __device__ st_cuda_block_of_heads get(const st_cuda_attention_parts &s)
     {
-        uint32_t kv_heads = s.a.heads / s.a.group, of_group = blockIdx.x % s.blocks_of_group, rest = blockIdx.x / s.blocks_of_group;
-        st_cuda_block_of_heads b = {rest / kv_heads, rest % kv_heads, 0, 0, 0, 1, 1};
+        uint32_t rest = s.by_blocks_of_group.quotient(blockIdx.x), of_group = blockIdx.x - rest * s.blocks_of_group;
+        uint32_t row = s.by_kv_heads.quotient(rest);
+        st_cuda_block_of_heads b = {row, rest - row * s.by_kv_heads.value, 0, 0, 0, 0, 1, 1};
         if (b.row >= s.a.rows.count()) return b;
         b.head = b.kv_head * s.a.group + of_group * GROUP;
         b.active = min((uint32_t)GROUP, s.a.group - of_group * GROUP);
         b.position = s.a.rows.at(b.row).position;
-        uint32_t length = s.part_length(b.position);
-        b.from = s.a.first(b.position) + blockIdx.y * length;
+        uint32_t first = s.a.first(b.position);
+        b.count = b.position + 1 - first;
+        uint32_t length = s.part_length(b.count);
+        b.from = first + blockIdx.y * length;
         b.end = min(b.position + 1, b.from + length);
         return b;
     }
@@ -72,13 +76,12 @@ static __device__ void st_cuda_weigh_parts(const st_cuda_attention_parts &s, siz
     largest = fmaxf(st_cuda_warp_max(largest), sink);
 #pragma unroll
     for (int i = 0; i < ST_CUDA_SPLITS_MAX / ST_CUDA_WARP; i++) {
-        uint32_t p = lane + i * ST_CUDA_WARP;
-        if (p >= parts) continue;
-        weights[p] = expf(scales[i].x - largest);
-        sum += weights[p] * scales[i].y;
+        float weight = st_cuda_exp(scales[i].x - largest); /* 0 past the end */
+        weights[lane + i * ST_CUDA_WARP] = weight;
+        sum += weight * scales[i].y;
     }
     sum = st_cuda_warp_sum(sum);
-    if (lane == 0) *inverse = 1 / (sum + expf(sink - largest));
+    if (lane == 0) *inverse = st_cuda_reciprocal(sum + st_cuda_exp(sink - largest));
 }
 
 /* The output of heads `head` … out of their parts, all heads at the same time: a thread has four elements of a head or, if
@@ -93,20 +96,29 @@ static __device__ void st_cuda_combine_heads(const st_cuda_attention_parts &s, u
     for (uint32_t h = threadIdx.x / ST_CUDA_WARP; h < active; h += ST_CUDA_PARTS_THREADS / ST_CUDA_WARP)
         st_cuda_weigh_parts(s, first + h * s.splits, parts, a.sink(head + h), weights[h], &inverse[h]);
     __syncthreads();
-    uint32_t quads = a.value / 4, items = active * quads, pass = min(items, (uint32_t)ST_CUDA_PARTS_THREADS);
-    uint32_t sets = ST_CUDA_PARTS_THREADS / pass, set = threadIdx.x / pass;
+    enum { AHEAD = 8 }; /* loads under way at once */
+    uint32_t quads = s.by_quads.value, items = active * quads, pass = min(items, (uint32_t)ST_CUDA_PARTS_THREADS);
+    uint32_t sets = st_cuda_small_quotient(ST_CUDA_PARTS_THREADS, pass), set = st_cuda_small_quotient(threadIdx.x, pass);
+    uint32_t end = set < sets ? parts : 0;
     for (uint32_t base = 0; base < items; base += pass) { /* once, if there are several sets */
-        uint32_t item = base + threadIdx.x % pass, h = min(item / quads, active - 1), at = item % quads * 4;
+        uint32_t item = base + threadIdx.x - set * pass, of = s.by_quads.quotient(item), h = min(of, active - 1);
+        uint32_t at = (item - of * quads) * 4;
         float4 sum = {};
         const float *part = s.sums + (first + h * s.splits) * a.value + at;
-#pragma unroll 8
-        for (uint32_t p = set; p < parts && set < sets; p += sets)
-            st_cuda_add(sum, weights[h][p], __ldcg((const float4 *)(part + (size_t)p * a.value)));
+        for (uint32_t p = set; p < end; p += AHEAD * sets) {
+            float4 x[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) /* past the end: the last, times 0 */
+                x[i] = __ldcg((const float4 *)(part + min(p + i * sets, end - 1) * a.value));
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) st_cuda_add(sum, p + i * sets < end ? weights[h][p + i * sets] : 0, x[i]);
+        }
         if (sets > 1) {
             reduced[threadIdx.x] = sum;
             __syncthreads();
         }
         bool valid = set == 0 && item < items;
+#pragma unroll 1
         for (uint32_t i = 1; i < sets && valid; i++) st_cuda_add(sum, 1, reduced[i * pass + threadIdx.x]);
         sum = make_float4(sum.x * inverse[h], sum.y * inverse[h], sum.z * inverse[h], sum.w * inverse[h]);
         if (valid) *(float4 *)(a.out + ((size_t)row * a.heads + head + h) * a.value + at) = sum;
@@ -118,8 +130,10 @@ static __device__ void st_cuda_combine_heads(const st_cuda_attention_parts &s, u
 static __global__ void __launch_bounds__(ST_CUDA_PARTS_THREADS) st_cuda_combine_kernel(st_cuda_attention_parts s)
 {
     st_cuda_begin();
-    uint32_t row = blockIdx.x / s.a.heads;
-    if (row < s.a.rows.count()) st_cuda_combine_heads(s, row, blockIdx.x % s.a.heads, 1, s.parts(s.a.rows.at(row).position));
+    uint32_t row = st_cuda_small_quotient(blockIdx.x, s.a.heads);
+    if (row >= s.a.rows.count()) return;
+    uint32_t position = s.a.rows.at(row).position;
+    st_cuda_combine_heads(s, row, blockIdx.x - row * s.a.heads, 1, s.parts(position + 1 - s.a.first(position)));
 }
 
 static inline int st_cuda_combine(const st_cuda_call *call, const st_cuda_attention_parts &s)
@@ -137,7 +151,9 @@ static inline st_cuda_attention_parts st_cuda_attention_parts_of(const st_cuda_c
     float *sums = (float *)((unsigned char *)counters + st_cuda_attention_counters_bytes(op));
     return {st_cuda_attention_args_of(call), splits, st_cuda_attention_blocks(op) / p.kv_heads, sums,
             (float2 *)(sums + (size_t)call->rows * splits * width),
-            {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, width}, NULL};
+            {call->quantises && call->rows <= ST_CUDA_INT8_ROWS ? call->scratch : NULL, width}, NULL,
+            st_cuda_divisor_of(splits), st_cuda_divisor_of(st_cuda_attention_blocks(op) / p.kv_heads),
+            st_cuda_divisor_of(p.kv_heads), st_cuda_divisor_of(p.value_length / 4)};
 }
 
 /* Whether this block's part is the last of its heads: all parts are then visible to it. */

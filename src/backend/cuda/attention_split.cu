@@ -50,13 +50,13 @@ template <int GROUP> __device__ void softmax(float (*scores)[TILE], uint32_t cou
         for (uint32_t t = lane; t < count; t += ST_CUDA_WARP) now = fmaxf(now, scores[h][t]);
         now = st_cuda_warp_max(now);
         for (uint32_t t = lane; t < count; t += ST_CUDA_WARP) {
-            float x = expf(scores[h][t] - now);
+            float x = st_cuda_exp(scores[h][t] - now);
             scores[h][t] = x;
             sum += x;
         }
         sum = st_cuda_warp_sum(sum);
         if (lane > 0) continue;
-        shrink[h] = expf(largest[h] - now);
+        shrink[h] = st_cuda_exp(largest[h] - now);
         sums[h] = sums[h] * shrink[h] + sum;
         largest[h] = now;
     }
@@ -139,7 +139,7 @@ __device__ __forceinline__ void write_part(const st_cuda_attention_parts &s, con
         float top = -INFINITY, sum = 0, total = 0;
         for (int k = 0; k < SETS; k++) top = fmaxf(top, largest[h][k]);
         for (int k = 0; k < SETS; k++) {
-            float weight = largest[h][k] == -INFINITY ? 0 : expf(largest[h][k] - top);
+            float weight = largest[h][k] == -INFINITY ? 0 : st_cuda_exp(largest[h][k] - top);
             sum += weight * sums[h][k][element];
             total += weight * totals[h][k];
         }
@@ -196,14 +196,14 @@ template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREA
             float now = r.largest[h];
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) now = fmaxf(now, scores[u][h]);
-            float shrink = r.largest[h] == -INFINITY ? 0 : expf(r.largest[h] - now);
+            float shrink = r.largest[h] == -INFINITY ? 0 : st_cuda_exp(r.largest[h] - now);
             r.largest[h] = now;
             r.total[h] *= shrink;
 #pragma unroll
             for (int i = 0; i < 8; i++) r.sum[h][i] *= shrink;
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
-                scores[u][h] = base + u * SETS + set < b.end ? expf(scores[u][h] - now) : 0;
+                scores[u][h] = base + u * SETS + set < b.end ? st_cuda_exp(scores[u][h] - now) : 0;
                 r.total[h] += scores[u][h];
             }
         }
@@ -220,7 +220,7 @@ template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREA
     }
     write_part<GROUP, LANES>(s, b, r);
     if (!s.counters) return;
-    uint32_t parts = s.parts(b.position);
+    uint32_t parts = s.parts(b.count);
     if (!st_cuda_is_last(s, parts)) return;
     st_cuda_combine_heads(s, b.row, b.head, b.active, parts);
 }
