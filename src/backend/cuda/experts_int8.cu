@@ -23,6 +23,7 @@ struct experts_args {
     uint32_t up_first;     /* row of its matrix at which `up` begins */
     st_activation activation;
     bool on_input;
+    st_cuda_divisor by_used, by_units; /* units: of a hidden row */
     bool alone;            /* `up` alone, at gate_table: hidden = activation(up · in) */
 
     __device__ float weight_of(uint32_t pair, int32_t id) const
@@ -94,12 +95,14 @@ template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP
             size_t column = first + i + (k >> both);
             rows[k] = k & both ? up + (a.up_first + column) * a.up_bytes : gate + column * a.gate_bytes;
         }
-        if (present) multiply<W, ROWS>(rows, a.in, pair / a.used, lane, sums);
+        if (present) multiply<W, ROWS>(rows, a.in, a.by_used.quotient(pair), lane, sums);
+        float gate_sum = sums[0], up_sum = sums[1]; /* of lane k: those of row k and the one behind it */
 #pragma unroll
-        for (int k = 0; k < ROWS; k++) {
-            if (k & both || lane != k) continue;
-            uint32_t at = i + (k >> both);
-            float x = hidden_of(a, id, first + at, sums[k] * factor, sums[(k + 1) % ROWS] * factor);
+        for (int k = 1; k < ROWS; k++)
+            if (lane == k) gate_sum = sums[k], up_sum = sums[(k + 1) % ROWS];
+        if (lane < ROWS && !(lane & both)) {
+            uint32_t at = i + (lane >> both);
+            float x = hidden_of(a, id, first + at, gate_sum * factor, up_sum * factor);
             hidden[own + at] = present ? x : 0;
         }
     }
@@ -117,7 +120,7 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combin
     __shared__ float weights[USED_MAX];
     st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, row = blockIdx.y;
-    uint32_t units = a.width / 32, all = a.used * units;
+    uint32_t units = a.by_units.value, all = a.used * units;
     if (row >= a.rows.count()) return;
     for (uint32_t k = threadIdx.x; k < a.used; k += WARPS * ST_CUDA_WARP) {
         int32_t id = a.ids[row * a.used + k];
@@ -130,23 +133,25 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combin
     for (uint32_t base = lane; base < all; base += UNITS * ST_CUDA_WARP) {
         unsigned words[UNITS][W::WORDS];
         const unsigned char *rows[UNITS];
+        uint32_t of[UNITS]; /* expert */
 #pragma unroll
         for (int i = 0; i < UNITS; i++) {
             uint32_t at = min(base + i * ST_CUDA_WARP, all - 1); /* past the end: the last, not added */
-            rows[i] = experts[at / units];
+            of[i] = a.by_units.quotient(at);
+            rows[i] = experts[of[i]];
             if (!rows[i]) continue;
             rows[i] += (size_t)column * a.down_bytes;
-            W::fetch(rows[i], at % units, words[i]);
+            W::fetch(rows[i], at - of[i] * units, words[i]);
         }
 #pragma unroll
         for (int i = 0; i < UNITS; i++) {
-            uint32_t at = base + i * ST_CUDA_WARP, u = at % units;
+            uint32_t at = base + i * ST_CUDA_WARP, u = at - of[i] * units;
             if (at >= all || !rows[i]) continue;
             st_cuda_unit w;
             st_cuda_unit_acts x;
             W::decode(rows[i], u, words[i], w);
-            st_cuda_load_acts<W>(a.hidden_acts, row * a.used + at / units, u, x);
-            sum += weights[at / units] * st_cuda_unit_dot(w, x);
+            st_cuda_load_acts<W>(a.hidden_acts, row * a.used + of[i], u, x);
+            sum += weights[of[i]] * st_cuda_unit_dot(w, x);
         }
     }
     for (uint32_t k = lane; a.down_bias.data && k < a.used; k += ST_CUDA_WARP)
@@ -191,7 +196,7 @@ extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
                          (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), st_cuda_floats(b->out),
                          st_cuda_vector_of(&b->weight[3]), st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]),
                          st_cuda_vector_of(&b->weight[6]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
-                         p.weight_on_input, p.ungated};
+                         p.weight_on_input, st_cuda_divisor_of(p.used), st_cuda_divisor_of(p.width / 32), p.ungated};
     int code = cudaSuccess;
     if (!call->prepared)
         code = st_cuda_start<prepare>(call, input.blocks(call->rows, FIRST_THREADS), FIRST_THREADS, 0, args.rows, call->rows,
