@@ -32,75 +32,88 @@ struct route_args {
     }
 };
 
-/* The scores of a row: lane l has numbers l, l + 32 … of them. Past the end: −∞. */
-template <int EACH> struct lane_scores {
-    float of[EACH];
+/* Keys have the order of the scores, −0 equal to 0 and NaN above all, so that it is selected and seen. 0: none. */
+__device__ __forceinline__ uint32_t key_of(float score)
+{
+    int32_t bits = __float_as_int(score + 0.0f);
+    return isnan(score) ? UINT32_MAX : (uint32_t)(bits ^ (bits >> 31 | INT32_MIN));
+}
 
-    __device__ __forceinline__ void load(const float *scores, uint32_t count, uint32_t lane)
+__device__ __forceinline__ float score_of(uint32_t key)
+{
+    return __uint_as_float(key >> 31 ? key ^ 0x80000000u : ~key);
+}
+
+/* The keys of a row's scores: lane l has numbers l, l + 32 … of them. */
+template <int EACH> struct lane_keys {
+    uint32_t of[EACH];
+
+    __device__ __forceinline__ void load(const float *scores, uint32_t count, uint32_t lane, bool softmax)
     {
+        float x[EACH], largest = -INFINITY, sum = 0;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) of[i] = lane + i * ST_CUDA_WARP < count ? scores[lane + i * ST_CUDA_WARP] : -INFINITY;
-    }
-    __device__ __forceinline__ void softmax(uint32_t count, uint32_t lane)
-    {
-        float largest = -INFINITY, sum = 0;
+        for (int i = 0; i < EACH; i++) x[i] = lane + i * ST_CUDA_WARP < count ? scores[lane + i * ST_CUDA_WARP] : -INFINITY;
+        if (softmax) {
 #pragma unroll
-        for (int i = 0; i < EACH; i++) largest = fmaxf(largest, of[i]);
-        largest = st_cuda_warp_max(largest);
+            for (int i = 0; i < EACH; i++) largest = fmaxf(largest, x[i]);
+            largest = st_cuda_warp_max(largest);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            of[i] = expf(of[i] - largest);
-            sum += of[i];
+            for (int i = 0; i < EACH; i++) {
+                x[i] = st_cuda_exp(x[i] - largest);
+                sum += x[i];
+            }
+            sum = st_cuda_reciprocal(st_cuda_warp_sum(sum));
+#pragma unroll
+            for (int i = 0; i < EACH; i++) x[i] *= sum;
         }
-        sum = st_cuda_warp_sum(sum);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) of[i] = lane + i * ST_CUDA_WARP < count ? of[i] / sum : -INFINITY;
+        for (int i = 0; i < EACH; i++) of[i] = lane + i * ST_CUDA_WARP < count ? key_of(x[i]) : 0;
     }
-    /* The largest score and its index, the lowest of equal ones; that score is −∞ afterwards. */
+    /* The largest score and its index, the lowest of equal ones, in all lanes; its key is 0 afterwards. */
     __device__ __forceinline__ float take_best(uint32_t lane, uint32_t &index)
     {
-        float best = of[0];
-        index = lane;
+        uint32_t best = of[0];
 #pragma unroll
-        for (int i = 1; i < EACH; i++)
-            if (of[i] > best) best = of[i], index = lane + i * ST_CUDA_WARP;
+        for (int i = 1; i < EACH; i++) best = max(best, of[i]);
+        best = __reduce_max_sync(0xFFFFFFFFu, best);
+        index = UINT32_MAX;
 #pragma unroll
-        for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) {
-            uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, index, step);
-            float score = __shfl_xor_sync(0xFFFFFFFFu, best, step);
-            if (score > best || (score == best && other < index)) best = score, index = other;
-        }
-        index = __shfl_sync(0xFFFFFFFFu, index, 0); /* one for all lanes, even among NaN */
+        for (int i = EACH - 1; i >= 0; i--)
+            if (of[i] == best) index = lane + i * ST_CUDA_WARP;
+        index = __reduce_min_sync(0xFFFFFFFFu, index);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (index == lane + i * ST_CUDA_WARP) of[i] = -INFINITY;
-        return best;
+            if (index == lane + i * ST_CUDA_WARP) of[i] = 0;
+        return score_of(best);
     }
 };
 
-/* Up to 32 × EACH experts, without bias and groups: softmax of all, or sigmoids. */
+/* Up to 32 × EACH experts of which up to 32 are used, without bias and groups: lane k has the k-th. */
 template <int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) route(route_args a)
 {
     st_cuda_begin();
-    uint32_t row = blockIdx.x, lane = threadIdx.x;
+    uint32_t row = blockIdx.x, lane = threadIdx.x, id = 0;
     if (row >= a.rows_max) a.input.prepare(a.rows, a.rows_max, row - a.rows_max);
-    if (row >= a.rows_max || row >= a.rows.count()) return;
-    float *weights = a.weights + (size_t)row * a.used, sum = 0;
+    if (row >= a.rows_max) return;
+    float *weights = a.weights + (size_t)row * a.used, weight = 0, sum = 0, first = 0;
     int32_t *ids = a.ids + (size_t)row * a.used;
-    lane_scores<EACH> scores;
-    scores.load(a.scores + (size_t)row * a.experts, a.experts, lane);
-    if (a.router == ST_ROUTER_SOFTMAX) scores.softmax(a.experts, lane);
+    lane_keys<EACH> keys;
+    keys.load(a.scores + (size_t)row * a.experts, a.experts, lane, a.router == ST_ROUTER_SOFTMAX);
+    if (row >= a.rows.count()) return;
+#pragma unroll 1
     for (uint32_t k = 0; k < a.used; k++) {
-        uint32_t best;
-        float weight = a.probability(scores.take_best(lane, best));
-        sum += weight;
-        if (lane == 0) {
-            ids[k] = (int32_t)best;
-            weights[k] = weight;
-        }
+        uint32_t index;
+        float score = a.probability(keys.take_best(lane, index));
+        if (k == 0) first = score;
+        if (a.router == ST_ROUTER_SOFTMAX_CHOSEN) score = st_cuda_exp(score - first);
+        sum += score;
+        if (lane == k) id = index, weight = score;
     }
-    __syncwarp();
-    for (uint32_t k = lane; k < a.used; k += ST_CUDA_WARP) weights[k] = weights[k] / (a.renormalise ? sum : 1) * a.scale;
+    bool divided = a.renormalise || a.router == ST_ROUTER_SOFTMAX_CHOSEN;
+    if (lane < a.used) {
+        ids[lane] = (int32_t)id;
+        weights[lane] = weight / (divided ? sum : 1) * a.scale;
+    }
     st_cuda_take_recorded(a.recorded, a.rows, row, ids, weights, lane);
 }
 
@@ -110,11 +123,11 @@ __device__ void softmax(float *scores, uint32_t count, uint32_t lane)
     for (uint32_t i = lane; i < count; i += ST_CUDA_WARP) largest = fmaxf(largest, scores[i]);
     largest = st_cuda_warp_max(largest);
     for (uint32_t i = lane; i < count; i += ST_CUDA_WARP) {
-        scores[i] = expf(scores[i] - largest);
+        scores[i] = st_cuda_exp(scores[i] - largest);
         sum += scores[i];
     }
-    sum = st_cuda_warp_sum(sum);
-    for (uint32_t i = lane; i < count; i += ST_CUDA_WARP) scores[i] /= sum;
+    sum = st_cuda_reciprocal(st_cuda_warp_sum(sum));
+    for (uint32_t i = lane; i < count; i += ST_CUDA_WARP) scores[i] *= sum;
 }
 
 /* The index of the largest score, the lowest of equal ones; the same in all lanes. */
@@ -212,7 +225,7 @@ extern "C" int st_cuda_route(const st_cuda_call *call)
         args.input = st_cuda_experts_input_of(call->experts);
         blocks += args.input.blocks(call->rows, ST_CUDA_WARP);
     }
-    if (args.bias.data || p.groups > 1 || p.router == ST_ROUTER_SOFTMAX_CHOSEN || each > EACH_MAX)
+    if (args.bias.data || p.groups > 1 || p.used > ST_CUDA_WARP || each > EACH_MAX)
         return st_cuda_start<route_many>(call, blocks, ST_CUDA_WARP, (p.experts + p.groups) * sizeof(float), args);
     if (each <= 4) return st_cuda_start<route<4>>(call, blocks, ST_CUDA_WARP, 0, args);
     if (each <= 8) return st_cuda_start<route<8>>(call, blocks, ST_CUDA_WARP, 0, args);
