@@ -3,7 +3,7 @@
 
 namespace {
 
-enum { THREADS = 128, FEW_TAPS = 4, AHEAD = 16, FILTERS = 3 };
+enum { THREADS = 128, FEW_TAPS = 4, AHEAD_MAX = 16, FILTERS = 3 };
 
 struct filter {
     st_cuda_vector weight; /* [taps, channels]; data NULL: none */
@@ -22,8 +22,9 @@ struct conv_args {
     bool linear;             /* without the activation */
 };
 
-/* MAX ≥ taps: with few the inputs stay in registers. The last `taps` of seen[] are used, the current input is the last. */
-template <int MAX> __global__ void convolve(conv_args a)
+/* MAX ≥ taps: with few the inputs stay in registers. The last `taps` of seen[] are used, the current input is the last. AHEAD: inputs
+ * that are loaded at a time. */
+template <int MAX, int AHEAD> __global__ void convolve(conv_args a)
 {
     st_cuda_begin();
     uint32_t channel = blockIdx.x * THREADS + threadIdx.x, skipped = MAX - a.taps;
@@ -34,12 +35,17 @@ template <int MAX> __global__ void convolve(conv_args a)
     uint32_t own = channel; /* in its range */
     int of = 0;
     while (of + 1 < FILTERS && a.filters[of + 1].weight.data && own >= a.filters[of].channels) own -= a.filters[of++].channels;
+    const st_cuda_vector &weight = a.filters[of].weight;
+    if (MAX == FEW_TAPS && skipped == 0) {
+        float4 four = weight.four((size_t)own * FEW_TAPS);
+        weights[0] = four.x, weights[1] = four.y, weights[2] = four.z, weights[3] = four.w;
+    } else {
 #pragma unroll
-    for (int t = 0; t < MAX; t++) {
-        bool used = (uint32_t)t >= skipped;
-        weights[t] = used ? a.filters[of].weight.at((size_t)own * a.taps + t - skipped) : 0;
-        seen[t] = used && t + 1 < MAX ? state[(size_t)(t - skipped) * a.channels + channel] : 0;
+        for (int t = 0; t < MAX; t++) weights[t] = (uint32_t)t >= skipped ? weight.at((size_t)own * a.taps + t - skipped) : 0;
     }
+#pragma unroll
+    for (int t = 0; t < MAX; t++)
+        seen[t] = (uint32_t)t >= skipped && t + 1 < MAX ? state[(size_t)(t - skipped) * a.channels + channel] : 0;
     for (uint32_t first = c.first_row, end = c.first_row + c.rows; first < end; first += AHEAD) {
         float inputs[AHEAD]; /* read before the outputs are written, so that the loads are under way at once */
 #pragma unroll
@@ -72,6 +78,7 @@ extern "C" int st_cuda_conv(const st_cuda_call *call)
     for (int i = 0; i < FILTERS; i++) args.filters[i] = {st_cuda_vector_of(&b->weight[i]), (uint32_t)b->weight[i].ne[1]};
     dim3 blocks(st_cuda_blocks(args.channels, THREADS), st_cuda_conversations_max(call));
     if (args.taps > ST_CUDA_TAPS_MAX) return (int)cudaErrorInvalidValue;
-    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<ST_CUDA_TAPS_MAX>>(call, blocks, THREADS, 0, args);
-    return st_cuda_start<convolve<FEW_TAPS>>(call, blocks, THREADS, 0, args);
+    if (args.taps > FEW_TAPS) return st_cuda_start<convolve<ST_CUDA_TAPS_MAX, AHEAD_MAX>>(call, blocks, THREADS, 0, args);
+    if (call->rows == 1) return st_cuda_start<convolve<FEW_TAPS, 1>>(call, blocks, THREADS, 0, args);
+    return st_cuda_start<convolve<FEW_TAPS, AHEAD_MAX>>(call, blocks, THREADS, 0, args);
 }
