@@ -148,13 +148,13 @@ template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * S
         for (int step = LANES / 2; step > 0; step /= 2)
 #pragma unroll
             for (int i = 0; i < SUMS; i++) sums[i] += __shfl_xor_sync(0xFFFFFFFFu, sums[i], step);
-        float q_scale = 1.0f / sqrtf(sums[0] + 1e-6f), k_scale = 1.0f / sqrtf(sums[1] + 1e-6f);
+        float q_scale = st_cuda_reciprocal_root(sums[0] + 1e-6f), k_scale = st_cuda_reciprocal_root(sums[1] + 1e-6f);
         float b = st_cuda_sigmoid(now.beta), after = CHANNELS ? 1 : decay[0]; /* after: what the sums do not have yet */
 #pragma unroll
         for (int n = 0; n < SET_COLUMNS; n++) {
             float delta = b * (now.value[n] - after * sums[3 + 2 * n] * k_scale), step = delta * k_scale;
             float out = after * sums[4 + 2 * n] * q_scale + sums[2] * q_scale * k_scale * delta;
-            if (lane == n) a.out[((size_t)row * a.value_heads + head) * SIZE + column + n] = out / sqrtf((float)SIZE);
+            if (lane == n) a.out[((size_t)row * a.value_heads + head) * SIZE + column + n] = out * (1 / sqrtf((float)SIZE));
 #pragma unroll
             for (int i = 0; i < KEYS; i++) state[n][i] = decay[i % DECAYS] * state[n][i] + step * element(now.k[i / 4], i % 4);
         }
