@@ -5,7 +5,7 @@
 
 namespace {
 
-enum { VALUES_OF_WARP = 128 };
+enum { VALUES_OF_WARP = 128, EACH_MAX = ST_CUDA_HEAD_MAX / ST_CUDA_WARP };
 
 struct side {
     float *data;          /* [rows, width] */
@@ -14,6 +14,7 @@ struct side {
     bool normed;
     float epsilon;
     st_cuda_vector weight;
+    bool whole;           /* the weight is of all heads, not of one */
     const float *angles;  /* [rows, dims]; NULL: not rotated */
     uint32_t dims;
     bool halves;
@@ -27,60 +28,88 @@ struct positions_args {
     uint32_t counter_count;
 };
 
-/* Element i of a head that RoPE turns. */
-__device__ float rotated(const side &s, const float *head, uint32_t row, uint32_t i)
-{
-    uint32_t pairs = s.dims / 2, pair = s.halves ? i % pairs : i / 2;
-    bool second = s.halves ? i >= pairs : i % 2;
-    float x = head[s.halves ? pair : 2 * pair], y = head[s.halves ? pair + pairs : 2 * pair + 1];
-    float2 turn = *(const float2 *)(s.angles + (size_t)row * s.dims + 2 * pair);
-    return second ? x * turn.y + y * turn.x : x * turn.x - y * turn.y;
-}
+/* Which pair RoPE rotates with element i of a head, and the other element of it. */
+struct pair_of {
+    uint32_t pair, other;
+    bool second;
 
-template <class K> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(positions_args a)
+    __device__ pair_of(const side &s, uint32_t i)
+    {
+        uint32_t pairs = s.dims / 2;
+        second = s.halves ? i >= pairs : i % 2;
+        other = s.halves ? (second ? i - pairs : i + pairs) : i ^ 1;
+        pair = s.halves ? min(i, other) : i / 2;
+    }
+};
+
+/* Lanes have up to EACH elements. Their loads are under way at once, those of the weights before the kernel waits for the one before
+ * it, and none waits for the number of rows or the place in the KV cache. */
+template <class K, int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(positions_args a)
 {
-    st_cuda_begin();
-    __shared__ float head[ST_CUDA_HEAD_MAX];
+    __shared__ float head[EACH * ST_CUDA_WARP];
+    st_cuda_release();
     uint32_t lane = threadIdx.x, row = blockIdx.y, index = blockIdx.x;
-    if (a.counters && row == 0 && index == 0)
-        for (uint32_t i = lane; i < a.counter_count; i += ST_CUDA_WARP) a.counters[i] = 0;
-    if (row >= a.rows.count()) return;
     int of = 0;
     while (index >= a.sides[of].heads) index -= a.sides[of++].heads;
     const side &s = a.sides[of];
-    uint32_t start = index * s.size, size = min(s.size, s.width - start);
-    float *data = s.data + (size_t)row * s.width + start, squares = 0;
-    unsigned char *stored = NULL; /* found first: its loads are under way while the head is loaded */
+    uint32_t start = index * s.size, size = min(s.size, s.width - start), of_weight = s.whole ? start : 0;
+    float x[EACH] = {}, factors[EACH], squares = 0;
+    float2 angles[EACH];
+    /* f(k, i) */
+    auto each = [&](uint32_t end, auto f) {
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            if (lane + k * ST_CUDA_WARP < end) f(k, lane + k * ST_CUDA_WARP);
+    };
+    if (!s.weight.data) each(size, [&](int k, uint32_t) { factors[k] = 1; });
+    else if (s.weight.type == ST_TYPE_F32)
+        each(size, [&](int k, uint32_t i) { factors[k] = ((const float *)s.weight.data)[of_weight + i]; });
+    else each(size, [&](int k, uint32_t i) { factors[k] = s.weight.at(of_weight + i); });
+    st_cuda_await();
+    uint32_t count = a.rows.count();
+    const st_step_row &at = a.rows.at(row);
+    float *data = s.data + (size_t)row * s.width + start;
+    unsigned char *stored = NULL;
+    each(size, [&](int k, uint32_t i) { x[k] = data[i]; });
+    if (s.angles)
+        each(s.dims, [&](int k, uint32_t i) {
+            angles[k] = *(const float2 *)(s.angles + (size_t)row * s.dims + 2 * pair_of(s, i).pair);
+        });
+    if (a.counters && row == 0 && blockIdx.x == 0)
+#pragma unroll 1
+        for (uint32_t i = lane; i < a.counter_count; i += ST_CUDA_WARP) a.counters[i] = 0;
+    if (row >= count) return;
     if (of != ST_CUDA_QUERIES) {
-        const st_step_row &at = a.rows.at(row);
         st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
         stored = of == ST_CUDA_KEYS ? kv.key(at.position) : kv.value(at.position);
     }
-    for (uint32_t i = lane; i < size; i += ST_CUDA_WARP) {
-        float x = data[i];
-        head[i] = x;
-        squares += x * x;
-    }
     if (s.normed) {
-        float scale = 1.0f / sqrtf(st_cuda_warp_sum(squares) / (float)size + s.epsilon);
-        for (uint32_t i = lane; i < size; i += ST_CUDA_WARP)
-            head[i] = head[i] * scale * (s.weight.data ? s.weight.at((start + i) % s.weight.count) : 1);
+        each(size, [&](int k, uint32_t) { squares += x[k] * x[k]; });
+        float scale = st_cuda_reciprocal_root(st_cuda_warp_sum(squares) * st_cuda_reciprocal((float)size) + s.epsilon);
+        each(size, [&](int k, uint32_t) { x[k] = x[k] * scale * factors[k]; });
     }
-    __syncwarp();
-    for (uint32_t i = lane; i < size; i += ST_CUDA_WARP) {
-        float x = s.angles && i < s.dims ? rotated(s, head, row, i) : head[i];
-        data[i] = x;
-        if (stored) K::store(stored, start + i, true, x);
+    if (s.angles) {
+        each(size, [&](int k, uint32_t i) { head[i] = x[k]; });
+        __syncwarp();
+        each(s.dims, [&](int k, uint32_t i) {
+            pair_of p(s, i);
+            x[k] = p.second ? head[p.other] * angles[k].y + x[k] * angles[k].x : x[k] * angles[k].x - head[p.other] * angles[k].y;
+        });
     }
+    each(size, [&](int k, uint32_t i) {
+        data[i] = x[k];
+        if (stored) K::store(stored, start + i, true, x[k]);
+    });
 }
 
 side side_of(const st_bound_op *norm, const st_bound_op *rope, st_bound_value value)
 {
-    side s = {st_cuda_floats(value), 0, VALUES_OF_WARP, value.width, norm != NULL, 0, {}, NULL, 0, false};
+    side s = {st_cuda_floats(value), 0, VALUES_OF_WARP, value.width, norm != NULL, 0, {}, false, NULL, 0, false};
     if (norm) {
         s.size = norm->op->p.norm.group;
         s.epsilon = norm->op->p.norm.epsilon;
         s.weight = st_cuda_vector_of(&norm->weight[0]);
+        s.whole = s.weight.count == value.width;
     }
     if (rope) {
         s.size = rope->op->p.rope.head_size;
@@ -97,9 +126,15 @@ struct launch {
     positions_args args;
     template <class K> int run() const
     {
+        uint32_t size = 0;
+        for (int i = 0; i < ST_CUDA_SIDES; i++) size = max(size, args.sides[i].heads ? args.sides[i].size : 0);
+        return size <= 4 * ST_CUDA_WARP ? start<K, 4>() : size <= 8 * ST_CUDA_WARP ? start<K, 8>() : start<K, EACH_MAX>();
+    }
+    template <class K, int EACH> int start() const
+    {
         uint32_t heads = 0;
         for (int i = 0; i < ST_CUDA_SIDES; i++) heads += args.sides[i].heads;
-        return st_cuda_start<positions<K>>(call, dim3(heads, call->rows), ST_CUDA_WARP, 0, args);
+        return st_cuda_start<positions<K, EACH>>(call, dim3(heads, call->rows), ST_CUDA_WARP, 0, args);
     }
 };
 
