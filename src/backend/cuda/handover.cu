@@ -9,6 +9,16 @@ enum { THREADS = 256 };
 struct values {
     st_link_value at[ST_LINK_VALUES];
     uint32_t count;
+
+    /* Number i, without a copy of all in local memory. */
+    __device__ st_link_value get(uint32_t i) const
+    {
+        st_link_value v = at[0];
+#pragma unroll
+        for (uint32_t k = 1; k < ST_LINK_VALUES; k++)
+            if (i == k) v = at[k];
+        return v;
+    }
 };
 
 /* Calls f(to, from) for each word of the rows of a value, four words at a time if it can. */
@@ -50,7 +60,9 @@ struct add_words {
 __global__ void __launch_bounds__(THREADS) send(st_cuda_rows rows, values v, uint64_t *flag)
 {
     st_cuda_begin();
-    for (uint32_t i = 0; i < v.count; i++) each_word(v.at[i], rows.count(), copy_words());
+    uint32_t count = rows.count();
+#pragma unroll 1
+    for (uint32_t i = 0; i < v.count; i++) each_word(v.get(i), count, copy_words());
     __syncthreads();
     if (threadIdx.x > 0) return;
     __threadfence_system();
@@ -78,7 +90,9 @@ receive(st_cuda_rows rows, values v, const uint64_t *flag, uint64_t limit_us, ui
     if (threadIdx.x == 0) present = is_answered(rows.step->sequence, flag, limit_us, timed_out);
     __syncthreads();
     st_cuda_release();
-    for (uint32_t i = 0; i < v.count && present; i++) each_word(v.at[i], rows.count(), f);
+    uint32_t count = present ? rows.count() : 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < v.count; i++) each_word(v.get(i), count, f);
 }
 
 } // namespace
