@@ -91,8 +91,8 @@ __device__ float adjust(float logit, const st_adjustment &a)
 __device__ sums join(const sums &a, const sums &b)
 {
     float highest = fmaxf(a.highest, b.highest), sum = 0;
-    if (a.highest > -INFINITY) sum += a.sum * expf(a.highest - highest);
-    if (b.highest > -INFINITY) sum += b.sum * expf(b.highest - highest);
+    if (a.highest > -INFINITY) sum += a.sum * st_cuda_exp(a.highest - highest);
+    if (b.highest > -INFINITY) sum += b.sum * st_cuda_exp(b.highest - highest);
     return {highest, sum, a.broken | b.broken, 0};
 }
 
@@ -132,7 +132,7 @@ __device__ sums sum_values(const float *values)
         mine.broken |= !(values[i] <= FLT_MAX);
     }
 #pragma unroll
-    for (int i = 0; i < EACH; i++) mine.sum += mine.highest > -INFINITY ? expf(values[i] - mine.highest) : 0;
+    for (int i = 0; i < EACH; i++) mine.sum += mine.highest > -INFINITY ? st_cuda_exp(values[i] - mine.highest) : 0;
     mine = join_warp(mine);
     if (threadIdx.x % ST_CUDA_WARP == 0) warps[threadIdx.x / ST_CUDA_WARP] = mine;
     __syncthreads();
