@@ -127,7 +127,7 @@ static attention_case random_attention(uint64_t seed)
 {
     uint32_t kv_heads = between(1, 3), heads = kv_heads * between(1, 9);
     uint32_t key = between(1, 5) * (seed % 3 ? 16 : 7), value = between(1, 5) * (seed % 3 ? 16 : 5);
-    if (seed % 5 == 0) key = value = 64u << random_bits() % 3; /* as models have them */
+    if (seed % 5 == 0) key = value = 64u << random_bits() % 4; /* as models have them */
     attention_case a = {.op = {.kind = ST_OP_ATTENTION}, .deviation = seed % 2 ? 3 : 0.5, .key_width = kv_heads * key,
                         .value_width = kv_heads * value};
     a.op.p.attention.heads = heads;
@@ -409,7 +409,7 @@ static void layer(void **state)
     check_level(l);
     for (uint64_t seed = 1; seed <= 4 * rounds; seed++) {
         random_state = seed * 419 + l->type;
-        uint32_t head = seed % 7 ? 64u << seed % 3 : 32, kv_heads = between(1, 3), heads = kv_heads * between(1, 9);
+        uint32_t head = seed % 7 ? 64u << seed % 4 : 32, kv_heads = between(1, 3), heads = kv_heads * between(1, 9);
         st_op kinds[LAYER] = {{.kind = ST_OP_RMS_NORM}, {.kind = ST_OP_ROPE}, {.kind = ST_OP_RMS_NORM}, {.kind = ST_OP_ROPE},
                               {.kind = ST_OP_KV_STORE}, {.kind = ST_OP_ATTENTION}};
         kinds[0].p.norm.group = kinds[2].p.norm.group = head;

@@ -18,21 +18,25 @@ static double error_max(bool exact)
 
 typedef struct attention_form {
     const char *name;
-    uint32_t heads, kv_heads, key, value, window;
+    uint32_t heads, kv_heads, key, value, window, chunk;
     bool latent, sinks;
 } attention_form;
 
 static const attention_form attention_forms[] = {
-    {"sinks, heads of 64", 16, 2, 64, 64, 0, false, true},
-    {"sinks, heads of 64 with a window", 16, 2, 64, 64, 50, false, true},
-    {"sinks, heads of 128", 3, 3, 128, 128, 0, false, true},
-    {"sinks, heads of 256", 4, 1, 256, 256, 0, false, true},
-    {"sinks, heads of 96", 12, 2, 96, 96, 0, false, true},
-    {"sinks, keys and values of other lengths", 4, 2, 48, 32, 0, false, true},
-    {"latent", 16, 1, 576, 512, 0, true, false},
-    {"latent, 20 heads", 20, 1, 576, 512, 0, true, false},
-    {"latent with sinks and a window", 5, 1, 576, 512, 40, true, true},
-    {"latent of 96", 9, 1, 96, 64, 0, true, false},
+    {"sinks, heads of 64", 16, 2, 64, 64, 0, 0, false, true},
+    {"sinks, heads of 64 with a window", 16, 2, 64, 64, 50, 0, false, true},
+    {"sinks, heads of 128", 3, 3, 128, 128, 0, 0, false, true},
+    {"sinks, heads of 256", 4, 1, 256, 256, 0, 0, false, true},
+    {"heads of 256 with a window", 8, 4, 256, 256, 70, 0, false, false},
+    {"heads of 512", 16, 1, 512, 512, 0, 0, false, false},
+    {"sinks, heads of 512 with a window", 6, 2, 512, 512, 50, 0, false, true},
+    {"heads of 512 with chunks", 3, 1, 512, 512, 0, 48, false, false},
+    {"sinks, heads of 96", 12, 2, 96, 96, 0, 0, false, true},
+    {"sinks, keys and values of other lengths", 4, 2, 48, 32, 0, 0, false, true},
+    {"latent", 16, 1, 576, 512, 0, 0, true, false},
+    {"latent, 20 heads", 20, 1, 576, 512, 0, 0, true, false},
+    {"latent with sinks and a window", 5, 1, 576, 512, 40, 0, true, true},
+    {"latent of 96", 9, 1, 96, 64, 0, 0, true, false},
 };
 
 enum { STEPS = 3, MANY_ROWS = 2, PARTS_MAX = 5 }; /* MANY_ROWS: the step that has them */
@@ -61,10 +65,11 @@ static void attend(const level_case *c, const attention_form *form, int at)
     op.p.attention.key_length = form->key;
     op.p.attention.value_length = form->value;
     op.p.attention.window = form->window;
+    op.p.attention.chunk = form->chunk;
     op.p.attention.scale = 2 / sqrtf((float)form->key);
     op.p.attention.value_in_key = form->latent;
     uint32_t keys = form->kv_heads * form->key, values = form->kv_heads * form->value;
-    step_pool pool = {.page_shift = 5, .order = 3, .window = form->window};
+    step_pool pool = {.page_shift = 5, .order = 3, .window = form->window, .chunk = form->chunk};
     st_step *step = step_new(attention_steps[at].parts, attention_steps[at].count, &pool, 1);
     st_kv_view view = step_view(&pool, 0, (st_type)c->type, keys, values, 0);
     step_fill(&view, &pool, step, attention_steps[at].parts, keys, values, true);

@@ -1,5 +1,5 @@
 /* A block per row and head: tiles of keys, a running softmax, float32 throughout. Few rows are in attention_split.cu, prompts
- * with narrow KV in attention_flash.cu, latent attention in attention_latent.cu. */
+ * with narrow KV in attention_flash.cu and attention_wide.cu, latent attention in attention_latent.cu. */
 #include "backend/cuda/attention.cuh"
 
 namespace {

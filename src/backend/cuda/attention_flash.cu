@@ -1,40 +1,14 @@
-/* Attention of prompts on tensor cores. A block has 64 rows of a conversation and one query head; keys and values come in tiles
+/* Attention of prompts on tensor cores, with heads of 64 and 128 (others: attention_wide.cu). A block has 64 rows of a conversation and one query head; keys and values come in tiles
  * of POSITIONS, and the softmax runs along. Queries are sums of two f16 numbers, as weights are (attention_mma.cuh). */
-#include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/attention_prompts.cuh"
 
 namespace {
 
 enum { WARPS = 4, THREADS = WARPS * ST_CUDA_WARP, ROWS = 16 * WARPS };
 
-/* The rows of a block: of a conversation that has enough of them. */
-struct block_rows {
-    uint32_t conversation, first, count, position;
-};
-
-__device__ uint32_t tiles_of(const st_step_conversation &c)
-{
-    return c.rows < ST_CUDA_FLASH_ROWS_MIN ? 0 : (c.rows + ROWS - 1) / ROWS;
-}
-
-/* Tiles with the longest contexts come first. Returns false if the block has none. */
-__device__ bool find_rows(const st_cuda_rows &rows, block_rows &b)
-{
-    uint32_t all = 0, conversations = rows.conversation_count();
-    for (uint32_t i = 0; i < conversations; i++) all += tiles_of(rows.conversation(i));
-    if (blockIdx.y >= all) return false;
-    uint32_t tile = all - 1 - blockIdx.y;
-    for (b.conversation = 0; tile >= tiles_of(rows.conversation(b.conversation)); b.conversation++)
-        tile -= tiles_of(rows.conversation(b.conversation));
-    const st_step_conversation &c = rows.conversation(b.conversation);
-    b.first = c.first_row + tile * ROWS;
-    b.count = min((uint32_t)ROWS, c.rows - tile * ROWS);
-    b.position = c.position + tile * ROWS;
-    return true;
-}
-
 /* Queries × factor, as two f16 each. */
 template <int HEAD>
-__device__ void load_queries(const st_cuda_attention_args &a, const block_rows &b, uint32_t head, float factor, rows_of<HEAD, ROWS> to)
+__device__ void load_queries(const st_cuda_attention_args &a, const block_rows<ROWS> &b, uint32_t head, float factor, rows_of<HEAD, ROWS> to)
 {
     for (uint32_t i = threadIdx.x; i < ROWS * HEAD / 4; i += THREADS) {
         uint32_t row = i / (HEAD / 4), element = i % (HEAD / 4) * 4;
@@ -73,7 +47,7 @@ __device__ void load_tile(const st_cuda_kv_rows &kv, uint32_t of_head, uint32_t 
 
 /* scores = queries · keys of a tile */
 template <class F, int HEAD, int COUNT>
-__device__ __forceinline__ void score(rows_of<HEAD, ROWS> queries, rows_of<HEAD, COUNT> keys, float (*scores)[4])
+__device__ __forceinline__ void score_rows(rows_of<HEAD, ROWS> queries, rows_of<HEAD, COUNT> keys, float (*scores)[4])
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
 #pragma unroll 2
@@ -99,12 +73,12 @@ __device__ __forceinline__ void score(rows_of<HEAD, ROWS> queries, rows_of<HEAD,
 /* The tile of positions that fits beside the queries in 99 KiB. */
 template <class F, int HEAD> struct tile_of {
     enum {
-        POSITIONS = (HEAD > 128 ? 32 : 64) / (F::SPLIT ? 2 : 1),
+        POSITIONS = 64 / (F::SPLIT ? 2 : 1),
         BYTES = (2 * ROWS + (F::SPLIT ? 4 : 2) * POSITIONS) * (HEAD + PAD) * (int)sizeof(__half),
     };
 };
 
-template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) flash(st_cuda_attention_args a)
+template <class F, int HEAD> __global__ void __launch_bounds__(THREADS, HEAD > 64 ? 3 : 4) flash(st_cuda_attention_args a)
 {
     st_cuda_begin();
     enum { POSITIONS = tile_of<F, HEAD>::POSITIONS, PARTS = F::SPLIT ? 2 : 1 };
@@ -112,38 +86,26 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) flash(st
     rows_of<HEAD, ROWS> queries = {(__half *)shared};
     rows_of<HEAD, POSITIONS> keys = {queries.data + 2 * rows_of<HEAD, ROWS>::HALVES};
     rows_of<HEAD, POSITIONS> values = {keys.data + PARTS * rows_of<HEAD, POSITIONS>::HALVES};
-    uint32_t head = blockIdx.x, kv_head = head / a.group, lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
-    block_rows b;
-    if (!find_rows(a.rows, b)) return;
+    uint32_t head = blockIdx.x, kv_head = head / a.group, row = threadIdx.x / ST_CUDA_WARP * 16;
+    block_rows<ROWS> b;
+    if (!b.find(a.rows)) return;
     const float log2e = 1.4426950408889634f;
     load_queries<HEAD>(a, b, head, a.scale * log2e * F::SHRINK, queries);
     st_cuda_kv_rows kv(a.kv, a.rows, b.conversation);
-    uint32_t end = b.position + b.count, own = b.position + min(16 * warp, b.count - 1), own_last = min(own + 15, end - 1);
-    uint2 sees[2]; /* of the lane's rows: first and last position */
-    for (int j = 0; j < 2; j++) {
-        uint32_t position = min(b.position + 16 * warp + lane / 4 + 8 * j, end - 1);
-        sees[j] = make_uint2(a.first(position), position);
-    }
+    warp_rows w;
+    w.find(a, b, row);
     running<HEAD> r = {{}, {-INFINITY, -INFINITY}, {}};
-    for (uint32_t base = a.first(b.position); base < end; base += POSITIONS) {
+    for (uint32_t base = a.first(b.position); base < b.end(); base += POSITIONS) {
         __syncthreads();
-        load_tile<F, HEAD, POSITIONS>(kv, kv_head * HEAD, base, end, keys, values);
+        load_tile<F, HEAD, POSITIONS>(kv, kv_head * HEAD, base, b.end(), keys, values);
         __syncthreads();
-        if (base > own_last || base + POSITIONS <= a.first(own)) continue; /* the same for the warp */
+        if (!w.sees_tile(base, POSITIONS)) continue; /* the same for the warp */
         float scores[POSITIONS / 8][4] = {};
-        score<F, HEAD, POSITIONS>(queries, keys, scores);
-        softmax<HEAD, POSITIONS>(scores, base, sees, r);
+        score_rows<F, HEAD, POSITIONS>(queries, keys, scores);
+        softmax<HEAD, POSITIONS>(scores, base, w.sees, r);
         gather<F, HEAD>(scores, values, 0, r.out);
     }
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        uint32_t row = 16 * warp + lane / 4 + 8 * j;
-        float factor = F::SHRINK / (total_of(r, j) + sink_weight(r, j, a.sink(head)));
-        if (row >= b.count) continue;
-        float *out = a.out + ((size_t)(b.first + row) * a.heads + head) * HEAD + lane % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < HEAD / 8; n++) *(float2 *)(out + 8 * n) = make_float2(r.out[n][2 * j] * factor, r.out[n][2 * j + 1] * factor);
-    }
+    write_rows<F, HEAD>(a, b, head, row, 0, r);
 }
 
 struct launch {
@@ -152,15 +114,11 @@ struct launch {
 
     template <class F, int HEAD> int start() const
     {
-        enum { BYTES = tile_of<F, HEAD>::BYTES };
-        static_assert(BYTES <= 99 * 1024, "shared memory of a block");
-        uint32_t tiles = st_cuda_blocks(call->rows, ROWS) + call->rows / ST_CUDA_FLASH_ROWS_MIN;
-        int code = (int)cudaFuncSetAttribute(flash<F, HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-        return code == cudaSuccess ? st_cuda_start<flash<F, HEAD>>(call, dim3(args.heads, tiles), THREADS, BYTES, args) : code;
+        return start_prompts<flash<F, HEAD>, ROWS, THREADS, tile_of<F, HEAD>::BYTES>(call, args);
     }
     template <class F> int run() const
     {
-        return args.key == 64 ? start<F, 64>() : args.key == 128 ? start<F, 128>() : start<F, 256>();
+        return args.key == 64 ? start<F, 64>() : start<F, 128>();
     }
 };
 
@@ -168,11 +126,6 @@ struct launch {
 
 extern "C" int st_cuda_attention_flash(const st_cuda_call *call)
 {
-    launch l = {call, st_cuda_attention_args_of(call)};
-    switch (call->bound->kv.type) {
-    case ST_TYPE_F16: return l.run<from_f16>();
-    case ST_TYPE_BF16: return l.run<from_bf16>();
-    case ST_TYPE_Q8_0: return l.run<from_q8_0>();
-    default: return (int)cudaErrorInvalidValue;
-    }
+    st_cuda_attention_args args = st_cuda_attention_args_of(call);
+    return args.key > 128 ? st_cuda_attention_wide(call, args) : with_halves(call->bound->kv.type, launch{call, args});
 }

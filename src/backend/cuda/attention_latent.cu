@@ -11,25 +11,6 @@ enum { WARPS = 4, THREADS = WARPS * ST_CUDA_WARP, HEADS = 16, KEY = ST_CUDA_LATE
 enum { STEPS = KEY / 16 / WARPS, COLUMNS = VALUE / WARPS }; /* of a warp: products along the key, columns of the values */
 static_assert(STEPS * 16 * WARPS == KEY && COLUMNS % 16 == 0, "warps have equal shares");
 
-/* Queries of a warp's part of the depth, as fragments of 16 heads × 16 elements: [step][high, low]. */
-struct queries {
-    unsigned fragments[STEPS][2][4];
-
-    /* `in`: of the first head; those past `active` are zeros. */
-    __device__ __forceinline__ void load(const float *in, uint32_t active, float factor)
-    {
-        uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
-#pragma unroll
-        for (int i = 0; i < STEPS * 4; i++) { /* of each fragment: heads lane / 4 and 8 further, elements lane % 4 × 2 and 8 further */
-            int step = i / 4, part = i % 4;
-            uint32_t head = lane / 4 + part % 2 * 8, element = (warp * STEPS + step) * 16 + part / 2 * 8 + lane % 4 * 2;
-            float2 x = {};
-            if (head < active) x = *(const float2 *)(in + (size_t)head * KEY + element);
-            st_cuda_split_halves(x.x * factor, x.y * factor, fragments[step][0][part], fragments[step][1][part]);
-        }
-    }
-};
-
 /* Positions base … end − 1 of the latent; the rest of the tile is zeros. */
 template <class F, int COUNT>
 __device__ void load_tile(const st_cuda_kv_rows &kv, uint32_t base, uint32_t end, rows_of<KEY, COUNT> tile)
@@ -41,27 +22,6 @@ __device__ void load_tile(const st_cuda_kv_rows &kv, uint32_t base, uint32_t end
         if (base + row < end) F::halves(F::kv::load_eight(kv.key(base + row), element), high, low);
         *(uint4 *)tile.at(row, element, 0) = high;
         if (F::SPLIT) *(uint4 *)tile.at(row, element, 1) = low;
-    }
-}
-
-/* scores += queries · keys of a tile, over the warp's part of the depth */
-template <class F, int COUNT> __device__ __forceinline__ void score(const queries &q, rows_of<KEY, COUNT> tile, float (*scores)[4])
-{
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-        uint32_t k = (warp * STEPS + step) * 16 + matrix % 2 * 8;
-#pragma unroll
-        for (int n = 0; n < COUNT / 8; n += 2) {
-            unsigned b[4];
-            st_cuda_load_matrices(b, tile.at(8 * (n + matrix / 2) + row, k, 0));
-#pragma unroll
-            for (int i = 0; i < 4; i++) st_cuda_mma(scores[n + i / 2], q.fragments[step][i % 2], b[i / 2 * 2], b[i / 2 * 2 + 1]);
-            if (!F::SPLIT) continue;
-            st_cuda_load_matrices(b, tile.at(8 * (n + matrix / 2) + row, k, 1));
-#pragma unroll
-            for (int i = 0; i < 2; i++) st_cuda_mma(scores[n + i], q.fragments[step][0], b[2 * i], b[2 * i + 1]);
-        }
     }
 }
 
@@ -130,8 +90,9 @@ template <class F> __global__ void __launch_bounds__(THREADS) attend(st_cuda_att
     const float log2e = 1.4426950408889634f;
     rows_of<KEY, POSITIONS> tile = {(__half *)shared};
     st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(row).conversation);
-    queries q;
-    q.load(a.in + ((size_t)row * a.heads + first) * KEY, active, a.scale * log2e * F::SHRINK);
+    uint32_t depth = threadIdx.x / ST_CUDA_WARP * STEPS * 16; /* the warp's part of it */
+    queries<STEPS> q;
+    q.load(a.in + ((size_t)row * a.heads + first) * KEY + depth, KEY, active, a.scale * log2e * F::SHRINK);
     running<COLUMNS> r = {{}, {-INFINITY, -INFINITY}, {}};
     const uint2 sees[2] = {{from, end - 1}, {from, end - 1}};
     for (uint32_t base = from; base < end; base += POSITIONS) {
@@ -139,7 +100,7 @@ template <class F> __global__ void __launch_bounds__(THREADS) attend(st_cuda_att
         load_tile<F, POSITIONS>(kv, base, end, tile);
         __syncthreads();
         float scores[POSITIONS / 8][4] = {};
-        score<F, POSITIONS>(q, tile, scores);
+        score<F>(q, tile, depth, scores);
         sums.add(scores);
         softmax<COLUMNS, POSITIONS>(scores, base, sees, r);
         gather<F, COLUMNS>(scores, tile, threadIdx.x / ST_CUDA_WARP * COLUMNS, r.out);
@@ -170,11 +131,5 @@ struct launch {
 
 extern "C" int st_cuda_attention_latent(const st_cuda_call *call)
 {
-    launch l = {call, st_cuda_attention_parts_of(call)};
-    switch (call->bound->kv.type) {
-    case ST_TYPE_F16: return l.run<from_f16>();
-    case ST_TYPE_BF16: return l.run<from_bf16>();
-    case ST_TYPE_Q8_0: return l.run<from_q8_0>();
-    default: return (int)cudaErrorInvalidValue;
-    }
+    return with_halves(call->bound->kv.type, launch{call, st_cuda_attention_parts_of(call)});
 }

@@ -1,5 +1,5 @@
-/* Keys and values on tensor cores: tiles of them as f16 in shared memory, the running softmax of a warp's 16 rows, and the weighted
- * sum of values. Weights are sums of two f16 numbers, so the result is as that of float32 products: F16 and BF16 are f16 as they
+/* Keys and values on tensor cores: tiles of them as f16 in shared memory, scores, the running softmax of a warp's 16 rows, and the
+ * weighted sum of values. Queries and weights are sums of two f16 numbers, so the result is as that of float32 products: F16 and BF16 are f16 as they
  * are (BF16 with an exponent less), Q8_0 is a sum of two as well. */
 #ifndef ST_CUDA_ATTENTION_MMA_CUH
 #define ST_CUDA_ATTENTION_MMA_CUH
@@ -23,14 +23,10 @@ struct from_f16 {
 
 struct from_bf16 {
     typedef st_cuda_kv_bf16 kv;
-    enum { SPLIT = false, SHRINK = 16 }; /* up to a million, and as small as f16 needs */
+    enum { SPLIT = false, SHRINK = ST_CUDA_BF16_SHRINK };
     static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &)
     {
-        float v[8];
-        kv::unpack(x, v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] *= 1.0f / SHRINK;
-        high = make_uint4(st_cuda_pack(v[0], v[1]), st_cuda_pack(v[2], v[3]), st_cuda_pack(v[4], v[5]), st_cuda_pack(v[6], v[7]));
+        high = make_uint4(st_cuda_shrink_bf16(x.x), st_cuda_shrink_bf16(x.y), st_cuda_shrink_bf16(x.z), st_cuda_shrink_bf16(x.w));
     }
 };
 
@@ -48,8 +44,60 @@ struct from_q8_0 {
     }
 };
 
+/* f.run<type>() for the type of a KV cache, which is not float32. */
+template <class L> int with_halves(st_type type, const L &f)
+{
+    switch (type) {
+    case ST_TYPE_F16: return f.template run<from_f16>();
+    case ST_TYPE_BF16: return f.template run<from_bf16>();
+    case ST_TYPE_Q8_0: return f.template run<from_q8_0>();
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
 /* A tile of f16 rows; with SPLIT it has low parts. */
 template <int HEAD, int COUNT> using rows_of = st_cuda_half_rows<HEAD, COUNT>;
+
+/* Queries of 16 rows and 16 × STEPS elements, as fragments: [step][high, low]. */
+template <int STEPS> struct queries {
+    unsigned fragments[STEPS][2][4];
+
+    /* Queries × factor. `in`: the first row's first element; rows are `stride` floats apart, those past `active` are zeros. */
+    __device__ __forceinline__ void load(const float *in, size_t stride, uint32_t active, float factor)
+    {
+        uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+#pragma unroll
+        for (int i = 0; i < STEPS * 4; i++) { /* of each fragment: rows lane / 4 and 8 further, elements lane % 4 × 2 and 8 further */
+            int step = i / 4, part = i % 4;
+            uint32_t row = lane / 4 + part % 2 * 8, element = step * 16 + part / 2 * 8 + lane % 4 * 2;
+            float2 x = {};
+            if (row < active) x = *(const float2 *)(in + row * stride + element);
+            st_cuda_split_halves(x.x * factor, x.y * factor, fragments[step][0][part], fragments[step][1][part]);
+        }
+    }
+};
+
+/* scores += queries · keys of a tile, over the elements from `first` on */
+template <class F, int STEPS, int HEAD, int COUNT>
+__device__ __forceinline__ void score(const queries<STEPS> &q, rows_of<HEAD, COUNT> keys, uint32_t first, float (*scores)[4])
+{
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t k = first + step * 16 + matrix % 2 * 8;
+#pragma unroll
+        for (int n = 0; n < COUNT / 8; n += 2) {
+            unsigned b[4];
+            st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k, 0));
+#pragma unroll
+            for (int i = 0; i < 4; i++) st_cuda_mma(scores[n + i % 2], q.fragments[step][i / 2], b[i % 2 * 2], b[i % 2 * 2 + 1]);
+            if (!F::SPLIT) continue;
+            st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k, 1));
+#pragma unroll
+            for (int i = 0; i < 2; i++) st_cuda_mma(scores[n + i], q.fragments[step][0], b[2 * i], b[2 * i + 1]);
+        }
+    }
+}
 
 /* What a lane has of its warp's 16 rows: rows lane / 4 and 8 further. */
 template <int HEAD> struct running {
@@ -63,14 +111,16 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, const
     uint32_t lane = threadIdx.x % ST_CUDA_WARP;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
+        if (base < sees[j].x || base + COUNT - 1 > sees[j].y) { /* the tiles at both ends */
+#pragma unroll
+            for (int i = 0; i < COUNT / 4; i++) {
+                uint32_t position = base + i / 2 * 8 + lane % 4 * 2 + i % 2;
+                if (position < sees[j].x || position > sees[j].y) scores[i / 2][2 * j + i % 2] = -INFINITY;
+            }
+        }
         float largest = r.largest[j];
 #pragma unroll
-        for (int i = 0; i < COUNT / 4; i++) {
-            float &x = scores[i / 2][2 * j + i % 2];
-            uint32_t position = base + i / 2 * 8 + lane % 4 * 2 + i % 2;
-            if (position < sees[j].x || position > sees[j].y) x = -INFINITY;
-            largest = fmaxf(largest, x);
-        }
+        for (int i = 0; i < COUNT / 4; i++) largest = fmaxf(largest, scores[i / 2][2 * j + i % 2]);
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
         float top = largest == -INFINITY ? 0 : largest, shrink = exp2f(r.largest[j] - top), total = 0;
@@ -105,9 +155,7 @@ __device__ __forceinline__ void gather(const float (*weights)[4], rows_of<HEAD, 
             unsigned b[4];
             st_cuda_load_transposed(b, values.at(16 * k + matrix % 2 * 8 + row, first + 8 * (n + matrix / 2), 0));
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-#pragma unroll
-                for (int part = 0; part < 2; part++) st_cuda_mma(out[n + i], w[part], b[2 * i], b[2 * i + 1]);
+            for (int i = 0; i < 4; i++) st_cuda_mma(out[n + i % 2], w[i / 2], b[i % 2 * 2], b[i % 2 * 2 + 1]);
             if (!F::SPLIT) continue;
             st_cuda_load_transposed(b, values.at(16 * k + matrix % 2 * 8 + row, first + 8 * (n + matrix / 2), 1));
 #pragma unroll

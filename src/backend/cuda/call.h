@@ -120,15 +120,22 @@ static inline bool st_cuda_attention_splits_context(const st_bound_op *b, uint32
            value <= ST_CUDA_HEAD_MAX;
 }
 
-/* Whether an attention of few rows has heads of which 8, 16 or 32 lanes hold a key, eight elements each. */
-static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
+/* Whether an attention has keys and values of a power of two, 64 to ST_CUDA_HEAD_MAX elements, that are read by eight. */
+static inline bool st_cuda_attention_by_eight(const st_bound_op *b)
 {
     const st_kv_view *kv = &b->kv;
     if (b->op->kind != ST_OP_ATTENTION) return false;
     uint32_t key = b->op->p.attention.key_length, value = b->op->p.attention.value_length;
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
-    return starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0 && key == value && (key == 64 || key == 128 || key == 256);
+    return starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0 && key == value && key >= 64 && key <= ST_CUDA_HEAD_MAX &&
+           (key & (key - 1)) == 0;
+}
+
+/* Whether an attention of few rows has heads of which 8, 16 or 32 lanes hold a key, eight elements each. */
+static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
+{
+    return st_cuda_attention_by_eight(b) && b->op->p.attention.key_length <= 256;
 }
 
 /* … of which few rows run on tensor cores as well (attention_cores.cu): tiles of 16 positions are within a page, and heads of Q8_0
@@ -160,7 +167,7 @@ static inline bool st_cuda_attention_in_latent(const st_bound_op *b)
 /* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32. */
 static inline bool st_cuda_attention_in_flash(const st_bound_op *b, uint32_t rows)
 {
-    return rows > ST_CUDA_ATTENTION_ROWS && b->kv.type != ST_TYPE_F32 && st_cuda_attention_by_warps(b);
+    return rows > ST_CUDA_ATTENTION_ROWS && b->kv.type != ST_TYPE_F32 && st_cuda_attention_by_eight(b);
 }
 
 /* Counters of an attention, one for each row and block of heads, behind the int8 activations in scratch. */

@@ -16,6 +16,15 @@ static __device__ __forceinline__ float2 st_cuda_unpack(unsigned both)
     return __half22float2(*(const __half2 *)&both);
 }
 
+/* Two BF16 numbers / ST_CUDA_BF16_SHRINK as f16: up to a million, and as small as f16 needs. */
+enum { ST_CUDA_BF16_SHRINK = 16 };
+
+static __device__ __forceinline__ unsigned st_cuda_shrink_bf16(unsigned both)
+{
+    const float factor = 1.0f / ST_CUDA_BF16_SHRINK;
+    return st_cuda_pack(__uint_as_float(both << 16) * factor, __uint_as_float(both & 0xFFFF0000u) * factor);
+}
+
 /* Two numbers as the sum of two f16 each: 22 bits. */
 static __device__ __forceinline__ void st_cuda_split_halves(float a, float b, unsigned &high, unsigned &low)
 {

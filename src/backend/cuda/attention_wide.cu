@@ -1,0 +1,163 @@
+/* Attention of prompts on tensor cores, with heads of 256 and 512. A block has 64 or 32 rows of a conversation and one query head: the
+ * warps that share 16 rows have WIDTH elements of the head each. They compute parts of the scores, add them up in shared memory, and
+ * then each has its elements of the output. Queries stay in registers, as sums of two f16 numbers (attention_mma.cuh). The values of
+ * a tile arrive while its scores are computed, and the keys of the next while its values are summed. */
+#include "backend/cuda/attention_prompts.cuh"
+
+namespace {
+
+enum { WARPS = 8, THREADS = WARPS * ST_CUDA_WARP, WIDTH = 128, STEPS = WIDTH / 16 };
+
+/* Tiles of positions, so that keys, values and parts of the scores fit in 99 KiB. */
+template <class F, int HEAD> struct shape {
+    enum {
+        SHARERS = HEAD / WIDTH, /* warps with the same rows */
+        ROWS = 16 * WARPS / SHARERS,
+        POSITIONS = 16384 / HEAD / (F::SPLIT ? 2 : 1),
+        TILE_BYTES = (F::SPLIT ? 2 : 1) * POSITIONS * (HEAD + PAD) * (int)sizeof(__half),
+        BYTES = 2 * TILE_BYTES + WARPS * POSITIONS * 16 * (int)sizeof(float),
+    };
+};
+
+/* A tile of keys or values on its way to shared memory: copies of f16 go straight there, others wait in registers. */
+template <class F, int HEAD, int COUNT> struct arriving {
+    enum { CHUNKS = HEAD / 8, EACH = COUNT * CHUNKS / THREADS, ROWS_APART = THREADS / CHUNKS, IS_COPIED = !F::SPLIT && F::SHRINK == 1 };
+    static_assert(EACH * THREADS == COUNT * CHUNKS && THREADS % CHUNKS == 0, "threads have equal shares");
+    rows_of<HEAD, COUNT> to;
+    uint32_t base, end; /* positions; the rest of the tile is zeros */
+    typename F::kv::eight held[IS_COPIED ? 1 : EACH];
+
+    static __device__ __forceinline__ uint32_t row(int i)
+    {
+        return threadIdx.x / CHUNKS + i * ROWS_APART;
+    }
+    static __device__ __forceinline__ uint32_t element()
+    {
+        return threadIdx.x % CHUNKS * 8;
+    }
+    /* Starts the tile at `first`. of_head: the KV head's first element. */
+    template <bool VALUES> __device__ __forceinline__ void start(const st_cuda_kv_rows &kv, uint32_t of_head, uint32_t first)
+    {
+        base = first;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            uint32_t position = min(base + row(i), end - 1);
+            const unsigned char *from = VALUES ? kv.value(position) : kv.key(position);
+            if constexpr (IS_COPIED)
+                st_cuda_copy_or_zero<16>(to.at(row(i), element(), 0), from + (of_head + element()) * sizeof(__half), base + row(i) < end);
+            else held[i] = F::kv::load_eight(from, of_head + element());
+        }
+        st_cuda_copies_end();
+    }
+    /* Ends with all that this thread has of the tile in shared memory. */
+    __device__ __forceinline__ void finish()
+    {
+        st_cuda_copies_wait<0>();
+        if constexpr (!IS_COPIED) {
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                uint4 high = {}, low = {};
+                if (base + row(i) < end) F::halves(held[i], high, low);
+                *(uint4 *)to.at(row(i), element(), 0) = high;
+                if (F::SPLIT) *(uint4 *)to.at(row(i), element(), 1) = low;
+            }
+        }
+    }
+};
+
+/* Parts of the scores in shared memory, as lanes have them: [warp][fragment][lane]. Warps with the same rows follow each other. */
+template <int SHARERS, int COUNT> struct shared_scores {
+    float4 *data;
+
+    __device__ __forceinline__ float4 &at(uint32_t warp, int n) const
+    {
+        return data[(warp * (COUNT / 8) + n) * ST_CUDA_WARP + threadIdx.x % ST_CUDA_WARP];
+    }
+    __device__ __forceinline__ void store(const float (*scores)[4]) const
+    {
+#pragma unroll
+        for (int n = 0; n < COUNT / 8; n++)
+            at(threadIdx.x / ST_CUDA_WARP, n) = make_float4(scores[n][0], scores[n][1], scores[n][2], scores[n][3]);
+    }
+    /* Adds those of the other warps, in an order that gives all of them the same sums. */
+    __device__ __forceinline__ void add(float (*scores)[4]) const
+    {
+        uint32_t warp = threadIdx.x / ST_CUDA_WARP;
+#pragma unroll
+        for (int n = 0; n < COUNT / 8; n++) {
+            float4 x = at(warp ^ 1, n);
+            scores[n][0] += x.x, scores[n][1] += x.y, scores[n][2] += x.z, scores[n][3] += x.w;
+            if (SHARERS == 2) continue;
+            float4 y = at(warp ^ 2, n), z = at(warp ^ 3, n);
+            scores[n][0] += y.x + z.x, scores[n][1] += y.y + z.y, scores[n][2] += y.z + z.z, scores[n][3] += y.w + z.w;
+        }
+    }
+};
+
+template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_cuda_attention_args a)
+{
+    st_cuda_begin();
+    typedef shape<F, HEAD> S;
+    enum { POSITIONS = S::POSITIONS, ROWS = S::ROWS };
+    ST_CUDA_DYNAMIC(uint4, shared);
+    unsigned char *memory = (unsigned char *)shared;
+    shared_scores<S::SHARERS, POSITIONS> sums = {(float4 *)(memory + 2 * S::TILE_BYTES)};
+    uint32_t head = blockIdx.x, of_head = head / a.group * HEAD, warp = threadIdx.x / ST_CUDA_WARP;
+    uint32_t row = warp / S::SHARERS * 16, first = warp % S::SHARERS * WIDTH; /* the warp's first of the rows, of the elements */
+    block_rows<ROWS> b;
+    if (!b.find(a.rows)) return;
+    st_cuda_kv_rows kv(a.kv, a.rows, b.conversation);
+    arriving<F, HEAD, POSITIONS> keys, values;
+    keys.to.data = (__half *)memory, values.to.data = (__half *)(memory + S::TILE_BYTES);
+    keys.end = values.end = b.end();
+    uint32_t base = a.first(b.position);
+    keys.template start<false>(kv, of_head, base);
+    const float log2e = 1.4426950408889634f;
+    queries<STEPS> q;
+    q.load(a.in + ((size_t)(b.first + min(row, b.count)) * a.heads + head) * HEAD + first, (size_t)a.heads * HEAD,
+           b.count - min(row, b.count), a.scale * log2e * F::SHRINK);
+    warp_rows w;
+    w.find(a, b, row);
+    running<WIDTH> r = {{}, {-INFINITY, -INFINITY}, {}};
+    for (; base < b.end(); base += POSITIONS) {
+        bool seen = w.sees_tile(base, POSITIONS); /* the same for the warps that share rows */
+        float scores[POSITIONS / 8][4] = {};
+        keys.finish();
+        __syncthreads();
+        values.template start<true>(kv, of_head, base);
+        if (seen) {
+            score<F>(q, keys.to, first, scores);
+            sums.store(scores);
+        }
+        values.finish();
+        __syncthreads();
+        if (base + POSITIONS < b.end()) keys.template start<false>(kv, of_head, base + POSITIONS);
+        if (!seen) continue;
+        sums.add(scores);
+        softmax<WIDTH, POSITIONS>(scores, base, w.sees, r);
+        gather<F, WIDTH>(scores, values.to, first, r.out);
+    }
+    write_rows<F, HEAD>(a, b, head, row, first, r);
+}
+
+struct launch {
+    const st_cuda_call *call;
+    const st_cuda_attention_args &args;
+
+    template <class F, int HEAD> int start() const
+    {
+        typedef shape<F, HEAD> S;
+        return start_prompts<wide<F, HEAD>, S::ROWS, THREADS, S::BYTES>(call, args);
+    }
+    template <class F> int run() const
+    {
+        return args.key == 256 ? start<F, 256>() : start<F, 512>();
+    }
+};
+
+} // namespace
+
+int st_cuda_attention_wide(const st_cuda_call *call, const st_cuda_attention_args &args)
+{
+    return with_halves(call->bound->kv.type, launch{call, args});
+}
