@@ -1,5 +1,6 @@
-/* Attention of few rows on tensor cores, for F16 and Q8_0 keys and values. A warp has tiles of 16 positions, which it copies
- * to its own shared memory, STAGES − 1 tiles ahead. Rows 0 to 7 of a fragment are the query heads of a group and rows 8 to 15
+/* Attention of few rows on tensor cores, for F16, BF16 and Q8_0 keys and values. A warp has tiles of 16 positions, which it copies
+ * to its own shared memory, STAGES − 1 tiles ahead. Of heads with more than WIDTH_MAX elements it has so many: the warps that share
+ * a tile compute parts of the scores and add them up. Rows 0 to 7 of a fragment are the query heads of a group and rows 8 to 15
  * what f16 leaves of them: queries and softmax weights are sums of two f16 numbers, so the result is as exact as that of
  * float32 products. The bytes of Q8_0 are f16 as they are; their scales multiply the sums over a block's 32 elements, and the
  * softmax weights. */
@@ -8,17 +9,28 @@
 
 namespace {
 
-enum { THREADS = ST_CUDA_PARTS_THREADS, WARPS = THREADS / ST_CUDA_WARP, POSITIONS = 16, STAGES = 2 };
+enum { THREADS = ST_CUDA_PARTS_THREADS, WARPS = THREADS / ST_CUDA_WARP, POSITIONS = 16, STAGES = 2, WIDTH_MAX = 128 };
 
-/* What a lane has of its warp's sums: head lane / 4. */
-template <int HEAD> struct running {
-    float out[HEAD / 8][4], largest, total;
+/* How warps share a head. */
+template <int HEAD> struct shares {
+    enum { WIDTH = HEAD < WIDTH_MAX ? HEAD : (int)WIDTH_MAX, SHARERS = HEAD / WIDTH, SETS = WARPS / SHARERS };
 };
 
-/* A type's tile: ROW bytes of a head at a position, PITCH bytes apart. `query`: the first of the two elements that half `pair`
- * of step k multiplies in lane t of four. `element`: of the output, of fragment n and column c. FACTOR: of the softmax weights. */
-template <int HEAD> struct tile_f16 {
-    enum { ROW = 2 * HEAD, PITCH = ROW + 16, CHUNK = 16, FACTOR = 1 };
+/* What a lane has of its warp's sums: head lane / 4. */
+template <int WIDTH> struct running {
+    float out[WIDTH / 8][4], largest, total;
+};
+
+/* A type's tile: ROW bytes of WIDTH elements at a position, PITCH bytes apart. `query`: the first of the two elements that half `pair`
+ * of step k multiplies in lane t of four. `element`: of the output, of fragment n and column c. FACTOR: of the softmax weights.
+ * SHRINK: what keys and values are divided by. */
+template <int WIDTH, bool BF16> struct tile_halves {
+    enum { ROW = 2 * WIDTH, PITCH = ROW + 16, CHUNK = 16, FACTOR = 1, SHRINK = BF16 ? (int)ST_CUDA_BF16_SHRINK : 1 };
+    static __device__ __forceinline__ void convert(unsigned *b)
+    {
+#pragma unroll
+        for (int i = 0; i < 4 && BF16; i++) b[i] = st_cuda_shrink_bf16(b[i]);
+    }
     static __device__ __forceinline__ uint32_t query(uint32_t k, uint32_t pair, uint32_t t)
     {
         return 16 * k + 8 * pair + 2 * t;
@@ -31,9 +43,10 @@ template <int HEAD> struct tile_f16 {
     {
         uint32_t matrix = lane / 8, row = lane % 8;
 #pragma unroll
-        for (int k = 0; k < HEAD / 16; k++) {
+        for (int k = 0; k < WIDTH / 16; k++) {
             unsigned b[4];
             st_cuda_load_matrices(b, keys + (8 * (matrix / 2) + row) * PITCH + (16 * k + matrix % 2 * 8) * 2);
+            convert(b);
             st_cuda_mma(scores[0], q[k], b[0], b[1]);
             st_cuda_mma(scores[1], q[k], b[2], b[3]);
         }
@@ -45,14 +58,18 @@ template <int HEAD> struct tile_f16 {
         st_cuda_split_halves(weights[0], weights[1], w[0], w[1]);
         st_cuda_split_halves(weights[2], weights[3], w[2], w[3]);
 #pragma unroll
-        for (int n = 0; n < HEAD / 8; n += 2) {
+        for (int n = 0; n < WIDTH / 8; n += 2) {
             unsigned b[4];
             st_cuda_load_transposed(b, values + (matrix % 2 * 8 + row) * PITCH + 8 * (n + matrix / 2) * 2);
+            convert(b);
             st_cuda_mma(out[n], w, b[0], b[1]);
             st_cuda_mma(out[n + 1], w, b[2], b[3]);
         }
     }
 };
+
+template <int WIDTH> using tile_f16 = tile_halves<WIDTH, false>;
+template <int WIDTH> using tile_bf16 = tile_halves<WIDTH, true>;
 
 /* Two bytes, at `select` of the words a and b, as f16. */
 __device__ __forceinline__ unsigned two_halves(unsigned a, unsigned b, unsigned select)
@@ -62,9 +79,9 @@ __device__ __forceinline__ unsigned two_halves(unsigned a, unsigned b, unsigned 
     return *(const unsigned *)&x;
 }
 
-template <int HEAD> struct tile_q8_0 {
-    enum { BLOCK = 34, BLOCKS = HEAD / 32, ROW = BLOCKS * BLOCK, CHUNK = ROW % 8 ? 4 : 8, PITCH = ROW + (CHUNK == 8 ? 8 : 12) };
-    enum { FACTOR = 64 }; /* keeps weight × scale off f16's subnormal numbers; 65504 / 127 × 64 is no infinity */
+template <int WIDTH> struct tile_q8_0 {
+    enum { BLOCK = 34, BLOCKS = WIDTH / 32, ROW = BLOCKS * BLOCK, CHUNK = ROW % 8 ? 4 : 8, PITCH = ROW + (CHUNK == 8 ? 8 : 12) };
+    enum { FACTOR = 64, SHRINK = 1 }; /* 64 keeps weight × scale off f16's subnormal numbers; 65504 / 127 × 64 is no infinity */
     static __device__ __forceinline__ uint32_t query(uint32_t k, uint32_t pair, uint32_t t)
     {
         return 32 * (k / 2) + 8 * t + 4 * (k % 2) + 2 * pair;
@@ -128,13 +145,13 @@ template <int HEAD> struct tile_q8_0 {
     }
 };
 
-/* The tiles of a warp: every WARPS-th of the part. */
+/* The tiles of a warp: every SETS-th of the part. */
 template <class T> struct tiles_of {
     enum { ROWS_BYTES = POSITIONS * T::PITCH, STAGE = 2 * ROWS_BYTES }; /* keys, then values */
     const st_cuda_kv_rows &kv;
     unsigned char *stages;
     uint32_t from, end; /* positions of the part */
-    size_t of_head;     /* bytes */
+    size_t of_head;     /* bytes before the warp's elements */
 
     /* Copies the tile at `base`, a multiple of 16, so that it is within one page. */
     __device__ __forceinline__ void load(uint32_t base, uint32_t stage, uint32_t lane) const
@@ -155,9 +172,23 @@ template <class T> struct tiles_of {
     }
 };
 
+/* Adds the scores of the warps that share positions, in an order that gives all of them the same sums. */
+template <int SHARERS> __device__ __forceinline__ void add_shares(float (*scores)[4], uint32_t stage)
+{
+    __shared__ float4 parts[STAGES][WARPS][ST_CUDA_WARP]; /* by stage: a warp may be a tile ahead of another that reads */
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
+    parts[stage][warp][lane] = make_float4(scores[0][0], scores[0][1], scores[1][0], scores[1][1]);
+    __syncthreads();
+    float4 x = parts[stage][warp ^ 1][lane];
+    scores[0][0] += x.x, scores[0][1] += x.y, scores[1][0] += x.z, scores[1][1] += x.w;
+    if (SHARERS == 2) return;
+    float4 y = parts[stage][warp ^ 2][lane], z = parts[stage][warp ^ 3][lane];
+    scores[0][0] += y.x + z.x, scores[0][1] += y.y + z.y, scores[1][0] += y.z + z.z, scores[1][1] += y.w + z.w;
+}
+
 /* Scores, as exponents of two, to weights × FACTOR; what was summed before shrinks. */
-template <class T, int HEAD>
-__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint32_t from, uint32_t end, uint32_t t, running<HEAD> &r,
+template <class T, int WIDTH>
+__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint32_t from, uint32_t end, uint32_t t, running<WIDTH> &r,
                                         float *weights)
 {
     float largest = r.largest, total = 0;
@@ -180,29 +211,31 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint3
     r.total = r.total * shrink + total;
     if (__all_sync(0xFFFFFFFFu, shrink == 1)) return;
 #pragma unroll
-    for (int i = 0; i < HEAD / 2; i++) r.out[i / 4][i % 4] *= shrink;
+    for (int i = 0; i < WIDTH / 2; i++) r.out[i / 4][i % 4] *= shrink;
 }
 
-/* Adds up the warps of the block and writes its part. `shared`: as much as shared_of states. */
-template <class T, int HEAD>
-__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<HEAD> &r, float *shared)
+/* Adds up the sets of warps of the block and writes its part. `shared`: as much as shared_of states. */
+template <class T, int HEAD, int WIDTH>
+__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<WIDTH> &r, float *shared)
 {
     enum { STRIDE = HEAD + 8, QUADS = HEAD / 4, GROUP = ST_CUDA_GROUP_MAX }; /* 8: heads begin in different banks */
+    enum { SETS = shares<HEAD>::SETS, SHARERS = shares<HEAD>::SHARERS };
     const float ln2 = 0.6931471805599453f;
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
-    float2 *scales = (float2 *)shared; /* [WARPS, GROUP]: largest score, total */
-    float *sums = shared + 2 * WARPS * GROUP, *own = sums + (warp * GROUP + g) * STRIDE, top = -INFINITY, all = 0;
+    uint32_t set = warp / SHARERS, share = warp % SHARERS;
+    float2 *scales = (float2 *)shared; /* [SETS, GROUP]: largest score, total */
+    float *sums = shared + 2 * SETS * GROUP, *own = sums + (set * GROUP + g) * STRIDE + share * WIDTH, top = -INFINITY, all = 0;
     float total = r.total + __shfl_xor_sync(0xFFFFFFFFu, r.total, 1);
     total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
-    if (t == 0) scales[warp * GROUP + g] = make_float2(r.largest, total);
+    if (t == 0 && share == 0) scales[set * GROUP + g] = make_float2(r.largest, total);
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < WARPS; k++) top = fmaxf(top, scales[k * GROUP + g].x);
-    float base = top == -INFINITY ? 0 : top, weight = st_cuda_exp2(r.largest - base) * (1.0f / T::FACTOR);
+    for (int k = 0; k < SETS; k++) top = fmaxf(top, scales[k * GROUP + g].x);
+    float base = top == -INFINITY ? 0 : top, weight = st_cuda_exp2(r.largest - base) * ((float)T::SHRINK / T::FACTOR);
 #pragma unroll
-    for (int k = 0; k < WARPS; k++) all += st_cuda_exp2(scales[k * GROUP + g].x - base) * scales[k * GROUP + g].y;
+    for (int k = 0; k < SETS; k++) all += st_cuda_exp2(scales[k * GROUP + g].x - base) * scales[k * GROUP + g].y;
 #pragma unroll
-    for (int n = 0; n < HEAD / 8; n++)
+    for (int n = 0; n < WIDTH / 8; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) own[T::element(n, 2 * t + e)] = (r.out[n][e] + r.out[n][2 + e]) * weight;
     size_t part = ((size_t)b.row * s.a.heads + b.head) * s.splits + blockIdx.y; /* of the first head */
@@ -214,54 +247,65 @@ __device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block
         const float4 *from = (const float4 *)(sums + i / QUADS * STRIDE) + i % QUADS;
         float4 sum = *from;
 #pragma unroll
-        for (int k = 1; k < WARPS; k++) st_cuda_add(sum, 1, from[k * GROUP * STRIDE / 4]);
+        for (int k = 1; k < SETS; k++) st_cuda_add(sum, 1, from[k * GROUP * STRIDE / 4]);
         *((float4 *)(s.sums + (part + i / QUADS * s.splits) * HEAD) + i % QUADS) = sum;
     }
 }
 
 template <class T, int HEAD> struct shared_of {
-    enum { TILES = WARPS * STAGES * tiles_of<T>::STAGE, SUMS = ST_CUDA_GROUP_MAX * WARPS * (HEAD + 10) * 4 };
+    enum { TILES = WARPS * STAGES * tiles_of<T>::STAGE, SUMS = ST_CUDA_GROUP_MAX * shares<HEAD>::SETS * (HEAD + 10) * 4 };
     enum { BYTES = (int)TILES > (int)SUMS ? (int)TILES : (int)SUMS };
 };
 
-template <template <int> class TILE, int HEAD> __global__ void __launch_bounds__(THREADS, 3) attend_on_cores(st_cuda_attention_parts s)
+/* Query × factor of the lane's head as fragments. */
+template <class T, int WIDTH> __device__ __forceinline__ void load_query(const float *query, float factor, uint32_t t, unsigned (*q)[4])
 {
-    typedef TILE<HEAD> T;
-    ST_CUDA_DYNAMIC(uint4, shared);
-    st_cuda_begin();
-    const st_cuda_attention_args &a = s.a;
-    st_cuda_block_of_heads b = st_cuda_block_of_heads::get<ST_CUDA_GROUP_MAX>(s);
-    if (b.from > b.position) return; /* the same for the block */
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
-    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
-    tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end, (size_t)b.kv_head * T::ROW};
-    uint32_t first = b.from / POSITIONS * POSITIONS + warp * POSITIONS;
-    enum { STEP = WARPS * POSITIONS };
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) tiles.load(first + i * STEP, i, lane);
-    uint32_t head = b.head + min(g, b.active - 1); /* past the end: the last, not stored */
-    const float *query = a.in + ((size_t)b.row * a.heads + head) * HEAD;
-    const float factor = a.scale * 1.4426950408889634f; /* log2 e */
-    unsigned q[HEAD / 16][4];
-#pragma unroll
-    for (int k = 0; k < HEAD / 16; k++)
+    for (int k = 0; k < WIDTH / 16; k++)
 #pragma unroll
         for (int pair = 0; pair < 2; pair++) {
             float2 x = *(const float2 *)(query + T::query(k, pair, t));
             st_cuda_split_halves(x.x * factor, x.y * factor, q[k][2 * pair], q[k][2 * pair + 1]);
         }
-    running<HEAD> r = {{}, -INFINITY, 0};
+}
+
+template <template <int> class TILE, int HEAD>
+__global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_cores(st_cuda_attention_parts s)
+{
+    enum { WIDTH = shares<HEAD>::WIDTH, SHARERS = shares<HEAD>::SHARERS, STEP = shares<HEAD>::SETS * POSITIONS };
+    typedef TILE<WIDTH> T;
+    ST_CUDA_DYNAMIC(uint4, shared);
+    st_cuda_begin();
+    const st_cuda_attention_args &a = s.a;
+    st_cuda_block_of_heads b = st_cuda_block_of_heads::get<ST_CUDA_GROUP_MAX>(s);
+    if (b.from > b.position) return; /* the same for the block */
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4, share = warp % SHARERS;
+    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
+    tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end,
+                         (size_t)(b.kv_head * SHARERS + share) * T::ROW};
+    uint32_t offset = warp / SHARERS * POSITIONS, first = b.from / POSITIONS * POSITIONS + offset;
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) tiles.load(first + i * STEP, i, lane);
+    uint32_t head = b.head + min(g, b.active - 1); /* past the end: the last, not stored */
+    unsigned q[WIDTH / 16][4];
+    const float log2e = 1.4426950408889634f;
+    load_query<T, WIDTH>(a.in + ((size_t)b.row * a.heads + head) * HEAD + share * WIDTH, a.scale * log2e * T::SHRINK, t, q);
+    running<WIDTH> r = {{}, -INFINITY, 0};
     uint32_t stage = 0;
-    for (uint32_t base = first; base < b.end; base += STEP, stage = (stage + 1) % STAGES) {
+    /* All warps that share heads go through the loop as often, for add_shares. */
+    for (uint32_t base = first; (SHARERS > 1 ? base - offset : base) < b.end; base += STEP, stage = (stage + 1) % STAGES) {
+        bool present = SHARERS == 1 || base < b.end;
         tiles.load(base + (STAGES - 1) * STEP, (stage + STAGES - 1) % STAGES, lane);
         st_cuda_copies_wait<STAGES - 1>();
         __syncwarp();
         const unsigned char *keys = tiles.stages + stage * tiles_of<T>::STAGE, *values = keys + tiles_of<T>::ROWS_BYTES;
         float scores[2][4] = {}, weights[4];
-        T::score(keys, q, lane, scores);
+        if (present) T::score(keys, q, lane, scores);
 #pragma unroll
         for (int n = 0; n < 2; n++) scores[n][0] += scores[n][2], scores[n][1] += scores[n][3]; /* both parts of the queries */
-        softmax<T, HEAD>(scores, base, b.from, b.end, t, r, weights);
+        if constexpr (SHARERS > 1) add_shares<SHARERS>(scores, stage);
+        if (!present) break; /* the last tiles */
+        softmax<T, WIDTH>(scores, base, b.from, b.end, t, r, weights);
         T::gather(values, weights, lane, r.out);
         __syncwarp(); /* the stage is filled again by all lanes */
     }
@@ -279,8 +323,8 @@ struct launch {
 
     template <template <int> class TILE, int HEAD> int start() const
     {
-        enum { BYTES = shared_of<TILE<HEAD>, HEAD>::BYTES };
-        static_assert(BYTES + 8192 <= 99 * 1024, "shared memory of a block");
+        enum { BYTES = shared_of<TILE<shares<HEAD>::WIDTH>, HEAD>::BYTES };
+        static_assert(BYTES + 9 * 1024 <= 99 * 1024, "shared memory of a block");
         int code = (int)cudaFuncSetAttribute(attend_on_cores<TILE, HEAD>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
         if (code != cudaSuccess) return code;
         dim3 grid(call->rows * (args.a.heads / args.a.group) * args.blocks_of_group, args.splits);
@@ -288,7 +332,10 @@ struct launch {
     }
     template <template <int> class TILE> int run() const
     {
-        return args.a.key == 64 ? start<TILE, 64>() : start<TILE, 128>();
+        return args.a.key == 64    ? start<TILE, 64>()
+               : args.a.key == 128 ? start<TILE, 128>()
+               : args.a.key == 256 ? start<TILE, 256>()
+                                   : start<TILE, 512>();
     }
 };
 
@@ -297,5 +344,9 @@ struct launch {
 int st_cuda_attention_cores(const st_cuda_call *call, const st_cuda_attention_parts &args)
 {
     launch l = {call, args};
-    return call->bound->kv.type == ST_TYPE_F16 ? l.run<tile_f16>() : l.run<tile_q8_0>();
+    switch (call->bound->kv.type) {
+    case ST_TYPE_F16: return l.run<tile_f16>();
+    case ST_TYPE_BF16: return l.run<tile_bf16>();
+    default: return l.run<tile_q8_0>();
+    }
 }

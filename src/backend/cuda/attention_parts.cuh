@@ -168,7 +168,7 @@ static __device__ bool st_cuda_is_last(const st_cuda_attention_parts &s, uint32_
     return last;
 }
 
-/* attention_cores.cu: F16 and Q8_0 on tensor cores. Returns a cudaError_t. */
+/* attention_cores.cu: F16, BF16 and Q8_0 on tensor cores. Returns a cudaError_t. */
 int st_cuda_attention_cores(const st_cuda_call *call, const st_cuda_attention_parts &args);
 
 #endif

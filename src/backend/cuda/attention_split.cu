@@ -1,6 +1,6 @@
 /* Attention of few rows. The context of a row is split into parts, and a block computes all query heads of one KV head, up to
  * GROUP, over one part: keys and values are read once for the group. Then the parts are combined, by the last block of the heads
- * or by a second kernel. float32 throughout; F16 and Q8_0 mostly run on tensor cores instead (attention_cores.cu). */
+ * or by a second kernel. float32 throughout; narrower types mostly run on tensor cores instead (attention_cores.cu). */
 #include "backend/cuda/attention_parts.cuh"
 
 namespace {

@@ -138,17 +138,23 @@ static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
     return st_cuda_attention_by_eight(b) && b->op->p.attention.key_length <= 256;
 }
 
-/* … of which few rows run on tensor cores as well (attention_cores.cu): tiles of 16 positions are within a page, and heads of Q8_0
- * are copied by eight bytes, those of 64 elements by four. */
+/* Whether an attention of few rows runs on tensor cores (attention_cores.cu): tiles of 16 positions are within a page, and heads of
+ * Q8_0 are copied by eight bytes, those of 64 elements by four. */
 enum { ST_CUDA_CORES_PAGE_SHIFT = 4 };
 
 static inline bool st_cuda_attention_on_cores(const st_bound_op *b)
 {
     const st_kv_view *kv = &b->kv;
-    if (!st_cuda_attention_by_warps(b) || b->op->p.attention.key_length > 128 || kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT) return false;
+    if (!st_cuda_attention_by_eight(b) || kv->type == ST_TYPE_F32 || kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT) return false;
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
-    return kv->type == ST_TYPE_F16 || (kv->type == ST_TYPE_Q8_0 && starts % (b->op->p.attention.key_length == 64 ? 4 : 8) == 0);
+    return kv->type != ST_TYPE_Q8_0 || starts % (b->op->p.attention.key_length == 64 ? 4 : 8) == 0;
+}
+
+/* Whether the last block of an attention of few rows can combine the parts of the context, if counters are zero. */
+static inline bool st_cuda_attention_counts(const st_bound_op *b)
+{
+    return st_cuda_attention_by_warps(b) || st_cuda_attention_on_cores(b);
 }
 
 /* Whether an attention has values in its keys, with the lengths that all models have, and runs on tensor cores with any number of

@@ -295,7 +295,7 @@ static void join_positions(st_segment *segment)
         count = st_cuda_find_positions(&segment->ops[i], segment->count - i, &found);
         segment->calls[i].positioned = count;
         for (uint32_t k = 1; k < count; k++) segment->calls[i + k].skipped = segment->calls[i + k].always = true;
-        if (count && i + count < segment->count && st_cuda_attention_by_warps(&segment->ops[i + count])) {
+        if (count && i + count < segment->count && st_cuda_attention_counts(&segment->ops[i + count])) {
             segment->calls[i].attention = &segment->ops[i + count];
             segment->calls[i + count].counts = true;
         }
