@@ -200,10 +200,10 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint3
     }
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-    float top = largest == -INFINITY ? 0 : largest, shrink = exp2f(r.largest - top);
+    float top = largest == -INFINITY ? 0 : largest, shrink = st_cuda_exp2(r.largest - top);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        weights[i] = exp2f(weights[i] - top);
+        weights[i] = st_cuda_exp2(weights[i] - top);
         total += weights[i];
         weights[i] *= T::FACTOR;
     }

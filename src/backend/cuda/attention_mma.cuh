@@ -109,6 +109,7 @@ template <int HEAD, int COUNT>
 __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, const uint2 *sees, running<HEAD> &r)
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP;
+    float shrink[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         if (base < sees[j].x || base + COUNT - 1 > sees[j].y) { /* the tiles at both ends */
@@ -123,18 +124,20 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, const
         for (int i = 0; i < COUNT / 4; i++) largest = fmaxf(largest, scores[i / 2][2 * j + i % 2]);
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-        float top = largest == -INFINITY ? 0 : largest, shrink = exp2f(r.largest[j] - top), total = 0;
+        float top = largest == -INFINITY ? 0 : largest, total = 0;
+        shrink[j] = st_cuda_exp2(r.largest[j] - top);
 #pragma unroll
         for (int i = 0; i < COUNT / 4; i++) {
             float &x = scores[i / 2][2 * j + i % 2];
-            x = exp2f(x - top);
+            x = st_cuda_exp2(x - top);
             total += x;
         }
         r.largest[j] = largest;
-        r.total[j] = r.total[j] * shrink + total;
-#pragma unroll
-        for (int i = 0; i < HEAD / 4; i++) r.out[i / 2][2 * j + i % 2] *= shrink;
+        r.total[j] = r.total[j] * shrink[j] + total;
     }
+    if (__all_sync(0xFFFFFFFFu, shrink[0] == 1 && shrink[1] == 1)) return;
+#pragma unroll
+    for (int i = 0; i < HEAD / 2; i++) r.out[i / 4][i % 4] *= shrink[i % 4 / 2];
 }
 
 /* out += weights · WIDTH elements of the values of a tile, from `first` on */

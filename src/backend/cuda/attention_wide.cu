@@ -19,12 +19,28 @@ template <class F, int HEAD> struct shape {
     };
 };
 
-/* A tile of keys or values on its way to shared memory: copies of f16 go straight there, others wait in registers. */
+/* Positions of a page that a tile reads with one look-up; tiles begin at multiples of it. */
+enum { RUN = 1 << ST_CUDA_CORES_PAGE_SHIFT };
+
+/* The pages of the tile at `base`: found while others are multiplied, for its keys and its values. */
+template <int COUNT> struct tile_pages {
+    uint32_t base, pages[COUNT / RUN];
+
+    __device__ __forceinline__ void find(const st_cuda_kv_rows &kv, uint32_t first, uint32_t end)
+    {
+        base = first;
+#pragma unroll
+        for (int i = 0; i < COUNT / RUN; i++) pages[i] = (uint32_t)kv.page(min(base + i * RUN, end - 1));
+    }
+};
+
+/* A tile of keys or values on its way to shared memory: copies of f16 go straight there, others wait in registers. Positions before
+ * `from` and from `end` on, which may be NaN, are zeros. */
 template <class F, int HEAD, int COUNT> struct arriving {
     enum { CHUNKS = HEAD / 8, EACH = COUNT * CHUNKS / THREADS, ROWS_APART = THREADS / CHUNKS, IS_COPIED = !F::SPLIT && F::SHRINK == 1 };
-    static_assert(EACH * THREADS == COUNT * CHUNKS && THREADS % CHUNKS == 0, "threads have equal shares");
+    static_assert(EACH * THREADS == COUNT * CHUNKS && RUN % ROWS_APART == 0, "threads have equal shares");
     rows_of<HEAD, COUNT> to;
-    uint32_t base, end; /* positions; the rest of the tile is zeros */
+    uint32_t from, end, base;
     typename F::kv::eight held[IS_COPIED ? 1 : EACH];
 
     static __device__ __forceinline__ uint32_t row(int i)
@@ -35,19 +51,34 @@ template <class F, int HEAD, int COUNT> struct arriving {
     {
         return threadIdx.x % CHUNKS * 8;
     }
-    /* Starts the tile at `first`. of_head: the KV head's first element. */
-    template <bool VALUES> __device__ __forceinline__ void start(const st_cuda_kv_rows &kv, uint32_t of_head, uint32_t first)
+    __device__ __forceinline__ bool present(int i) const
     {
-        base = first;
+        return base + row(i) - from < end - from;
+    }
+    /* Starts the tile. `data`: of the pages; of_head: the KV head's first element. */
+    __device__ __forceinline__ void start(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, const unsigned char *data,
+                                          size_t page_bytes, size_t row_bytes, uint32_t of_head)
+    {
+        base = tile.base;
+        const unsigned char *run = data;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            uint32_t position = min(base + row(i), end - 1);
-            const unsigned char *from = VALUES ? kv.value(position) : kv.key(position);
+            if (i * ROWS_APART % RUN == 0)
+                run = data + tile.pages[i * ROWS_APART / RUN] * page_bytes + (kv.row(base + i * ROWS_APART) + row(0)) * row_bytes;
             if constexpr (IS_COPIED)
-                st_cuda_copy_or_zero<16>(to.at(row(i), element(), 0), from + (of_head + element()) * sizeof(__half), base + row(i) < end);
-            else held[i] = F::kv::load_eight(from, of_head + element());
+                st_cuda_copy_or_zero<16>(to.at(row(i), element(), 0), run + (of_head + element()) * sizeof(__half), present(i));
+            else held[i] = F::kv::load_eight(run, of_head + element());
+            run += ROWS_APART * row_bytes;
         }
         st_cuda_copies_end();
+    }
+    __device__ __forceinline__ void start_keys(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, uint32_t of_head)
+    {
+        start(kv, tile, kv.kv.keys, kv.kv.key_page_bytes, kv.kv.key_row_bytes, of_head);
+    }
+    __device__ __forceinline__ void start_values(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, uint32_t of_head)
+    {
+        start(kv, tile, kv.kv.values, kv.kv.value_page_bytes, kv.kv.value_row_bytes, of_head);
     }
     /* Ends with all that this thread has of the tile in shared memory. */
     __device__ __forceinline__ void finish()
@@ -57,7 +88,7 @@ template <class F, int HEAD, int COUNT> struct arriving {
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
                 uint4 high = {}, low = {};
-                if (base + row(i) < end) F::halves(held[i], high, low);
+                if (present(i)) F::halves(held[i], high, low);
                 *(uint4 *)to.at(row(i), element(), 0) = high;
                 if (F::SPLIT) *(uint4 *)to.at(row(i), element(), 1) = low;
             }
@@ -109,9 +140,11 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_
     st_cuda_kv_rows kv(a.kv, a.rows, b.conversation);
     arriving<F, HEAD, POSITIONS> keys, values;
     keys.to.data = (__half *)memory, values.to.data = (__half *)(memory + S::TILE_BYTES);
-    keys.end = values.end = b.end();
-    uint32_t base = a.first(b.position);
-    keys.template start<false>(kv, of_head, base);
+    keys.from = values.from = a.first(b.position), keys.end = values.end = b.end();
+    uint32_t base = keys.from / RUN * RUN;
+    tile_pages<POSITIONS> pages;
+    pages.find(kv, base, b.end());
+    keys.start_keys(kv, pages, of_head);
     const float log2e = 1.4426950408889634f;
     queries<STEPS> q;
     q.load(a.in + ((size_t)(b.first + min(row, b.count)) * a.heads + head) * HEAD + first, (size_t)a.heads * HEAD,
@@ -124,14 +157,15 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_
         float scores[POSITIONS / 8][4] = {};
         keys.finish();
         __syncthreads();
-        values.template start<true>(kv, of_head, base);
+        values.start_values(kv, pages, of_head);
+        pages.find(kv, base + POSITIONS, b.end());
         if (seen) {
             score<F>(q, keys.to, first, scores);
             sums.store(scores);
         }
         values.finish();
         __syncthreads();
-        if (base + POSITIONS < b.end()) keys.template start<false>(kv, of_head, base + POSITIONS);
+        if (base + POSITIONS < b.end()) keys.start_keys(kv, pages, of_head);
         if (!seen) continue;
         sums.add(scores);
         softmax<WIDTH, POSITIONS>(scores, base, w.sees, r);

@@ -170,10 +170,12 @@ static inline bool st_cuda_attention_in_latent(const st_bound_op *b)
            starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0;
 }
 
-/* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32. */
+/* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32, and pages as above
+ * if heads are wide (attention_wide.cu). */
 static inline bool st_cuda_attention_in_flash(const st_bound_op *b, uint32_t rows)
 {
-    return rows > ST_CUDA_ATTENTION_ROWS && b->kv.type != ST_TYPE_F32 && st_cuda_attention_by_eight(b);
+    return rows > ST_CUDA_ATTENTION_ROWS && b->kv.type != ST_TYPE_F32 && st_cuda_attention_by_eight(b) &&
+           (b->op->p.attention.key_length <= 128 || b->kv.page_shift >= ST_CUDA_CORES_PAGE_SHIFT);
 }
 
 /* Counters of an attention, one for each row and block of heads, behind the int8 activations in scratch. */
