@@ -1,9 +1,9 @@
-/* Attention of few rows on tensor cores, for F16, BF16 and Q8_0 keys and values. A warp has tiles of 16 positions, which it copies
- * to its own shared memory, STAGES − 1 tiles ahead. Of heads with more than WIDTH_MAX elements it has so many: the warps that share
- * a tile compute parts of the scores and add them up. Rows 0 to 7 of a fragment are the query heads of a group and rows 8 to 15
- * what f16 leaves of them: queries and softmax weights are sums of two f16 numbers, so the result is as exact as that of
- * float32 products. The bytes of Q8_0 are f16 as they are; their scales multiply the sums over a block's 32 elements, and the
- * softmax weights. */
+/* Attention of few rows on tensor cores, for F16, BF16 and Q8_0 keys and values. A warp has tiles of 16 positions,
+ * which it copies to its own shared memory, STAGES − 1 tiles ahead. Of heads with more than WIDTH_MAX elements it has so
+ * many: the warps that share a tile compute parts of the scores and add them up. Rows 0 to 7 of a fragment are the query
+ * heads of a group and rows 8 to 15 what f16 leaves of them: queries and softmax weights are sums of two f16 numbers, so
+ * the result is as exact as that of float32 products. The bytes of Q8_0 are f16 as they are; their scales multiply the
+ * sums over a block's 32 elements, and the softmax weights. */
 #include "backend/cuda/attention_parts.cuh"
 #include "backend/cuda/mma.cuh"
 
@@ -21,9 +21,9 @@ template <int WIDTH> struct running {
     float out[WIDTH / 8][4], largest, total;
 };
 
-/* A type's tile: ROW bytes of WIDTH elements at a position, PITCH bytes apart. `query`: the first of the two elements that half `pair`
- * of step k multiplies in lane t of four. `element`: of the output, of fragment n and column c. FACTOR: of the softmax weights.
- * SHRINK: what keys and values are divided by. */
+/* A type's tile: ROW bytes of WIDTH elements at a position, PITCH bytes apart. `query`: the first of the two elements
+ * that half `pair` of step k multiplies in lane t of four. `element`: of the output, of fragment n and column c.
+ * FACTOR: of the softmax weights. SHRINK: what keys and values are divided by. */
 template <int WIDTH, bool BF16> struct tile_halves {
     enum { ROW = 2 * WIDTH, PITCH = ROW + 16, CHUNK = 16, FACTOR = 1, SHRINK = BF16 ? (int)ST_CUDA_BF16_SHRINK : 1 };
     static __device__ __forceinline__ void convert(unsigned *b)
@@ -80,8 +80,10 @@ __device__ __forceinline__ unsigned two_halves(unsigned a, unsigned b, unsigned 
 }
 
 template <int WIDTH> struct tile_q8_0 {
-    enum { BLOCK = 34, BLOCKS = WIDTH / 32, ROW = BLOCKS * BLOCK, CHUNK = ROW % 8 ? 4 : 8, PITCH = ROW + (CHUNK == 8 ? 8 : 12) };
-    enum { FACTOR = 64, SHRINK = 1 }; /* 64 keeps weight × scale off f16's subnormal numbers; 65504 / 127 × 64 is no infinity */
+    enum { BLOCK = 34, BLOCKS = WIDTH / 32, ROW = BLOCKS * BLOCK };
+    enum { CHUNK = ROW % 8 ? 4 : 8, PITCH = ROW + (CHUNK == 8 ? 8 : 12) };
+    /* 64 keeps weight × scale off f16's subnormal numbers; 65504 / 127 × 64 is no infinity. */
+    enum { FACTOR = 64, SHRINK = 1 };
     static __device__ __forceinline__ uint32_t query(uint32_t k, uint32_t pair, uint32_t t)
     {
         return 32 * (k / 2) + 8 * t + 4 * (k % 2) + 2 * pair;
@@ -175,7 +177,8 @@ template <class T> struct tiles_of {
 /* Adds the scores of the warps that share positions, in an order that gives all of them the same sums. */
 template <int SHARERS> __device__ __forceinline__ void add_shares(float (*scores)[4], uint32_t stage)
 {
-    __shared__ float4 parts[STAGES][WARPS][ST_CUDA_WARP]; /* by stage: a warp may be a tile ahead of another that reads */
+    /* By stage: a warp may be a tile ahead of another that reads. */
+    __shared__ float4 parts[STAGES][WARPS][ST_CUDA_WARP];
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
     parts[stage][warp][lane] = make_float4(scores[0][0], scores[0][1], scores[1][0], scores[1][1]);
     __syncthreads();
@@ -188,8 +191,8 @@ template <int SHARERS> __device__ __forceinline__ void add_shares(float (*scores
 
 /* Scores, as exponents of two, to weights × FACTOR; what was summed before shrinks. */
 template <class T, int WIDTH>
-__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint32_t from, uint32_t end, uint32_t t, running<WIDTH> &r,
-                                        float *weights)
+__device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint32_t from, uint32_t end, uint32_t t,
+                                        running<WIDTH> &r, float *weights)
 {
     float largest = r.largest, total = 0;
 #pragma unroll
@@ -216,7 +219,8 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint3
 
 /* Adds up the sets of warps of the block and writes its part. `shared`: as much as shared_of states. */
 template <class T, int HEAD, int WIDTH>
-__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<WIDTH> &r, float *shared)
+__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<WIDTH> &r,
+                           float *shared)
 {
     enum { STRIDE = HEAD + 8, QUADS = HEAD / 4, GROUP = ST_CUDA_GROUP_MAX }; /* 8: heads begin in different banks */
     enum { SETS = shares<HEAD>::SETS, SHARERS = shares<HEAD>::SHARERS };
@@ -258,7 +262,8 @@ template <class T, int HEAD> struct shared_of {
 };
 
 /* Query × factor of the lane's head as fragments. */
-template <class T, int WIDTH> __device__ __forceinline__ void load_query(const float *query, float factor, uint32_t t, unsigned (*q)[4])
+template <class T, int WIDTH>
+__device__ __forceinline__ void load_query(const float *query, float factor, uint32_t t, unsigned (*q)[4])
 {
 #pragma unroll
     for (int k = 0; k < WIDTH / 16; k++)
@@ -279,21 +284,21 @@ __global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_c
     const st_cuda_attention_args &a = s.a;
     st_cuda_block_of_heads b = st_cuda_block_of_heads::get<ST_CUDA_GROUP_MAX>(s);
     if (b.from > b.position) return; /* the same for the block */
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4, share = warp % SHARERS;
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
+    uint32_t share = warp % SHARERS, offset = warp / SHARERS * POSITIONS, first = b.from / POSITIONS * POSITIONS + offset;
     st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
     tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end,
                          (size_t)(b.kv_head * SHARERS + share) * T::ROW};
-    uint32_t offset = warp / SHARERS * POSITIONS, first = b.from / POSITIONS * POSITIONS + offset;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) tiles.load(first + i * STEP, i, lane);
     uint32_t head = b.head + min(g, b.active - 1); /* past the end: the last, not stored */
     unsigned q[WIDTH / 16][4];
-    const float log2e = 1.4426950408889634f;
-    load_query<T, WIDTH>(a.in + ((size_t)b.row * a.heads + head) * HEAD + share * WIDTH, a.scale * log2e * T::SHRINK, t, q);
+    const float *query = a.in + ((size_t)b.row * a.heads + head) * HEAD + share * WIDTH;
+    load_query<T, WIDTH>(query, a.scale * 1.4426950408889634f /* log2 e */ * T::SHRINK, t, q);
     running<WIDTH> r = {{}, -INFINITY, 0};
     uint32_t stage = 0;
-    /* All warps that share heads go through the loop as often, for add_shares. */
-    for (uint32_t base = first; (SHARERS > 1 ? base - offset : base) < b.end; base += STEP, stage = (stage + 1) % STAGES) {
+    uint32_t stop = b.end + (SHARERS > 1 ? offset : 0); /* warps that share heads have as many tiles, for add_shares */
+    for (uint32_t base = first; base < stop; base += STEP, stage = (stage + 1) % STAGES) {
         bool present = SHARERS == 1 || base < b.end;
         tiles.load(base + (STAGES - 1) * STEP, (stage + STAGES - 1) % STAGES, lane);
         st_cuda_copies_wait<STAGES - 1>();

@@ -1,5 +1,6 @@
-/* Attention of prompts on tensor cores, with heads of 64 and 128 (others: attention_wide.cu). A block has 64 rows of a conversation and one query head; keys and values come in tiles
- * of POSITIONS, and the softmax runs along. Queries are sums of two f16 numbers, as weights are (attention_mma.cuh). */
+/* Attention of prompts on tensor cores, with heads of 64 and 128 (others: attention_wide.cu). A block has 64 rows of a
+ * conversation and one query head; keys and values come in tiles of POSITIONS, and the softmax runs along. Queries are
+ * sums of two f16 numbers, as weights are (attention_mma.cuh). */
 #include "backend/cuda/attention_prompts.cuh"
 
 namespace {
@@ -8,7 +9,8 @@ enum { WARPS = 4, THREADS = WARPS * ST_CUDA_WARP, ROWS = 16 * WARPS };
 
 /* Queries × factor, as two f16 each. */
 template <int HEAD>
-__device__ void load_queries(const st_cuda_attention_args &a, const block_rows<ROWS> &b, uint32_t head, float factor, rows_of<HEAD, ROWS> to)
+__device__ void load_queries(const st_cuda_attention_args &a, const block_rows<ROWS> &b, uint32_t head, float factor,
+                             rows_of<HEAD, ROWS> to)
 {
     for (uint32_t i = threadIdx.x; i < ROWS * HEAD / 4; i += THREADS) {
         uint32_t row = i / (HEAD / 4), element = i % (HEAD / 4) * 4;
@@ -78,7 +80,8 @@ template <class F, int HEAD> struct tile_of {
     };
 };
 
-template <class F, int HEAD> __global__ void __launch_bounds__(THREADS, HEAD > 64 ? 3 : 4) flash(st_cuda_attention_args a)
+template <class F, int HEAD>
+__global__ void __launch_bounds__(THREADS, HEAD > 64 ? 3 : 4) flash(st_cuda_attention_args a)
 {
     st_cuda_begin();
     enum { POSITIONS = tile_of<F, HEAD>::POSITIONS, PARTS = F::SPLIT ? 2 : 1 };

@@ -1,6 +1,6 @@
-/* Keys and values on tensor cores: tiles of them as f16 in shared memory, scores, the running softmax of a warp's 16 rows, and the
- * weighted sum of values. Queries and weights are sums of two f16 numbers, so the result is as that of float32 products: F16 and BF16 are f16 as they
- * are (BF16 with an exponent less), Q8_0 is a sum of two as well. */
+/* Keys and values on tensor cores: tiles of them as f16 in shared memory, scores, the running softmax of a warp's 16 rows,
+ * and the weighted sum of values. Queries and weights are sums of two f16 numbers, so the result is as that of float32
+ * products: F16 and BF16 are f16 as they are (BF16 with an exponent less), Q8_0 is a sum of two as well. */
 #ifndef ST_CUDA_ATTENTION_MMA_CUH
 #define ST_CUDA_ATTENTION_MMA_CUH
 
@@ -26,7 +26,8 @@ struct from_bf16 {
     enum { SPLIT = false, SHRINK = ST_CUDA_BF16_SHRINK };
     static __device__ __forceinline__ void halves(const kv::eight &x, uint4 &high, uint4 &)
     {
-        high = make_uint4(st_cuda_shrink_bf16(x.x), st_cuda_shrink_bf16(x.y), st_cuda_shrink_bf16(x.z), st_cuda_shrink_bf16(x.w));
+        high.x = st_cuda_shrink_bf16(x.x), high.y = st_cuda_shrink_bf16(x.y);
+        high.z = st_cuda_shrink_bf16(x.z), high.w = st_cuda_shrink_bf16(x.w);
     }
 };
 
@@ -62,12 +63,13 @@ template <int HEAD, int COUNT> using rows_of = st_cuda_half_rows<HEAD, COUNT>;
 template <int STEPS> struct queries {
     unsigned fragments[STEPS][2][4];
 
-    /* Queries × factor. `in`: the first row's first element; rows are `stride` floats apart, those past `active` are zeros. */
+    /* Queries × factor. `in`: the first row's first element; rows are `stride` floats apart, those past `active` are
+     * zeros. Of each fragment a lane has rows lane / 4 and 8 further, elements lane % 4 × 2 and 8 further. */
     __device__ __forceinline__ void load(const float *in, size_t stride, uint32_t active, float factor)
     {
         uint32_t lane = threadIdx.x % ST_CUDA_WARP;
 #pragma unroll
-        for (int i = 0; i < STEPS * 4; i++) { /* of each fragment: rows lane / 4 and 8 further, elements lane % 4 × 2 and 8 further */
+        for (int i = 0; i < STEPS * 4; i++) {
             int step = i / 4, part = i % 4;
             uint32_t row = lane / 4 + part % 2 * 8, element = step * 16 + part / 2 * 8 + lane % 4 * 2;
             float2 x = {};
@@ -79,7 +81,8 @@ template <int STEPS> struct queries {
 
 /* scores += queries · keys of a tile, over the elements from `first` on */
 template <class F, int STEPS, int HEAD, int COUNT>
-__device__ __forceinline__ void score(const queries<STEPS> &q, rows_of<HEAD, COUNT> keys, uint32_t first, float (*scores)[4])
+__device__ __forceinline__ void score(const queries<STEPS> &q, rows_of<HEAD, COUNT> keys, uint32_t first,
+                                      float (*scores)[4])
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, matrix = lane / 8, row = lane % 8;
 #pragma unroll
@@ -90,7 +93,8 @@ __device__ __forceinline__ void score(const queries<STEPS> &q, rows_of<HEAD, COU
             unsigned b[4];
             st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k, 0));
 #pragma unroll
-            for (int i = 0; i < 4; i++) st_cuda_mma(scores[n + i % 2], q.fragments[step][i / 2], b[i % 2 * 2], b[i % 2 * 2 + 1]);
+            for (int i = 0; i < 4; i++)
+                st_cuda_mma(scores[n + i % 2], q.fragments[step][i / 2], b[i % 2 * 2], b[i % 2 * 2 + 1]);
             if (!F::SPLIT) continue;
             st_cuda_load_matrices(b, keys.at(8 * (n + matrix / 2) + row, k, 1));
 #pragma unroll

@@ -1,5 +1,5 @@
-/* Attention of prompts: which rows of a conversation a block has, which positions they see, and their output. A warp has 16 rows, as
- * attention_mma.cuh has them. Knows nothing of tiles and shared memory. */
+/* Attention of prompts: which rows of a conversation a block has, which positions they see, and their output. A warp has
+ * 16 rows, as attention_mma.cuh has them. Knows nothing of tiles and shared memory. */
 #ifndef ST_CUDA_ATTENTION_PROMPTS_CUH
 #define ST_CUDA_ATTENTION_PROMPTS_CUH
 
@@ -36,10 +36,10 @@ template <int ROWS> struct block_rows {
     }
 };
 
-/* The positions of a warp's 16 rows: those that all of them see together, and those of the lane's two rows (first, last). */
+/* The positions of a warp's 16 rows: those that all of them see together, and those of the lane's two rows. */
 struct warp_rows {
     uint32_t from, last;
-    uint2 sees[2];
+    uint2 sees[2]; /* first, last */
 
     /* `row`: the warp's first of the block's rows; past the end: as the last one, not stored. */
     template <int ROWS> __device__ void find(const st_cuda_attention_args &a, const block_rows<ROWS> &b, uint32_t row)
@@ -59,8 +59,8 @@ struct warp_rows {
 
 /* Writes WIDTH elements of the output from `first` on, of the warp's rows from `row` on. */
 template <class F, int HEAD, int ROWS, int WIDTH>
-__device__ __forceinline__ void write_rows(const st_cuda_attention_args &a, const block_rows<ROWS> &b, uint32_t head, uint32_t row,
-                                           uint32_t first, const running<WIDTH> &r)
+__device__ __forceinline__ void write_rows(const st_cuda_attention_args &a, const block_rows<ROWS> &b, uint32_t head,
+                                           uint32_t row, uint32_t first, const running<WIDTH> &r)
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP;
 #pragma unroll
@@ -70,12 +70,14 @@ __device__ __forceinline__ void write_rows(const st_cuda_attention_args &a, cons
         if (own >= b.count) continue;
         float *out = a.out + ((size_t)(b.first + own) * a.heads + head) * HEAD + first + lane % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++) *(float2 *)(out + 8 * n) = make_float2(r.out[n][2 * j] * factor, r.out[n][2 * j + 1] * factor);
+        for (int n = 0; n < WIDTH / 8; n++)
+            *(float2 *)(out + 8 * n) = make_float2(r.out[n][2 * j] * factor, r.out[n][2 * j + 1] * factor);
     }
 }
 
 /* Launches a kernel, KERNEL, of blocks with ROWS rows of a head. Returns a cudaError_t. */
-template <auto KERNEL, int ROWS, int THREADS, int BYTES> int start_prompts(const st_cuda_call *call, const st_cuda_attention_args &args)
+template <auto KERNEL, int ROWS, int THREADS, int BYTES>
+int start_prompts(const st_cuda_call *call, const st_cuda_attention_args &args)
 {
     static_assert(BYTES <= 99 * 1024, "shared memory of a block");
     uint32_t tiles = st_cuda_blocks(call->rows, ROWS) + call->rows / ST_CUDA_FLASH_ROWS_MIN;

@@ -1,7 +1,8 @@
-/* Attention of prompts on tensor cores, with heads of 256 and 512. A block has 64 or 32 rows of a conversation and one query head: the
- * warps that share 16 rows have WIDTH elements of the head each. They compute parts of the scores, add them up in shared memory, and
- * then each has its elements of the output. Queries stay in registers, as sums of two f16 numbers (attention_mma.cuh). The values of
- * a tile arrive while its scores are computed, and the keys of the next while its values are summed. */
+/* Attention of prompts on tensor cores, with heads of 256 and 512. A block has 64 or 32 rows of a conversation and one
+ * query head: the warps that share 16 rows have WIDTH elements of the head each. They compute parts of the scores, add
+ * them up in shared memory, and then each has its elements of the output. Queries stay in registers, as sums of two f16
+ * numbers (attention_mma.cuh). The values of a tile arrive while its scores are computed, and the keys of the next while
+ * its values are summed. */
 #include "backend/cuda/attention_prompts.cuh"
 
 namespace {
@@ -34,10 +35,11 @@ template <int COUNT> struct tile_pages {
     }
 };
 
-/* A tile of keys or values on its way to shared memory: copies of f16 go straight there, others wait in registers. Positions before
- * `from` and from `end` on, which may be NaN, are zeros. */
+/* A tile of keys or values on its way to shared memory: copies of f16 go straight there, others wait in registers.
+ * Positions before `from` and from `end` on, which may be NaN, are zeros. */
 template <class F, int HEAD, int COUNT> struct arriving {
-    enum { CHUNKS = HEAD / 8, EACH = COUNT * CHUNKS / THREADS, ROWS_APART = THREADS / CHUNKS, IS_COPIED = !F::SPLIT && F::SHRINK == 1 };
+    enum { CHUNKS = HEAD / 8, EACH = COUNT * CHUNKS / THREADS, ROWS_APART = THREADS / CHUNKS };
+    enum { IS_COPIED = !F::SPLIT && F::SHRINK == 1 };
     static_assert(EACH * THREADS == COUNT * CHUNKS && RUN % ROWS_APART == 0, "threads have equal shares");
     rows_of<HEAD, COUNT> to;
     uint32_t from, end, base;
@@ -55,30 +57,25 @@ template <class F, int HEAD, int COUNT> struct arriving {
     {
         return base + row(i) - from < end - from;
     }
-    /* Starts the tile. `data`: of the pages; of_head: the KV head's first element. */
-    __device__ __forceinline__ void start(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, const unsigned char *data,
-                                          size_t page_bytes, size_t row_bytes, uint32_t of_head)
+    /* Starts the tile, of keys or of values. of_head: the KV head's first element. */
+    template <bool VALUES>
+    __device__ __forceinline__ void start(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, uint32_t of_head)
     {
+        const unsigned char *data = VALUES ? kv.kv.values : kv.kv.keys, *run = data;
+        size_t page_bytes = VALUES ? kv.kv.value_page_bytes : kv.kv.key_page_bytes;
+        size_t row_bytes = VALUES ? kv.kv.value_row_bytes : kv.kv.key_row_bytes;
         base = tile.base;
-        const unsigned char *run = data;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            if (i * ROWS_APART % RUN == 0)
-                run = data + tile.pages[i * ROWS_APART / RUN] * page_bytes + (kv.row(base + i * ROWS_APART) + row(0)) * row_bytes;
-            if constexpr (IS_COPIED)
-                st_cuda_copy_or_zero<16>(to.at(row(i), element(), 0), run + (of_head + element()) * sizeof(__half), present(i));
-            else held[i] = F::kv::load_eight(run, of_head + element());
-            run += ROWS_APART * row_bytes;
+        for (int i = 0; i < EACH; i++, run += ROWS_APART * row_bytes) {
+            int ahead = i * ROWS_APART;
+            if (ahead % RUN == 0)
+                run = data + tile.pages[ahead / RUN] * page_bytes + (kv.row(base + ahead) + row(0)) * row_bytes;
+            if constexpr (IS_COPIED) {
+                const unsigned char *source = run + (of_head + element()) * sizeof(__half);
+                st_cuda_copy_or_zero<16>(to.at(row(i), element(), 0), source, present(i));
+            } else held[i] = F::kv::load_eight(run, of_head + element());
         }
         st_cuda_copies_end();
-    }
-    __device__ __forceinline__ void start_keys(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, uint32_t of_head)
-    {
-        start(kv, tile, kv.kv.keys, kv.kv.key_page_bytes, kv.kv.key_row_bytes, of_head);
-    }
-    __device__ __forceinline__ void start_values(const st_cuda_kv_rows &kv, const tile_pages<COUNT> &tile, uint32_t of_head)
-    {
-        start(kv, tile, kv.kv.values, kv.kv.value_page_bytes, kv.kv.value_row_bytes, of_head);
     }
     /* Ends with all that this thread has of the tile in shared memory. */
     __device__ __forceinline__ void finish()
@@ -96,7 +93,8 @@ template <class F, int HEAD, int COUNT> struct arriving {
     }
 };
 
-/* Parts of the scores in shared memory, as lanes have them: [warp][fragment][lane]. Warps with the same rows follow each other. */
+/* Parts of the scores in shared memory, as lanes have them: [warp][fragment][lane]. Warps with the same rows follow each
+ * other. */
 template <int SHARERS, int COUNT> struct shared_scores {
     float4 *data;
 
@@ -134,7 +132,7 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_
     unsigned char *memory = (unsigned char *)shared;
     shared_scores<S::SHARERS, POSITIONS> sums = {(float4 *)(memory + 2 * S::TILE_BYTES)};
     uint32_t head = blockIdx.x, of_head = head / a.group * HEAD, warp = threadIdx.x / ST_CUDA_WARP;
-    uint32_t row = warp / S::SHARERS * 16, first = warp % S::SHARERS * WIDTH; /* the warp's first of the rows, of the elements */
+    uint32_t row = warp / S::SHARERS * 16, first = warp % S::SHARERS * WIDTH; /* the warp's rows and elements */
     block_rows<ROWS> b;
     if (!b.find(a.rows)) return;
     st_cuda_kv_rows kv(a.kv, a.rows, b.conversation);
@@ -144,7 +142,7 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_
     uint32_t base = keys.from / RUN * RUN;
     tile_pages<POSITIONS> pages;
     pages.find(kv, base, b.end());
-    keys.start_keys(kv, pages, of_head);
+    keys.template start<false>(kv, pages, of_head);
     const float log2e = 1.4426950408889634f;
     queries<STEPS> q;
     q.load(a.in + ((size_t)(b.first + min(row, b.count)) * a.heads + head) * HEAD + first, (size_t)a.heads * HEAD,
@@ -157,7 +155,7 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_
         float scores[POSITIONS / 8][4] = {};
         keys.finish();
         __syncthreads();
-        values.start_values(kv, pages, of_head);
+        values.template start<true>(kv, pages, of_head);
         pages.find(kv, base + POSITIONS, b.end());
         if (seen) {
             score<F>(q, keys.to, first, scores);
@@ -165,7 +163,7 @@ template <class F, int HEAD> __global__ void __launch_bounds__(THREADS) wide(st_
         }
         values.finish();
         __syncthreads();
-        if (base + POSITIONS < b.end()) keys.start_keys(kv, pages, of_head);
+        if (base + POSITIONS < b.end()) keys.template start<false>(kv, pages, of_head);
         if (!seen) continue;
         sums.add(scores);
         softmax<WIDTH, POSITIONS>(scores, base, w.sees, r);

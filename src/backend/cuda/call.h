@@ -120,7 +120,7 @@ static inline bool st_cuda_attention_splits_context(const st_bound_op *b, uint32
            value <= ST_CUDA_HEAD_MAX;
 }
 
-/* Whether an attention has keys and values of a power of two, 64 to ST_CUDA_HEAD_MAX elements, that are read by eight. */
+/* Whether an attention has keys and values of a power of two elements, 64 to ST_CUDA_HEAD_MAX, that are read by eight. */
 static inline bool st_cuda_attention_by_eight(const st_bound_op *b)
 {
     const st_kv_view *kv = &b->kv;
@@ -138,14 +138,15 @@ static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
     return st_cuda_attention_by_eight(b) && b->op->p.attention.key_length <= 256;
 }
 
-/* Whether an attention of few rows runs on tensor cores (attention_cores.cu): tiles of 16 positions are within a page, and heads of
- * Q8_0 are copied by eight bytes, those of 64 elements by four. */
+/* Whether an attention of few rows runs on tensor cores (attention_cores.cu): tiles of 16 positions are within a page,
+ * and heads of Q8_0 are copied by eight bytes, those of 64 elements by four. */
 enum { ST_CUDA_CORES_PAGE_SHIFT = 4 };
 
 static inline bool st_cuda_attention_on_cores(const st_bound_op *b)
 {
     const st_kv_view *kv = &b->kv;
-    if (!st_cuda_attention_by_eight(b) || kv->type == ST_TYPE_F32 || kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT) return false;
+    if (!st_cuda_attention_by_eight(b) || kv->type == ST_TYPE_F32) return false;
+    if (kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT) return false;
     uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
                        kv->value_page_bytes;
     return kv->type != ST_TYPE_Q8_0 || starts % (b->op->p.attention.key_length == 64 ? 4 : 8) == 0;
@@ -170,8 +171,8 @@ static inline bool st_cuda_attention_in_latent(const st_bound_op *b)
            starts % (kv->type == ST_TYPE_Q8_0 ? 2 : 16) == 0;
 }
 
-/* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32, and pages as above
- * if heads are wide (attention_wide.cu). */
+/* Whether a launch of so many rows has attention on tensor cores: heads and alignment as above, but for float32, and
+ * pages as above if heads are wide (attention_wide.cu). */
 static inline bool st_cuda_attention_in_flash(const st_bound_op *b, uint32_t rows)
 {
     return rows > ST_CUDA_ATTENTION_ROWS && b->kv.type != ST_TYPE_F32 && st_cuda_attention_by_eight(b) &&
