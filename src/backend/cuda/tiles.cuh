@@ -146,16 +146,19 @@ static __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, st_cuda_tile_shape
     uint32_t begin = first_step * W::PIECES, end = last_step * W::PIECES, blocks = a.halves.width / 32;
     __syncthreads();
 
-    const uint4 *halves = a.halves.chunks();
+    /* four warps copy eight rows at a time: `halves` is where the thread's chunks begin */
+    const uint4 *halves = a.halves.chunks() + (WARPS > 4 ? warp % 4 : warp) * 32 + lane % 4;
+    uint32_t copied_row = (WARPS > 4 ? warp / 4 * 8 : 0) + lane / 4;
     auto copy_piece = [&](uint32_t piece) {
         uint4 *to = stages + (piece - begin) % STAGES * STAGE;
-        if (piece < end)
+        if (piece < end) {
+            const uint4 *base = halves + piece * ST_CUDA_PIECE_CHUNKS;
+            uint32_t from[STAGE / THREADS]; /* found before the copies, which the compiler leaves in their order */
 #pragma unroll
-            for (int i = 0; i < STAGE / THREADS; i++) {
-                uint32_t at = i * THREADS + threadIdx.x, n = at / ST_CUDA_PIECE_CHUNKS * 8 + at % 32 / 4;
-                uint32_t chunk = at % ST_CUDA_PIECE_CHUNKS / 32 * 32 + at % 4;
-                st_cuda_copy_16(to + at, halves + rows.chunk[n] + piece * ST_CUDA_PIECE_CHUNKS + chunk);
-            }
+            for (int i = 0; i < STAGE / THREADS; i++) from[i] = rows.chunk[8 * (i * THREADS / ST_CUDA_PIECE_CHUNKS) + copied_row];
+#pragma unroll
+            for (int i = 0; i < STAGE / THREADS; i++) st_cuda_copy_16(to + i * THREADS + threadIdx.x, base + from[i]);
+        }
         st_cuda_copies_end();
     };
     auto fetch = [&](uint32_t step, typename W::raw w[TM][2]) { /* no branch, so that the loads of all columns are under way at once */
