@@ -98,13 +98,13 @@ template <class F> static st_cuda_pairs<F> st_cuda_pairs_of(const st_cuda_call *
             b->in[1].data && b->in[1].width == 1, f};
 }
 
-/* Of rows of a multiple of 32 elements, which are quantised as well. Their loads do not wait for the number of rows. */
+/* Of rows of a multiple of 32 elements, which are quantised as well. */
 template <class F> static __global__ void st_cuda_each_quantised_kernel(st_cuda_rows rows, st_cuda_acts acts, st_cuda_pairs<F> pairs)
 {
     st_cuda_begin();
     uint32_t first = (blockIdx.x * blockDim.x + threadIdx.x) * 4, row = blockIdx.y;
     float4 x = {};
-    if (first < acts.width) x = pairs.four(row, first);
+    if (first < acts.width && rows.loads(row)) x = pairs.four(row, first);
     bool valid = first < acts.width && row < rows.count();
     if (valid) pairs.store(row, first, x);
     st_cuda_quantise(acts, row, first, x, valid);

@@ -20,6 +20,11 @@ struct st_cuda_rows {
     {
         return *counted;
     }
+    /* Whether a row may be read: of the first one the loads do not wait for the count, and rows past it were never written. */
+    __device__ bool loads(uint32_t row) const
+    {
+        return row == 0 || row < count();
+    }
     __device__ const st_step_row &at(uint32_t row) const
     {
         return ((const st_step_row *)(step->values + step->rows_at))[row];

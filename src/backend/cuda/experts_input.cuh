@@ -28,7 +28,7 @@ struct st_cuda_experts_input {
             return;
         }
         float4 x = {};
-        if (first < acts.width) x = *(const float4 *)(in + (size_t)row * acts.width + first);
+        if (first < acts.width && rows.loads(row)) x = *(const float4 *)(in + (size_t)row * acts.width + first);
         st_cuda_quantise(acts, row, first, x, first < acts.width && row < rows.count());
     }
 };

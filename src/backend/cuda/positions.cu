@@ -43,7 +43,7 @@ struct pair_of {
 };
 
 /* Lanes have up to EACH elements. Their loads are under way at once, those of the weights before the kernel waits for the one before
- * it, and none waits for the number of rows or the place in the KV cache. */
+ * it, and none of the first row waits for the number of rows or the place in the KV cache. */
 template <class K, int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(positions_args a)
 {
     __shared__ float head[EACH * ST_CUDA_WARP];
@@ -70,8 +70,9 @@ template <class K, int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) pos
     const st_step_row &at = a.rows.at(row);
     float *data = s.data + (size_t)row * s.width + start;
     unsigned char *stored = NULL;
-    each(size, [&](int k, uint32_t i) { x[k] = data[i]; });
-    if (s.angles)
+    bool loads = a.rows.loads(row);
+    if (loads) each(size, [&](int k, uint32_t i) { x[k] = data[i]; });
+    if (loads && s.angles)
         each(s.dims, [&](int k, uint32_t i) {
             angles[k] = *(const float2 *)(s.angles + (size_t)row * s.dims + 2 * pair_of(s, i).pair);
         });

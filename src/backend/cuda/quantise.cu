@@ -17,7 +17,7 @@ __global__ void quantise(quantise_args a)
     st_cuda_begin();
     uint32_t first = (blockIdx.x * THREADS + threadIdx.x) * 4, row = blockIdx.y;
     float4 x = {};
-    if (first < a.acts.width) x = *(const float4 *)(a.in + (size_t)row * a.acts.width + first);
+    if (first < a.acts.width && a.rows.loads(row)) x = *(const float4 *)(a.in + (size_t)row * a.acts.width + first);
     st_cuda_quantise(a.acts, row, first, x, first < a.acts.width && row < a.rows.count());
 }
 

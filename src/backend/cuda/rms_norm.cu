@@ -5,7 +5,6 @@ namespace {
 /* A block per row and group: blockIdx has them as x and y. */
 struct norm_args {
     st_cuda_rows rows;
-    uint32_t launched;       /* rows that have memory */
     const float *in, *other; /* other: added to the input; NULL: none */
     float *sum;              /* in + other */
     float *out;
@@ -60,7 +59,7 @@ __device__ float squares_of(float4 x)
 
 /* The same by four elements; groups of a multiple of 32 elements may be quantised, and rows of one group converted. The first
  * KEPT × 4 elements of a thread stay in registers: all their loads are under way at once, those of the weights before the kernel
- * waits for the one before it, and none waits for the number of rows. MORE: there are other elements. */
+ * waits for the one before it. MORE: there are other elements. */
 template <int WARPS, int KEPT, bool MORE> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) rms_norm_by_four(norm_args a)
 {
     enum { THREADS = WARPS * ST_CUDA_WARP, STEP = 4 * THREADS };
@@ -79,7 +78,7 @@ template <int WARPS, int KEPT, bool MORE> __global__ void __launch_bounds__(WARP
     st_cuda_await();
     size_t base = a.base();
     uint32_t count = a.rows.count();
-    if (row < a.launched) {
+    if (a.rows.loads(row)) {
         float4 others[KEPT];
         each([&](int k, uint32_t i, bool valid) { if (valid) kept[k] = *(const float4 *)(a.in + base + i); });
         if (a.other) {
@@ -141,7 +140,7 @@ extern "C" int st_cuda_rms_norm(const st_cuda_call *call)
     const st_bound_op *b = call->bound, *sum = few ? call->sum : NULL;
     uint32_t group = b->op->p.norm.group, width = b->out.width;
     const float *in = st_cuda_floats(sum ? sum->in[0] : b->in[0]);
-    norm_args args = {st_cuda_rows_of(call), call->rows, in, sum ? st_cuda_floats(sum->in[1]) : NULL,
+    norm_args args = {st_cuda_rows_of(call), in, sum ? st_cuda_floats(sum->in[1]) : NULL,
                       sum ? st_cuda_floats(sum->out) : NULL, st_cuda_floats(b->out), group, width, 1.0f / (float)group,
                       b->op->p.norm.epsilon, st_cuda_vector_of(&b->weight[0]), b->weight[0].ne[0] == width ? group : 0,
                       {st_cuda_writes_int8(call) ? call->scratch : NULL, width}, st_cuda_converter_of(call, width)};

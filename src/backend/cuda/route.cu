@@ -94,7 +94,7 @@ template <int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) route(route_
     st_cuda_begin();
     uint32_t row = blockIdx.x, lane = threadIdx.x, id = 0;
     if (row >= a.rows_max) a.input.prepare(a.rows, a.rows_max, row - a.rows_max);
-    if (row >= a.rows_max) return;
+    if (row >= a.rows_max || !a.rows.loads(row)) return;
     float *weights = a.weights + (size_t)row * a.used, weight = 0, sum = 0, first = 0;
     int32_t *ids = a.ids + (size_t)row * a.used;
     lane_keys<EACH> keys;
