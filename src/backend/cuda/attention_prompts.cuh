@@ -36,7 +36,7 @@ template <int ROWS> struct block_rows {
     }
 };
 
-/* The positions of a warp's 16 rows: those that all of them see together, and those of the lane's two rows. */
+/* The positions of a warp's 16 rows: the range that they see together, and the ranges of the lane's two rows. */
 struct warp_rows {
     uint32_t from, last;
     uint2 sees[2]; /* first, last */
