@@ -299,6 +299,18 @@ static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped,
     }
 }
 
+/* The rows whose logits are wanted most often: the last one of each piece. Those that are wanted in the end are sent
+ * again only if they are others. */
+static void expect_out_rows(const st_run *run, const st_run_piece *pieces, uint32_t count, st_step *step)
+{
+    if (count > run->source.plan->step.out_rows) return;
+    for (uint32_t i = 0, rows = 0; i < count; i++) {
+        rows += pieces[i].count;
+        st_step_out_rows(step)[i] = rows - 1;
+    }
+    step->out_count = count;
+}
+
 /* Writes the step block of a part. The NextN block pairs each token with the hidden state of the token before it: the
  * first token of a conversation has none. */
 static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32_t count)
@@ -322,6 +334,7 @@ static void write_step(st_run *run, int part, const st_run_piece *pieces, uint32
         write_rows(run, &pieces[i], skipped, index++, &row, step);
     }
     st_step_lay_out_choices(step, run->source.plan->step.out_rows, conversations, rows, tables, choices);
+    if (!nextn) expect_out_rows(run, pieces, count, step);
 }
 
 /* Copies a piece's input of the NextN block: the hidden row of the conversation's state, then all hidden rows of this
@@ -467,6 +480,7 @@ static strata_status check_out_rows(const st_run *run, const uint32_t *rows, uin
 static strata_status send_out_rows(st_run *run, int part, const uint32_t *rows, uint32_t count, strata_error *error)
 {
     st_step *step = run->parts[part].master;
+    if (step->out_count == count && memcmp(st_step_out_rows(step), rows, count * sizeof *rows) == 0) return STRATA_OK;
     memcpy(st_step_out_rows(step), rows, count * sizeof *rows);
     step->out_count = count;
     return send_step(run, part, 0, sizeof *step + count * sizeof *rows, error);
@@ -514,11 +528,20 @@ static strata_status run_head(st_run *run, int part, int32_t logits, uint32_t ro
     return end_head(run, status);
 }
 
-/* The lists up to the last adjustment: empty ones are a few bytes. */
-static size_t lists_bytes(const st_run *run, uint32_t count)
+/* Copies the lists up to the last adjustment, unless all are empty and the GPU has them so already. */
+static strata_status send_adjustments(st_run *run, uint32_t count, strata_error *error)
 {
+    const st_ready_device *card = &run->devices[ST_CARD];
     const st_adjustments *last = &run->adjustments[count - 1];
-    return (size_t)((const unsigned char *)&last->items[last->count] - (const unsigned char *)run->adjustments);
+    bool empty = true;
+    for (uint32_t i = 0; i < count; i++) empty = empty && run->adjustments[i].count == 0;
+    if (empty && count <= run->empty_lists) return STRATA_OK;
+    size_t bytes = (size_t)((const unsigned char *)&last->items[last->count] - (const unsigned char *)run->adjustments);
+    run->empty_lists = 0;
+    strata_status status = st_stages_copy(run, ST_CARD, card->working + card->set->adjustments, ST_HOST,
+                                          run->adjustments, bytes, error);
+    if (status == STRATA_OK && empty) run->empty_lists = count;
+    return status;
 }
 
 strata_status st_run_candidates(st_run *run, const uint32_t *rows, uint32_t count, const st_candidates **out,
@@ -527,8 +550,7 @@ strata_status st_run_candidates(st_run *run, const uint32_t *rows, uint32_t coun
     const st_ready_device *card = &run->devices[ST_CARD];
     strata_status status = begin_head(run, ST_PART_MAIN, run->last_count, rows, count, error);
     if (status != STRATA_OK) return status;
-    status = st_stages_copy(run, ST_CARD, card->working + card->set->adjustments, ST_HOST, run->adjustments,
-                  lists_bytes(run, count), error);
+    status = send_adjustments(run, count, error);
     if (status == STRATA_OK) status = card->source.backend->launch(run->reduce, card->queue, count, error);
     if (status == STRATA_OK)
         status = bring(run, run->candidates, card->working + card->set->candidates, count * sizeof *run->candidates,

@@ -31,6 +31,7 @@ struct st_run {
     st_segment *reduce;      /* the GPU's logits to candidates; NULL: the plan does not reduce logits */
     st_adjustments *adjustments; /* [out_rows]: copied to the GPU … */
     st_candidates *candidates;   /* … and its candidates from there */
+    uint32_t empty_lists;        /* so many lists of adjustments are empty on the GPU */
     const atomic_bool *interrupt;
     st_stream_step kind;     /* of the step */
     uint32_t sequence;       /* of the last step block */

@@ -80,6 +80,7 @@ struct st_segment {
     size_t shared_bytes;  /* of scratch */
     st_cuda_table *tables;
     uint32_t table_count;
+    uint32_t checked_rows; /* the scratch suffices for so many */
     void *graphs[ST_CUDA_GRAPHS]; /* NULL: such launches enqueue one kernel after another */
 };
 
@@ -104,7 +105,7 @@ st_scratch st_cuda_scratch(const st_bound_op *shape, uint32_t rows);
  * are now, written to where kernels read them. */
 strata_status st_cuda_mapped_new(st_device *device, size_t entries, const void ***out, strata_error *error);
 void st_cuda_mapped_free(st_device *device);
-strata_status st_cuda_check_scratch(const st_segment *segment, uint32_t rows, strata_error *error);
+strata_status st_cuda_check_scratch(st_segment *segment, uint32_t rows, strata_error *error);
 void st_cuda_refresh_tables(const st_segment *segment);
 
 /* graph.c. At open: takes the memory that the driver keeps for graphs, so that it is in use before free memory is measured. */

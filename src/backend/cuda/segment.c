@@ -366,14 +366,16 @@ void st_cuda_segment_free(st_segment *segment)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-strata_status st_cuda_check_scratch(const st_segment *segment, uint32_t rows, strata_error *error)
+strata_status st_cuda_check_scratch(st_segment *segment, uint32_t rows, strata_error *error)
 {
+    if (rows == segment->checked_rows) return STRATA_OK;
     for (uint32_t i = 0; i < segment->count; i++) {
         size_t needed = st_cuda_scratch(&segment->ops[i], rows).shared_bytes;
         if (needed > segment->shared_bytes)
             return st_error_set(error, STRATA_RUNTIME, NULL, "%s of layer %d, %u rows: expected %zu bytes of scratch, found %zu",
                                 name_of(segment->ops[i].op->kind), segment->ops[i].op->layer, rows, needed, segment->shared_bytes);
     }
+    segment->checked_rows = rows;
     return STRATA_OK;
 }
 
