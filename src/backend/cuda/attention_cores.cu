@@ -1,5 +1,5 @@
 /* Attention of few rows on tensor cores, for F16, BF16 and Q8_0 keys and values. A warp has tiles of 16 positions,
- * which it copies to its own shared memory, STAGES − 1 tiles ahead. Of heads with more than WIDTH_MAX elements it has so
+ * which it copies to its own shared memory, one tile ahead. Of heads with more than WIDTH_MAX elements it has so
  * many: the warps that share a tile compute parts of the scores and add them up. Rows 0 to 7 of a fragment are the query
  * heads of a group and rows 8 to 15 what f16 leaves of them: queries and softmax weights are sums of two f16 numbers, so
  * the result is as exact as that of float32 products. The bytes of Q8_0 are f16 as they are; their scales multiply the
@@ -155,13 +155,18 @@ template <class T> struct tiles_of {
     uint32_t from, end; /* positions of the part */
     size_t of_head;     /* bytes before the warp's elements */
 
+    __device__ __forceinline__ size_t page(uint32_t base) const
+    {
+        return base < end ? kv.page(base) : 0;
+    }
     /* Copies the tile at `base`, a multiple of 16, so that it is within one page. */
-    __device__ __forceinline__ void load(uint32_t base, uint32_t stage, uint32_t lane) const
+    __device__ __forceinline__ void load(uint32_t base, size_t page, uint32_t stage, uint32_t lane) const
     {
         enum { CHUNKS = T::ROW / T::CHUNK };
         unsigned char *to = stages + stage * STAGE;
         if (base < end) {
-            const unsigned char *keys = kv.key(base) + of_head, *values = kv.value(base) + of_head;
+            const unsigned char *keys = kv.kv.keys + page * kv.kv.key_page_bytes + kv.row(base) * kv.kv.key_row_bytes + of_head;
+            const unsigned char *values = kv.kv.values + page * kv.kv.value_page_bytes + kv.row(base) * kv.kv.value_row_bytes + of_head;
 #pragma unroll 4
             for (uint32_t i = lane; i < POSITIONS * CHUNKS; i += ST_CUDA_WARP) {
                 uint32_t row = i / CHUNKS, chunk = i % CHUNKS * T::CHUNK;
@@ -217,14 +222,16 @@ __device__ __forceinline__ void softmax(float (*scores)[4], uint32_t base, uint3
     for (int i = 0; i < WIDTH / 2; i++) r.out[i / 4][i % 4] *= shrink;
 }
 
-/* Adds up the sets of warps of the block and writes its part. `shared`: as much as shared_of states. */
+/* Adds up the sets of warps of the block and writes its part; `whole`: it is the only one, so that the sums are the output.
+ * `shared`: as much as shared_of states. */
 template <class T, int HEAD, int WIDTH>
-__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<WIDTH> &r,
+__device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block_of_heads &b, const running<WIDTH> &r, bool whole,
                            float *shared)
 {
+    __shared__ float inverse[ST_CUDA_GROUP_MAX];
     enum { STRIDE = HEAD + 8, QUADS = HEAD / 4, GROUP = ST_CUDA_GROUP_MAX }; /* 8: heads begin in different banks */
     enum { SETS = shares<HEAD>::SETS, SHARERS = shares<HEAD>::SHARERS };
-    const float ln2 = 0.6931471805599453f;
+    const float ln2 = 0.6931471805599453f, log2e = 1.4426950408889634f;
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
     uint32_t set = warp / SHARERS, share = warp % SHARERS;
     float2 *scales = (float2 *)shared; /* [SETS, GROUP]: largest score, total */
@@ -243,16 +250,22 @@ __device__ void write_part(const st_cuda_attention_parts &s, const st_cuda_block
 #pragma unroll
         for (int e = 0; e < 2; e++) own[T::element(n, 2 * t + e)] = (r.out[n][e] + r.out[n][2 + e]) * weight;
     size_t part = ((size_t)b.row * s.a.heads + b.head) * s.splits + blockIdx.y; /* of the first head */
-    if (warp == 0 && t == 0 && g < b.active) s.scales[part + g * s.splits] = make_float2(top * ln2, all);
+    if (warp == 0 && t == 0 && g < b.active) {
+        if (whole) inverse[g] = st_cuda_reciprocal(all + st_cuda_exp2(s.a.sink(b.head + g) * log2e - base));
+        else s.scales[part + g * s.splits] = make_float2(top * ln2, all);
+    }
     __syncthreads();
 #pragma unroll
-    for (uint32_t i = threadIdx.x; i < GROUP * QUADS; i += THREADS) {
-        if (i >= b.active * QUADS) break;
-        const float4 *from = (const float4 *)(sums + i / QUADS * STRIDE) + i % QUADS;
+    for (uint32_t first = 0; first < GROUP * QUADS; first += THREADS) {
+        if (first >= b.active * QUADS) break;
+        bool valid = first + threadIdx.x < b.active * QUADS;
+        uint32_t i = valid ? first + threadIdx.x : 0, h = i / QUADS, at = i % QUADS * 4;
+        const float4 *from = (const float4 *)(sums + h * STRIDE + at);
         float4 sum = *from;
 #pragma unroll
         for (int k = 1; k < SETS; k++) st_cuda_add(sum, 1, from[k * GROUP * STRIDE / 4]);
-        *((float4 *)(s.sums + (part + i / QUADS * s.splits) * HEAD) + i % QUADS) = sum;
+        if (whole) st_cuda_attention_store(s, b.row, b.head + h, at, sum, inverse[h], valid);
+        else if (valid) *(float4 *)(s.sums + (part + h * s.splits) * HEAD + at) = sum;
     }
 }
 
@@ -280,17 +293,20 @@ __global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_c
     enum { WIDTH = shares<HEAD>::WIDTH, SHARERS = shares<HEAD>::SHARERS, STEP = shares<HEAD>::SETS * POSITIONS };
     typedef TILE<WIDTH> T;
     ST_CUDA_DYNAMIC(uint4, shared);
-    st_cuda_begin();
+    st_cuda_release();
     const st_cuda_attention_args &a = s.a;
     st_cuda_block_of_heads b = st_cuda_block_of_heads::get<ST_CUDA_GROUP_MAX>(s);
-    if (b.from > b.position) return; /* the same for the block */
+    bool empty = b.from > b.position; /* the same for the block */
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
     uint32_t share = warp % SHARERS, offset = warp / SHARERS * POSITIONS, first = b.from / POSITIONS * POSITIONS + offset;
-    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
+    st_cuda_kv_rows kv(a.kv, a.rows, empty ? 0 : a.rows.at(b.row).conversation);
     tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end,
                          (size_t)(b.kv_head * SHARERS + share) * T::ROW};
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) tiles.load(first + i * STEP, i, lane);
+    size_t page = empty ? 0 : tiles.page(first);
+    st_cuda_await();
+    if (empty) return;
+    static_assert((int)STAGES == 2, "one tile is loaded ahead");
+    tiles.load(first, page, 0, lane);
     uint32_t head = b.head + min(g, b.active - 1); /* past the end: the last, not stored */
     unsigned q[WIDTH / 16][4];
     const float *query = a.in + ((size_t)b.row * a.heads + head) * HEAD + share * WIDTH;
@@ -298,10 +314,10 @@ __global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_c
     running<WIDTH> r = {{}, -INFINITY, 0};
     uint32_t stage = 0;
     uint32_t stop = b.end + (SHARERS > 1 ? offset : 0); /* warps that share heads have as many tiles, for add_shares */
-    for (uint32_t base = first; base < stop; base += STEP, stage = (stage + 1) % STAGES) {
+    for (uint32_t base = first; base < stop; base += STEP, stage = 1 - stage) {
         bool present = SHARERS == 1 || base < b.end;
-        tiles.load(base + (STAGES - 1) * STEP, (stage + STAGES - 1) % STAGES, lane);
-        st_cuda_copies_wait<STAGES - 1>();
+        tiles.load(base + STEP, tiles.page(base + STEP), 1 - stage, lane);
+        st_cuda_copies_wait<1>();
         __syncwarp();
         const unsigned char *keys = tiles.stages + stage * tiles_of<T>::STAGE, *values = keys + tiles_of<T>::ROWS_BYTES;
         float scores[2][4] = {}, weights[4];
@@ -316,9 +332,10 @@ __global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_c
     }
     st_cuda_copies_wait<0>();
     __syncthreads();
-    write_part<T, HEAD>(s, b, r, (float *)shared);
-    if (!s.counters) return;
     uint32_t parts = s.parts(b.count);
+    bool whole = s.counters && parts == 1;
+    write_part<T, HEAD>(s, b, r, whole, (float *)shared);
+    if (!s.counters || whole) return;
     if (st_cuda_is_last(s, parts)) st_cuda_combine_heads(s, b.row, b.head, b.active, parts);
 }
 

@@ -8,7 +8,8 @@
 
 enum {
     ST_CUDA_PARTS_THREADS = 128, /* of a block that combines */
-    ST_CUDA_PART_MIN = 32,       /* positions of a part */
+    ST_CUDA_PART_MIN = 32,       /* positions of a part … */
+    ST_CUDA_WHOLE = 128,         /* … but up to so many are one: a block takes less time for them than parts for their combination */
 };
 
 struct st_cuda_attention_parts {
@@ -23,7 +24,7 @@ struct st_cuda_attention_parts {
     /* Of `count` positions: how many a part has, and how many parts there are. The first part is never empty. */
     __device__ uint32_t part_length(uint32_t count) const
     {
-        return max((uint32_t)ST_CUDA_PART_MIN, by_splits.quotient(count + splits - 1));
+        return count <= ST_CUDA_WHOLE ? max(count, 1u) : max((uint32_t)ST_CUDA_PART_MIN, by_splits.quotient(count + splits - 1));
     }
     __device__ uint32_t parts(uint32_t count) const
     {
@@ -84,6 +85,15 @@ static __device__ void st_cuda_weigh_parts(const st_cuda_attention_parts &s, siz
     if (lane == 0) *inverse = st_cuda_reciprocal(sum + st_cuda_exp(sink - largest));
 }
 
+/* Elements `at` … of a head's output, and their int8 activations; called by whole warps. */
+static __device__ __forceinline__ void st_cuda_attention_store(const st_cuda_attention_parts &s, uint32_t row, uint32_t head, uint32_t at,
+                                                               float4 sum, float inverse, bool valid)
+{
+    sum = make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse);
+    if (valid) *(float4 *)(s.a.out + ((size_t)row * s.a.heads + head) * s.a.value + at) = sum;
+    if (s.acts.memory) st_cuda_quantise(s.acts, row, head * s.a.value + at, sum, valid);
+}
+
 /* The output of heads `head` … out of their parts, all heads at the same time: a thread has four elements of a head or, if
  * there are more threads than those, of every sets-th part. */
 static __device__ void st_cuda_combine_heads(const st_cuda_attention_parts &s, uint32_t row, uint32_t head, uint32_t active,
@@ -120,9 +130,7 @@ static __device__ void st_cuda_combine_heads(const st_cuda_attention_parts &s, u
         bool valid = set == 0 && item < items;
 #pragma unroll 1
         for (uint32_t i = 1; i < sets && valid; i++) st_cuda_add(sum, 1, reduced[i * pass + threadIdx.x]);
-        sum = make_float4(sum.x * inverse[h], sum.y * inverse[h], sum.z * inverse[h], sum.w * inverse[h]);
-        if (valid) *(float4 *)(a.out + ((size_t)row * a.heads + head + h) * a.value + at) = sum;
-        if (s.acts.memory) st_cuda_quantise(s.acts, row, (head + h) * a.value + at, sum, valid);
+        st_cuda_attention_store(s, row, head + h, at, sum, inverse[h], valid);
     }
 }
 

@@ -151,12 +151,13 @@ __device__ __forceinline__ void write_part(const st_cuda_attention_parts &s, con
 /* Heads of 8 × LANES elements: LANES lanes have a position, eight elements each, and go through the part on their own. */
 template <class K, int GROUP, int LANES> __global__ void __launch_bounds__(THREADS) attend_by_warps(st_cuda_attention_parts s)
 {
-    st_cuda_begin();
+    st_cuda_release();
     enum { HEAD = 8 * LANES, SETS = THREADS / LANES, UNROLL = GROUP > 4 ? 2 : 4 };
     const st_cuda_attention_args &a = s.a;
     st_cuda_block_of_heads b = st_cuda_block_of_heads::get<GROUP>(s);
+    st_cuda_kv_rows kv(a.kv, a.rows, b.from > b.position ? 0 : a.rows.at(b.row).conversation);
+    st_cuda_await();
     if (b.from > b.position) return;
-    st_cuda_kv_rows kv(a.kv, a.rows, a.rows.at(b.row).conversation);
     uint32_t set = threadIdx.x / LANES, at = threadIdx.x % LANES * 8, of_kv = b.kv_head * HEAD + at;
     float query[GROUP][8];
     running<GROUP> r;

@@ -91,7 +91,7 @@ static inline bool st_cuda_has_int8(uint32_t type)
 
 /* Attention of few rows: a block of threads computes the query heads of one group, at most ST_CUDA_GROUP_MAX, over a part of
  * the context. Into how many parts the context is split. */
-enum { ST_CUDA_GROUP_MAX = 8, ST_CUDA_SPLITS_MAX = 64, ST_CUDA_ATTENTION_BLOCKS = 512, ST_CUDA_HEAD_MAX = 512, ST_CUDA_KEY_MAX = 640 };
+enum { ST_CUDA_GROUP_MAX = 8, ST_CUDA_SPLITS_MAX = 64, ST_CUDA_ATTENTION_BLOCKS = 384, ST_CUDA_HEAD_MAX = 512, ST_CUDA_KEY_MAX = 640 };
 /* Attention splits the context of up to ST_CUDA_ATTENTION_ROWS rows, which may be as many conversations. Of more rows, those of
  * conversations that have at least ST_CUDA_FLASH_ROWS_MIN run on tensor cores. */
 enum { ST_CUDA_ATTENTION_ROWS = 64, ST_CUDA_FLASH_ROWS_MIN = 16 };

@@ -228,8 +228,10 @@ template <int WARPS> static __device__ float st_cuda_block_sum(float x)
  *
  * - Every thread of every kernel calls st_cuda_await, unconditionally and before any return. The end of a kernel then implies
  *   the end of all kernels before it, however early it started: values and scratch may be reused two kernels later.
- * - Before st_cuda_await a kernel writes nothing, and reads only its parameters and weights that never change:
- *   no values, no step block, no KV cache, no expert slots. Weights that are streamed from RAM do change: the executor
+ * - Before st_cuda_await a kernel writes nothing, and reads only its parameters, weights that never change, and the step
+ *   block: no values, no KV cache, no expert slots. The step block is copied to the GPU before the first kernel of a step,
+ *   which does not start early: only kernels behind kernels do. So is recurrent state, which one kernel of a step writes:
+ *   that one may read it. Weights that are streamed from RAM do change: the executor
  *   launches them with more than ST_EARLY_ROWS_MAX rows alone, and no kernel of so many rows starts early.
  *
  * st_cuda_begin, the first statement of most kernels, is both. tests/e2e/kernels.sh checks that every kernel has it, or calls

@@ -26,11 +26,12 @@ struct conv_args {
  * that are loaded at a time. */
 template <int MAX, int AHEAD> __global__ void convolve(conv_args a)
 {
-    st_cuda_begin();
+    st_cuda_release();
     uint32_t channel = blockIdx.x * THREADS + threadIdx.x, skipped = MAX - a.taps;
-    if (channel >= a.channels || blockIdx.y >= a.rows.conversation_count()) return;
-    const st_step_conversation &c = a.rows.conversation(blockIdx.y);
-    float *state = a.state + c.slot * a.slot_floats;
+    bool present = channel < a.channels && blockIdx.y < a.rows.conversation_count();
+    if (!present) channel = 0;
+    const st_step_conversation &c = a.rows.conversation(present ? blockIdx.y : 0);
+    float *state = a.state + (present ? c.slot * a.slot_floats : 0);
     float seen[MAX], weights[MAX], bias = a.bias.data ? a.bias.at(channel) : 0;
     uint32_t own = channel; /* in its range */
     int of = 0;
@@ -46,6 +47,8 @@ template <int MAX, int AHEAD> __global__ void convolve(conv_args a)
 #pragma unroll
     for (int t = 0; t < MAX; t++)
         seen[t] = (uint32_t)t >= skipped && t + 1 < MAX ? state[(size_t)(t - skipped) * a.channels + channel] : 0;
+    st_cuda_await();
+    if (!present) return;
     for (uint32_t first = c.first_row, end = c.first_row + c.rows; first < end; first += AHEAD) {
         float inputs[AHEAD]; /* read before the outputs are written, so that the loads are under way at once */
 #pragma unroll

@@ -42,8 +42,8 @@ struct pair_of {
     }
 };
 
-/* Lanes have up to EACH elements. Their loads are under way at once, those of the weights before the kernel waits for the one before
- * it, and none of the first row waits for the number of rows or the place in the KV cache. */
+/* Lanes have up to EACH elements, whose loads are under way at once. Weights, the number of rows and the place in the KV cache
+ * are loaded before the kernel waits for the one before it. */
 template <class K, int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) positions(positions_args a)
 {
     __shared__ float head[EACH * ST_CUDA_WARP];
@@ -65,25 +65,24 @@ template <class K, int EACH> __global__ void __launch_bounds__(ST_CUDA_WARP) pos
     else if (s.weight.type == ST_TYPE_F32)
         each(size, [&](int k, uint32_t i) { factors[k] = ((const float *)s.weight.data)[of_weight + i]; });
     else each(size, [&](int k, uint32_t i) { factors[k] = s.weight.at(of_weight + i); });
-    st_cuda_await();
-    uint32_t count = a.rows.count();
-    const st_step_row &at = a.rows.at(row);
     float *data = s.data + (size_t)row * s.width + start;
     unsigned char *stored = NULL;
-    bool loads = a.rows.loads(row);
-    if (loads) each(size, [&](int k, uint32_t i) { x[k] = data[i]; });
-    if (loads && s.angles)
+    bool present = row < a.rows.count();
+    if (present && of != ST_CUDA_QUERIES) {
+        const st_step_row &at = a.rows.at(row);
+        st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
+        stored = of == ST_CUDA_KEYS ? kv.key(at.position) : kv.value(at.position);
+    }
+    st_cuda_await();
+    if (present) each(size, [&](int k, uint32_t i) { x[k] = data[i]; });
+    if (present && s.angles)
         each(s.dims, [&](int k, uint32_t i) {
             angles[k] = *(const float2 *)(s.angles + (size_t)row * s.dims + 2 * pair_of(s, i).pair);
         });
     if (a.counters && row == 0 && blockIdx.x == 0)
 #pragma unroll 1
         for (uint32_t i = lane; i < a.counter_count; i += ST_CUDA_WARP) a.counters[i] = 0;
-    if (row >= count) return;
-    if (of != ST_CUDA_QUERIES) {
-        st_cuda_kv_rows kv(a.kv, a.rows, at.conversation);
-        stored = of == ST_CUDA_KEYS ? kv.key(at.position) : kv.value(at.position);
-    }
+    if (!present) return;
     if (s.normed) {
         each(size, [&](int k, uint32_t) { squares += x[k] * x[k]; });
         float scale = st_cuda_reciprocal_root(st_cuda_warp_sum(squares) * st_cuda_reciprocal((float)size) + s.epsilon);

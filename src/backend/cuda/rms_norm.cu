@@ -75,10 +75,10 @@ template <int WARPS, int KEPT, bool MORE> __global__ void __launch_bounds__(WARP
     if (a.weight.data && a.weight.type == ST_TYPE_F32)
         each([&](int k, uint32_t i, bool valid) { if (valid) factors[k] = *(const float4 *)(floats + i); });
     else each([&](int k, uint32_t i, bool valid) { if (valid) factors[k] = a.factors(i); });
+    uint32_t count = a.rows.count();
     st_cuda_await();
     size_t base = a.base();
-    uint32_t count = a.rows.count();
-    if (a.rows.loads(row)) {
+    if (row < count) {
         float4 others[KEPT];
         each([&](int k, uint32_t i, bool valid) { if (valid) kept[k] = *(const float4 *)(a.in + base + i); });
         if (a.other) {
