@@ -414,6 +414,8 @@ int st_cuda_positions_run(const st_cuda_call *call);
 
 /* Kernels for more rows, on tensor cores. */
 int st_cuda_matmul_cores(const st_cuda_call *call);
+bool st_cuda_matmul_fits_bulk(const st_cuda_call *call);
+int st_cuda_matmul_bulk(const st_cuda_call *call);
 int st_cuda_matmul_tiles(const st_cuda_call *call);
 int st_cuda_experts_tiles(const st_cuda_call *call);
 int st_cuda_attention_flash(const st_cuda_call *call);

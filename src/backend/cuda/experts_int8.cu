@@ -141,7 +141,7 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combin
             rows[i] = experts[of[i]];
             if (!rows[i]) continue;
             rows[i] += (size_t)column * a.down_bytes;
-            W::fetch(rows[i], at - of[i] * units, words[i]);
+            W::template fetch<st_cuda_from_device>(rows[i], at - of[i] * units, words[i]);
         }
 #pragma unroll
         for (int i = 0; i < UNITS; i++) {

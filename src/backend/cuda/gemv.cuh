@@ -20,12 +20,16 @@ struct st_cuda_gemv_args {
     uint32_t count;
     st_cuda_gemv_product products[ST_CUDA_JOINED_MAX];
 
-    /* The product of this block. */
+    /* The product of a block. */
+    __device__ const st_cuda_gemv_product &of(uint32_t block) const
+    {
+        uint32_t found = 0;
+        while (found + 1 < count && block >= products[found + 1].first_block) found++;
+        return products[found];
+    }
     __device__ const st_cuda_gemv_product &own() const
     {
-        uint32_t of = 0;
-        while (of + 1 < count && blockIdx.x >= products[of + 1].first_block) of++;
-        return products[of];
+        return of(blockIdx.x);
     }
 };
 
@@ -64,7 +68,7 @@ static __device__ __forceinline__ void st_cuda_fetch_units(const unsigned char *
 #pragma unroll
     for (int i = 0; i < UNITS; i++)
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) W::fetch(rows[r], min(u + i * ST_CUDA_WARP, units - 1), words[i][r]);
+        for (int r = 0; r < ROWS; r++) W::template fetch<st_cuda_from_device>(rows[r], min(u + i * ST_CUDA_WARP, units - 1), words[i][r]);
 }
 
 template <class W>

@@ -118,6 +118,55 @@ static __device__ __forceinline__ unsigned st_cuda_read_byte(const void *from)
     return x;
 }
 
+/* --- copies to shared memory by the memory system: compute capability 9.0 --------------------------------------------- */
+
+static inline bool st_cuda_has_bulk(void)
+{
+    return st_cuda_dependent;
+}
+
+static inline uint32_t st_cuda_processors(void)
+{
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        return 1;
+    return (uint32_t)count;
+}
+
+/* A barrier in shared memory that a copy opens. The thread that made it begins copies; others synchronise with it first. */
+static __device__ __forceinline__ void st_cuda_bulk_barrier(uint64_t *barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    unsigned at = (unsigned)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(at) : "memory");
+#endif
+}
+
+/* Both addresses and `bytes` are multiples of 16. */
+static __device__ __forceinline__ void st_cuda_bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier)
+{
+#if __CUDA_ARCH__ >= 900
+    unsigned shared = (unsigned)__cvta_generic_to_shared(to), at = (unsigned)__cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(at)
+                 : "memory");
+#endif
+}
+
+/* Waits for the n-th copy of the barrier; `odd`: n is odd, counted from 0. */
+static __device__ __forceinline__ void st_cuda_bulk_wait(uint64_t *barrier, uint32_t odd)
+{
+#if __CUDA_ARCH__ >= 900
+    unsigned at = (unsigned)__cvta_generic_to_shared(barrier), open = 0;
+    while (!open)
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(open)
+                     : "r"(at), "r"(odd)
+                     : "memory");
+#endif
+}
+
 /* --- copies to shared memory -------------------------------------------------------------------------------------- */
 
 /* 16 bytes from device memory to shared memory. */

@@ -93,5 +93,6 @@ extern "C" int st_cuda_matmul_int8(const st_cuda_call *call)
     int code = cudaSuccess;
     if (!call->quantised)
         code = st_cuda_quantise_rows(call, st_cuda_floats(b->in[0]), (uint32_t)b->weight[0].ne[0], call->scratch);
-    return code == cudaSuccess ? st_cuda_with_unit(b->weight[0].type, launch{call}) : code;
+    if (code != cudaSuccess) return code;
+    return st_cuda_matmul_fits_bulk(call) ? st_cuda_matmul_bulk(call) : st_cuda_with_unit(b->weight[0].type, launch{call});
 }

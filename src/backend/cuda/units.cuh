@@ -35,13 +35,39 @@ static __device__ __forceinline__ void st_cuda_load_16(unsigned *out, const void
     out[0] = x.x, out[1] = x.y, out[2] = x.z, out[3] = x.w;
 }
 
+/* Where a unit's words are loaded from: device memory … */
+struct st_cuda_from_device {
+    static __device__ __forceinline__ unsigned word(const void *from) { return st_cuda_read_word(from); }
+    static __device__ __forceinline__ void eight(unsigned *out, const void *from) { st_cuda_read_8(out, from); }
+    static __device__ __forceinline__ void sixteen(unsigned *out, const void *from) { st_cuda_read_16(out, from); }
+    static __device__ __forceinline__ unsigned half_bits(const void *from) { return st_cuda_read_half_bits(from); }
+    static __device__ __forceinline__ unsigned byte(const void *from) { return st_cuda_read_byte(from); }
+};
+
+/* … or shared memory. */
+struct st_cuda_from_shared {
+    static __device__ __forceinline__ unsigned word(const void *from) { return *(const unsigned *)from; }
+    static __device__ __forceinline__ void eight(unsigned *out, const void *from)
+    {
+        uint2 x = *(const uint2 *)from;
+        out[0] = x.x, out[1] = x.y;
+    }
+    static __device__ __forceinline__ void sixteen(unsigned *out, const void *from)
+    {
+        uint4 x = *(const uint4 *)from;
+        out[0] = x.x, out[1] = x.y, out[2] = x.z, out[3] = x.w;
+    }
+    static __device__ __forceinline__ unsigned half_bits(const void *from) { return *(const unsigned short *)from; }
+    static __device__ __forceinline__ unsigned byte(const void *from) { return *(const unsigned char *)from; }
+};
+
 /* The aligned words that COUNT words from any address are in, COUNT + 1 at most, and no word beside them. */
-template <int COUNT> static __device__ __forceinline__ void st_cuda_read_around(unsigned *out, const void *from)
+template <class M, int COUNT> static __device__ __forceinline__ void st_cuda_read_around(unsigned *out, const void *from)
 {
     const unsigned *words = (const unsigned *)((uintptr_t)from & ~(uintptr_t)3);
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) out[i] = st_cuda_read_word(words + i);
-    out[COUNT] = (uintptr_t)from & 3 ? st_cuda_read_word(words + COUNT) : 0;
+    for (int i = 0; i < COUNT; i++) out[i] = M::word(words + i);
+    out[COUNT] = (uintptr_t)from & 3 ? M::word(words + COUNT) : 0;
 }
 
 /* … and the COUNT words out of them. */
@@ -123,11 +149,11 @@ struct st_cuda_unit_of_neighbours {
 /* Blocks of 32 with 16 bytes of nibbles behind a float16 scale: at any even address. */
 template <class B> struct st_cuda_unit_of_nibbles : st_cuda_unit_of_neighbours {
     enum { WORDS = 6 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const B *b = (const B *)row + unit;
-        st_cuda_read_around<4>(w, b->qs);
-        w[5] = st_cuda_read_half_bits(&b->d);
+        st_cuda_read_around<M, 4>(w, b->qs);
+        w[5] = M::half_bits(&b->d);
     }
     static __device__ __forceinline__ void align(const unsigned char *row, uint32_t unit, const unsigned *w, unsigned *qs)
     {
@@ -159,11 +185,11 @@ struct st_cuda_unit_iq4_nl : st_cuda_unit_of_nibbles<st_block_iq4_nl> {
 
 struct st_cuda_unit_q4_1 : st_cuda_unit_of_neighbours {
     enum { WORDS = 5 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const unsigned *words = (const unsigned *)((const st_block_q4_1 *)row + unit);
 #pragma unroll
-        for (int i = 0; i < WORDS; i++) w[i] = st_cuda_read_word(words + i);
+        for (int i = 0; i < WORDS; i++) w[i] = M::word(words + i);
     }
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t, const unsigned *w, st_cuda_unit &u)
     {
@@ -183,11 +209,11 @@ static __device__ __forceinline__ void st_cuda_add_fifth_bits(unsigned qh, st_cu
 
 struct st_cuda_unit_q5_0 : st_cuda_unit_of_neighbours {
     enum { WORDS = 7 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q5_0 *b = (const st_block_q5_0 *)row + unit;
-        st_cuda_read_around<5>(w, b->qh);
-        w[6] = st_cuda_read_half_bits(&b->d);
+        st_cuda_read_around<M, 5>(w, b->qh);
+        w[6] = M::half_bits(&b->d);
     }
     static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -202,11 +228,11 @@ struct st_cuda_unit_q5_0 : st_cuda_unit_of_neighbours {
 
 struct st_cuda_unit_q5_1 : st_cuda_unit_of_neighbours {
     enum { WORDS = 6 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const unsigned char *b = row + (size_t)unit * sizeof(st_block_q5_1);
 #pragma unroll
-        for (int i = 0; i < 3; i++) st_cuda_read_8(w + 2 * i, b + 8 * i);
+        for (int i = 0; i < 3; i++) M::eight(w + 2 * i, b + 8 * i);
     }
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t, const unsigned *w, st_cuda_unit &u)
     {
@@ -218,11 +244,11 @@ struct st_cuda_unit_q5_1 : st_cuda_unit_of_neighbours {
 
 struct st_cuda_unit_q8_0 : st_cuda_unit_of_neighbours {
     enum { WORDS = 10 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q8_0 *b = (const st_block_q8_0 *)row + unit;
-        st_cuda_read_around<8>(w, b->qs);
-        w[9] = st_cuda_read_half_bits(&b->d);
+        st_cuda_read_around<M, 8>(w, b->qs);
+        w[9] = M::half_bits(&b->d);
     }
     static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -235,11 +261,11 @@ struct st_cuda_unit_q8_0 : st_cuda_unit_of_neighbours {
 
 struct st_cuda_unit_mxfp4 : st_cuda_unit_of_neighbours {
     enum { WORDS = 6 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_mxfp4 *b = (const st_block_mxfp4 *)row + unit;
-        st_cuda_read_around<4>(w, b->qs);
-        w[5] = st_cuda_read_byte(&b->e);
+        st_cuda_read_around<M, 4>(w, b->qs);
+        w[5] = M::byte(&b->e);
     }
     static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -254,12 +280,12 @@ struct st_cuda_unit_mxfp4 : st_cuda_unit_of_neighbours {
 /* Eight units of a block of 256, of which `part` is one. */
 struct st_cuda_unit_iq4_xs : st_cuda_unit_of_neighbours {
     enum { WORDS = 6 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_iq4_xs *b = (const st_block_iq4_xs *)row + unit / 8;
-        st_cuda_read_8(w, b->qs + 16 * (unit % 8));
-        st_cuda_read_8(w + 2, b->qs + 16 * (unit % 8) + 8);
-        st_cuda_read_8(w + 4, b);
+        M::eight(w, b->qs + 16 * (unit % 8));
+        M::eight(w + 2, b->qs + 16 * (unit % 8) + 8);
+        M::eight(w + 4, b);
     }
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -296,11 +322,11 @@ struct st_cuda_unit_of_quarters {
 
 struct st_cuda_unit_q4_k : st_cuda_unit_of_quarters {
     enum { WORDS = 8 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q4_k *b = (const st_block_q4_k *)row + unit / 8;
-        st_cuda_read_16(w, b->qs + unit % 8 * 16);
-        st_cuda_read_16(w + 4, b);
+        M::sixteen(w, b->qs + unit % 8 * 16);
+        M::sixteen(w + 4, b);
     }
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -311,12 +337,12 @@ struct st_cuda_unit_q4_k : st_cuda_unit_of_quarters {
 
 struct st_cuda_unit_q5_k : st_cuda_unit_of_quarters {
     enum { WORDS = 12 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q5_k *b = (const st_block_q5_k *)row + unit / 8;
-        st_cuda_read_16(w, b->qs + unit % 8 * 16);
-        st_cuda_read_16(w + 4, b);
-        st_cuda_read_16(w + 8, b->qh + unit % 2 * 16);
+        M::sixteen(w, b->qs + unit % 8 * 16);
+        M::sixteen(w + 4, b);
+        M::sixteen(w + 8, b->qh + unit % 2 * 16);
     }
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -350,14 +376,14 @@ struct st_cuda_unit_q6_k {
     {
         return block(row, unit)->qh + 32 * (unit / 4 % 2) + 16 * (unit % 2);
     }
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q6_k *b = block(row, unit);
-        st_cuda_read_around<4>(w, low(row, unit));
-        st_cuda_read_around<4>(w + 5, high(row, unit));
-        w[10] = st_cuda_read_half_bits(&b->d);
+        st_cuda_read_around<M, 4>(w, low(row, unit));
+        st_cuda_read_around<M, 4>(w + 5, high(row, unit));
+        w[10] = M::half_bits(&b->d);
 #pragma unroll
-        for (int half = 0; half < 2; half++) w[11 + half] = st_cuda_read_byte(&b->scales[8 * (unit / 4 % 2) + unit % 4 + 4 * half]);
+        for (int half = 0; half < 2; half++) w[11 + half] = M::byte(&b->scales[8 * (unit / 4 % 2) + unit % 4 + 4 * half]);
     }
     static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -398,15 +424,15 @@ struct st_cuda_unit_of_pairs {
 
 struct st_cuda_unit_q2_k : st_cuda_unit_of_pairs {
     enum { WORDS = 7 };
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q2_k *b = (const st_block_q2_k *)row + unit / 8;
         const unsigned char *qs = b->qs + unit / 4 % 2 * 32 + unit % 2 * 16; /* 84 bytes a block: words are aligned */
 #pragma unroll
-        for (int i = 0; i < 4; i++) w[i] = st_cuda_read_word(qs + 4 * i);
-        w[4] = st_cuda_read_word(&b->d);
+        for (int i = 0; i < 4; i++) w[i] = M::word(qs + 4 * i);
+        w[4] = M::word(&b->d);
 #pragma unroll
-        for (int half = 0; half < 2; half++) w[5 + half] = st_cuda_read_byte(&b->scales[at(unit % 8, half) / 16]);
+        for (int half = 0; half < 2; half++) w[5 + half] = M::byte(&b->scales[at(unit % 8, half) / 16]);
     }
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
@@ -429,17 +455,17 @@ struct st_cuda_unit_q3_k : st_cuda_unit_of_pairs {
     {
         return ((const st_block_q3_k *)row + unit / 8)->hmask + unit % 2 * 16;
     }
-    static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
+    template <class M> static __device__ __forceinline__ void fetch(const unsigned char *row, uint32_t unit, unsigned *w)
     {
         const st_block_q3_k *b = (const st_block_q3_k *)row + unit / 8;
-        st_cuda_read_around<4>(w, low(row, unit));
-        st_cuda_read_around<4>(w + 5, mask(row, unit));
-        w[10] = st_cuda_read_half_bits(&b->d);
+        st_cuda_read_around<M, 4>(w, low(row, unit));
+        st_cuda_read_around<M, 4>(w + 5, mask(row, unit));
+        w[10] = M::half_bits(&b->d);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t part = at(unit % 8, half) / 16;
-            w[11 + half] = st_cuda_read_byte(&b->scales[part % 8]);
-            w[13 + half] = st_cuda_read_byte(&b->scales[8 + part % 4]);
+            w[11 + half] = M::byte(&b->scales[part % 8]);
+            w[13 + half] = M::byte(&b->scales[8 + part % 4]);
         }
     }
     static __device__ __forceinline__ void decode(const unsigned char *row, uint32_t unit, const unsigned *w, st_cuda_unit &u)
@@ -467,7 +493,7 @@ template <class W>
 static __device__ __forceinline__ void st_cuda_unpack_unit(const unsigned char *row, uint32_t unit, st_cuda_unit &u)
 {
     unsigned w[W::WORDS];
-    W::fetch(row, unit, w);
+    W::template fetch<st_cuda_from_device>(row, unit, w);
     W::decode(row, unit, w, u);
 }
 

@@ -95,6 +95,38 @@ static inline unsigned st_cuda_read_byte(const void *from)
     return *(const unsigned char *)from;
 }
 
+/* --- copies to shared memory by the memory system -------------------------------------------------------------------- */
+
+static inline bool st_cuda_has_bulk(void)
+{
+    return true;
+}
+
+static inline uint32_t st_cuda_processors(void)
+{
+    return 2;
+}
+
+/* Counts the copies. */
+static inline void st_cuda_bulk_barrier(uint64_t *barrier)
+{
+    *barrier = 0;
+}
+
+static inline void st_cuda_bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier)
+{
+    emulate_aligned(to, 16);
+    emulate_aligned(from, 16);
+    emulate_aligned((const void *)(uintptr_t)bytes, 16);
+    memcpy(to, from, bytes);
+    ++*barrier;
+}
+
+static inline void st_cuda_bulk_wait(uint64_t *barrier, uint32_t odd)
+{
+    if (*barrier % 2 == odd) emulate_fault("a wait for a copy to shared memory that has not begun");
+}
+
 /* --- copies to shared memory -------------------------------------------------------------------------------------- */
 
 static inline void st_cuda_copy_16(void *to, const void *from)
