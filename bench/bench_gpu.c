@@ -175,9 +175,9 @@ static void attend(const shape *s, const st_kv_view *kv)
 }
 
 /* A matrix of each expert; `index`: gate, up, down. */
-static st_bound_weight expert_matrices(const shape *s, uint32_t width, uint32_t columns, uint32_t index)
+static st_bound_weight expert_matrices(const shape *s, uint32_t type, uint32_t width, uint32_t columns, uint32_t index)
 {
-    st_bound_weight w = {.info = st_type_find(ST_TYPE_Q4_K), .type = ST_TYPE_Q4_K, .ne = {width, columns, s->experts}};
+    st_bound_weight w = {.info = st_type_find(type), .type = type, .ne = {width, columns, s->experts}};
     st_type_row_bytes(w.info, width, &w.row_bytes);
     const unsigned char *data = take(w.row_bytes * columns * s->experts);
     w.data = data;
@@ -186,7 +186,7 @@ static st_bound_weight expert_matrices(const shape *s, uint32_t width, uint32_t 
     return w;
 }
 
-static void experts(const shape *s)
+static void experts(const shape *s, uint32_t down_type)
 {
     st_bound_op *b = append(ST_OP_EXPERTS, value(H, s->embedding), value(Y, s->embedding));
     b->in[1] = (st_bound_value){g.values + (size_t)IDS * VALUE_BYTES, USED};
@@ -194,25 +194,30 @@ static void experts(const shape *s)
     op_of(b)->p.experts.experts = s->experts;
     op_of(b)->p.experts.used = USED;
     op_of(b)->p.experts.width = s->hidden;
-    b->weight[0] = expert_matrices(s, s->embedding, s->hidden, 0);
-    b->weight[1] = expert_matrices(s, s->embedding, s->hidden, 1);
-    b->weight[2] = expert_matrices(s, s->hidden, s->embedding, 2);
+    b->weight[0] = expert_matrices(s, ST_TYPE_Q4_K, s->embedding, s->hidden, 0);
+    b->weight[1] = expert_matrices(s, ST_TYPE_Q4_K, s->embedding, s->hidden, 1);
+    b->weight[2] = expert_matrices(s, down_type, s->hidden, s->embedding, 2);
 }
 
 typedef enum part {
     PART_NORM, PART_QKV, PART_POSITIONS, PART_ATTEND, PART_ATTENTION, PART_OUT, PART_GATE_UP, PART_ACTIVATION, PART_DOWN, PART_DOWN_Q6_K,
-    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA, PART_CANDIDATES, PART_NORM_QKV, PART_OUT_TO_UP, PART_UP_TO_DOWN, PARTS
+    PART_LAYER, PART_HEAD, PART_EXPERTS, PART_ROUTER, PART_ROUTE, PART_ROUTE_EXPERTS, PART_CONV, PART_DELTA,
+    PART_CANDIDATES, PART_NORM_QKV, PART_OUT_TO_UP, PART_UP_TO_DOWN, PART_EXPERTS_Q6_K, PARTS
 } part;
 
 static const char *const names[PARTS] = {
     "add, norm", "q, k, v", "norm, rope, store", "… and attention", "attention", "attention out", "gate, up", "activation", "down, Q4_K",
     "down, Q6_K", "the whole layer", "the head", "experts", "router", "route", "route, experts", "convolution", "delta rule", "candidates",
-    "norm to q, k, v", "out to gate, up", "gate, up to down"};
+    "norm to q, k, v", "out to gate, up", "gate, up to down", "experts, down Q6_K"};
 
-/* The router's matrix is F32. */
+/* The router's matrix is F32: random numbers of one magnitude, so that rows choose experts evenly. */
 static void router(const shape *s)
 {
+    strata_error error;
     matmul(ST_TYPE_F32, H, s->embedding, SCORES, s->experts);
+    const st_bound_weight *w = &g.bound[g.count - 1].weight[0];
+    must(g.backend->copy(g.queue, ST_COPY_WITHIN, (void *)(uintptr_t)w->data, value(LOGITS, 0).data, w->row_bytes * s->experts, &error),
+         &error);
 }
 
 static void route(const shape *s)
@@ -296,7 +301,8 @@ static void build(part p, const shape *s, uint32_t context)
     if (all || out_to_up) add(X, O, s->embedding), norm(X, H, s->embedding, s->embedding);
     if ((all && s->experts) || p == PART_ROUTER) router(s);
     if ((all && s->experts) || p == PART_ROUTE || p == PART_ROUTE_EXPERTS) route(s);
-    if ((all && s->experts) || p == PART_EXPERTS || p == PART_ROUTE_EXPERTS) experts(s);
+    if ((all && s->experts) || p == PART_EXPERTS || p == PART_ROUTE_EXPERTS) experts(s, ST_TYPE_Q4_K);
+    if (p == PART_EXPERTS_Q6_K) experts(s, ST_TYPE_Q6_K);
     if (p == PART_CONV) convolve(s);
     if (p == PART_DELTA) delta_rule(s);
     if (p == PART_CANDIDATES) candidates(s);
@@ -332,17 +338,21 @@ static void send_step(uint32_t rows, uint32_t context, bool prompt)
     must(g.backend->event_wait_host(g.end, WAIT_US, &error), &error);
 }
 
-/* The experts of every row, at random and all different. */
+/* The experts of every row, at random and all different: 16 rows have 82 of 128. The generator's low bits repeat. */
 static void send_ids(const shape *s, uint32_t rows)
 {
     static int32_t ids[4096 * USED];
     strata_error error;
-    uint32_t state = 12345;
-    for (uint32_t r = 0; r < rows && s->experts; r++)
-        for (uint32_t k = 0; k < USED; k++) {
+    uint32_t state = 1;
+    for (uint32_t i = 0; i < rows * USED && s->experts; i++) {
+        bool again;
+        do {
             state = state * 1664525 + 1013904223;
-            ids[r * USED + k] = (int32_t)(state % (s->experts / USED) + k * (s->experts / USED));
-        }
+            ids[i] = (int32_t)((state >> 8) % s->experts);
+            again = false;
+            for (uint32_t k = i / USED * USED; k < i; k++) again |= ids[k] == ids[i];
+        } while (again);
+    }
     must(g.backend->copy(g.queue, ST_COPY_UP, g.values + (size_t)IDS * VALUE_BYTES, ids, sizeof ids, &error), &error);
 }
 
@@ -618,7 +628,9 @@ static const decode_row decode_rows[] = {
     {QWEN3_30B, PART_OUT, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_ROUTER, 1, 128, ST_TYPE_F16},
     {QWEN3_30B, PART_ROUTE, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_EXPERTS, 1, 128, ST_TYPE_F16},
     {QWEN3_30B, PART_ROUTE_EXPERTS, 1, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 1, 128, ST_TYPE_F16},
-    {QWEN3_30B, PART_EXPERTS, 16, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 16, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_EXPERTS, 16, 128, ST_TYPE_F16}, {QWEN3_30B, PART_EXPERTS_Q6_K, 16, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_ROUTER, 16, 128, ST_TYPE_F16}, {QWEN3_30B, PART_ROUTE, 16, 128, ST_TYPE_F16},
+    {QWEN3_30B, PART_EXPERTS, 32, 128, ST_TYPE_F16}, {QWEN3_30B, PART_LAYER, 16, 128, ST_TYPE_F16},
     {QWEN35_35B, PART_CONV, 1, 128, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 1, 128, ST_TYPE_BF16},
     {QWEN35_35B, PART_DELTA, 64, 0, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 96, 0, ST_TYPE_BF16},
     {QWEN35_35B, PART_DELTA, 512, 0, ST_TYPE_BF16}, {QWEN35_35B, PART_DELTA, 2048, 0, ST_TYPE_BF16},
