@@ -7,7 +7,7 @@
 #include "backend/profile.h"
 #include "base/alloc.h"
 
-enum { BLOCK_BYTES = 192 << 20, SCRATCH_BYTES = 64 << 20, ALIGNMENT = 256, GUARD = 256, RANGES_MAX = 64, OPS_MAX = 16, GUARD_BYTE = 0xA5,
+enum { BLOCK_BYTES = 192 << 20, SCRATCH_BYTES = 64 << 20, ALIGNMENT = 256, GUARD = 256, RANGES_MAX = 256, OPS_MAX = 16, GUARD_BYTE = 0xA5,
        WAIT_US = 20 * 1000 * 1000 };
 
 static struct {

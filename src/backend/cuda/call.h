@@ -27,7 +27,9 @@ enum {
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
     ST_CUDA_CORES_ROWS = 8,        /* … Q4_K: of that many, on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
-    ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them */
+    ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows those that share an expert run together … */
+    ST_CUDA_EXPERTS_SHARED_ROWS = 32, ST_CUDA_EXPERTS_SHARED_PAIRS = 256, /* … up to so many rows and pairs (row, expert), … */
+    ST_CUDA_EXPERTS_SHARED_EACH = 2, /* … and so many of them for each expert on average: tiles are faster with more */
     ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
     ST_CUDA_JOINED_MAX = 4, /* matrix products of one launch */
 };
@@ -210,12 +212,37 @@ static inline int st_cuda_up_of(const st_op *op)
     return op->p.experts.fused || op->p.experts.ungated ? 0 : 1;
 }
 
-static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
+/* Whether there are kernels of experts for int8 activations and for f16. */
+static inline bool st_cuda_experts_have_int8(const st_bound_op *b)
 {
     const st_bound_weight *gate = &b->weight[0], *up = &b->weight[st_cuda_up_of(b->op)], *down = &b->weight[2];
-    return rows <= ST_CUDA_EXPERTS_INT8_ROWS && b->op->p.experts.used <= ST_CUDA_EXPERTS_USED_MAX && gate->type == up->type &&
-           st_cuda_has_int8(gate->type) && st_cuda_has_int8(down->type) && b->in[0].width % ST_CUDA_ACT_BLOCK == 0 &&
-           b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
+    return b->op->p.experts.used <= ST_CUDA_EXPERTS_USED_MAX && gate->type == up->type && st_cuda_has_int8(gate->type) &&
+           st_cuda_has_int8(down->type) && b->in[0].width % ST_CUDA_ACT_BLOCK == 0 && b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
+}
+
+/* The most rows of which those that share an expert run together, with int8 activations (experts_shared.cu). */
+static inline uint32_t st_cuda_experts_shared_rows(const st_op *op)
+{
+    uint32_t pairs = ST_CUDA_EXPERTS_SHARED_EACH * op->p.experts.experts;
+    if (pairs > ST_CUDA_EXPERTS_SHARED_PAIRS) pairs = ST_CUDA_EXPERTS_SHARED_PAIRS;
+    uint32_t rows = pairs / op->p.experts.used;
+    return rows < ST_CUDA_EXPERTS_SHARED_ROWS ? rows : (uint32_t)ST_CUDA_EXPERTS_SHARED_ROWS;
+}
+
+/* Which kernels run the experts of so many rows: of each pair (row, expert) by itself, of pairs that share an expert, or tiles. */
+static inline bool st_cuda_experts_in_int8(const st_bound_op *b, uint32_t rows)
+{
+    return rows <= ST_CUDA_EXPERTS_INT8_ROWS && st_cuda_experts_have_int8(b);
+}
+
+static inline bool st_cuda_experts_are_shared(const st_bound_op *b, uint32_t rows)
+{
+    return rows > ST_CUDA_EXPERTS_INT8_ROWS && rows <= st_cuda_experts_shared_rows(b->op) && st_cuda_experts_have_int8(b);
+}
+
+static inline bool st_cuda_experts_in_tiles(const st_bound_op *b, uint32_t rows)
+{
+    return rows > ST_CUDA_EXPERTS_INT8_ROWS && !st_cuda_experts_are_shared(b, rows) && st_cuda_experts_have_int8(b);
 }
 
 /* … with more of them than there are kernels without tensor cores for. */
@@ -228,11 +255,6 @@ static inline bool st_cuda_matmul_on_cores(const st_bound_op *b, uint32_t rows)
 static inline bool st_cuda_matmul_in_tiles(const st_bound_op *b, uint32_t rows)
 {
     return rows > ST_CUDA_INT8_ROWS && st_cuda_matmul_in_int8(b, 1) && !st_cuda_matmul_on_cores(b, rows);
-}
-
-static inline bool st_cuda_experts_in_tiles(const st_bound_op *b, uint32_t rows)
-{
-    return rows > ST_CUDA_EXPERTS_INT8_ROWS && st_cuda_experts_in_int8(b, 1);
 }
 
 /* Scratch of experts in tiles, by offset. The products with `down` run in slices of columns: a slice of every pair
@@ -346,7 +368,7 @@ typedef struct st_cuda_call {
     uint32_t positioned;      /* so many operations from `bound` on are one kernel (positions.h). 0: none */
     const st_bound_op *attention; /* … which sets its counters to 0. NULL: none */
     bool counts;              /* ATTENTION: its counters are 0, so that its last block combines the parts */
-    const struct st_cuda_call *experts; /* ROUTE: the EXPERTS behind it, whose input it prepares if they run in int8. NULL: none */
+    const struct st_cuda_call *experts; /* ROUTE: the EXPERTS behind it, whose input it prepares if they read int8 activations. NULL: none */
     bool prepared;            /* EXPERTS: … which it has */
     bool skipped;             /* a neighbour computes this one as well … */
     bool always;              /* … with any number of rows */
@@ -412,7 +434,8 @@ int st_cuda_experts_int8(const st_cuda_call *call);
 int st_cuda_attention_split(const st_cuda_call *call);
 int st_cuda_positions_run(const st_cuda_call *call);
 
-/* Kernels for more rows, on tensor cores. */
+/* Kernels for more rows; but for the first, on tensor cores. */
+int st_cuda_experts_shared(const st_cuda_call *call);
 int st_cuda_matmul_cores(const st_cuda_call *call);
 bool st_cuda_matmul_fits_bulk(const st_cuda_call *call);
 int st_cuda_matmul_bulk(const st_cuda_call *call);

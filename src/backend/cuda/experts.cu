@@ -105,6 +105,7 @@ extern "C" int st_cuda_experts(const st_cuda_call *call)
     const auto &p = b->op->p.experts;
     int up = st_cuda_up_of(b->op);
     if (st_cuda_experts_in_int8(b, call->rows)) return st_cuda_experts_int8(call);
+    if (st_cuda_experts_are_shared(b, call->rows)) return st_cuda_experts_shared(call);
     if (st_cuda_experts_in_tiles(b, call->rows)) return st_cuda_experts_tiles(call);
     st_cuda_tables tables = st_cuda_tables_of(call);
     int code = st_cuda_start<fetch_tables>(call, st_cuda_blocks(p.experts, TABLE_THREADS), TABLE_THREADS, 0, tables);

@@ -1,36 +1,13 @@
 /* The selected experts of few rows, with int8 activations: gate and up of each pair (row, expert) with the activation, quantised,
  * into scratch, then down and the weighted sum. Experts without an address in the tables are left out. */
 #include "backend/cuda/gemv.cuh"
-#include "backend/cuda/experts_input.cuh"
+#include "backend/cuda/experts_args.cuh"
 
 namespace {
 
 enum { WARPS = 4, PROJECT_WARPS = 8, FIRST_THREADS = 128, USED_MAX = ST_CUDA_EXPERTS_USED_MAX };
 
-struct experts_args {
-    st_cuda_rows rows;
-    const void *const *gate_table;
-    const void *const *up_table;
-    const void *const *down_table;
-    size_t gate_bytes, up_bytes, down_bytes; /* of a row of the matrix */
-    st_cuda_acts in, hidden_acts;
-    const int32_t *ids;    /* [rows, used] */
-    const float *weights;  /* [rows, used] */
-    float *out;            /* [rows, embedding] */
-    st_cuda_vector factors;
-    st_cuda_vector gate_bias, up_bias, down_bias; /* a row per expert */
-    uint32_t used, width, embedding;
-    uint32_t up_first;     /* row of its matrix at which `up` begins */
-    st_activation activation;
-    bool on_input;
-    st_cuda_divisor by_used, by_units; /* units: of a hidden row */
-    bool alone;            /* `up` alone, at gate_table: hidden = activation(up · in) */
-
-    __device__ float weight_of(uint32_t pair, int32_t id) const
-    {
-        return (on_input ? 1 : weights[pair]) * (factors.data ? factors.at(id) : 1);
-    }
-};
+typedef st_cuda_experts_args experts_args;
 
 __global__ void __launch_bounds__(FIRST_THREADS) prepare(st_cuda_rows rows, uint32_t rows_max, st_cuda_experts_input input)
 {
@@ -64,15 +41,6 @@ __device__ __forceinline__ void multiply(const unsigned char *const *rows, const
     for (int r = 0; r < ROWS; r++) sums[r] = st_cuda_warp_sum(sums[r]);
 }
 
-/* An element of an expert's hidden row; `up` is not used if there is no gate. */
-__device__ __forceinline__ float hidden_of(const experts_args &a, int32_t id, uint32_t column, float gate, float up)
-{
-    size_t bias = (size_t)id * a.width + column;
-    if (a.gate_bias.data) gate += a.gate_bias.at(bias);
-    if (a.up_bias.data) up += a.up_bias.at(bias);
-    return st_cuda_gated(a.activation, gate, a.alone ? 1.0f : up);
-}
-
 /* activation(gate · in) × (up · in), quantised: a block has 32 elements of a pair, a warp four of them, two at a time; without a
  * gate all four. */
 template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP, 2) project(experts_args a)
@@ -102,7 +70,7 @@ template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP
             if (lane == k) gate_sum = sums[k], up_sum = sums[(k + 1) % ROWS];
         if (lane < ROWS && !(lane & both)) {
             uint32_t at = i + (lane >> both);
-            float x = hidden_of(a, id, first + at, gate_sum * factor, up_sum * factor);
+            float x = a.hidden_of(id, first + at, gate_sum * factor, up_sum * factor);
             hidden[own + at] = present ? x : 0;
         }
     }
@@ -182,25 +150,19 @@ struct combine_launch {
 
 } // namespace
 
+int st_cuda_experts_prepare(const st_cuda_call *call)
+{
+    if (call->prepared) return cudaSuccess;
+    st_cuda_experts_input input = st_cuda_experts_input_of(call);
+    uint32_t blocks = input.blocks(call->rows, FIRST_THREADS);
+    return st_cuda_start<prepare>(call, blocks, FIRST_THREADS, 0, st_cuda_rows_of(call), call->rows, input);
+}
+
 extern "C" int st_cuda_experts_int8(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
-    const auto &p = b->op->p.experts;
-    int up = st_cuda_up_of(b->op);
-    const void *const *tables = (const void *const *)call->scratch;
-    uint32_t embedding = b->in[0].width;
-    st_cuda_experts_input input = st_cuda_experts_input_of(call);
-    unsigned char *hidden_acts = input.acts.memory + call->rows * st_cuda_acts_row_bytes(embedding);
-    experts_args args = {st_cuda_rows_of(call), tables, tables + up * p.experts, tables + 2 * p.experts, b->weight[0].row_bytes,
-                         b->weight[up].row_bytes, b->weight[2].row_bytes, input.acts, {hidden_acts, p.width},
-                         (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), st_cuda_floats(b->out),
-                         st_cuda_vector_of(&b->weight[3]), st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]),
-                         st_cuda_vector_of(&b->weight[6]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
-                         p.weight_on_input, st_cuda_divisor_of(p.used), st_cuda_divisor_of(p.width / 32), p.ungated};
-    int code = cudaSuccess;
-    if (!call->prepared)
-        code = st_cuda_start<prepare>(call, input.blocks(call->rows, FIRST_THREADS), FIRST_THREADS, 0, args.rows, call->rows,
-                                      input);
+    experts_args args = st_cuda_experts_args_of(call);
+    int code = st_cuda_experts_prepare(call);
     if (code == cudaSuccess) code = st_cuda_with_unit(b->weight[0].type, project_launch{call, args});
     return code == cudaSuccess ? st_cuda_with_unit(b->weight[2].type, combine_launch{call, args}) : code;
 }

@@ -221,7 +221,8 @@ extern "C" int st_cuda_route(const st_cuda_call *call)
                        st_cuda_vector_of(&b->weight[0]), p.experts, p.used, p.groups, p.groups_used, p.group_top, p.router,
                        p.renormalise, p.scale > 0 ? p.scale : 1, st_cuda_recorded_of(b->op), call->rows, {}};
     uint32_t each = st_cuda_blocks(args.experts, ST_CUDA_WARP), blocks = call->rows;
-    if (call->experts && st_cuda_experts_in_int8(call->experts->bound, call->rows)) {
+    const st_bound_op *experts = call->experts ? call->experts->bound : NULL;
+    if (experts && (st_cuda_experts_in_int8(experts, call->rows) || st_cuda_experts_are_shared(experts, call->rows))) {
         args.input = st_cuda_experts_input_of(call->experts);
         blocks += args.input.blocks(call->rows, ST_CUDA_WARP);
     }

@@ -66,15 +66,20 @@ static size_t matmul_scratch(const st_bound_op *shape, uint32_t rows)
     return larger(few, st_cuda_halves_bytes(width, rows) + ST_CUDA_COUNTERS_BYTES + st_cuda_partial_bytes(width, shape->out.width, rows));
 }
 
-/* Copies of the tables, the hidden rows of every (row, expert) pair, and int8 activations of both; more rows: the layout of
- * call.h. */
+/* Copies of the tables, the hidden rows of every (row, expert) pair, and int8 activations of both, with the products of all pairs
+ * where they share experts; more rows: the layout of call.h. A launch of fewer rows than planned may need more: the most of all. */
 static size_t experts_scratch(const st_bound_op *shape, uint32_t rows)
 {
     const st_op *op = shape->op;
-    size_t used = op->p.experts.used, width = op->p.experts.width;
-    size_t few = st_cuda_tables_bytes(op->p.experts.experts) + rows * used * width * sizeof(float) +
-                 acts_bytes(shape->in[0].width, rows, ST_CUDA_EXPERTS_INT8_ROWS) + used * acts_bytes(width, rows, ST_CUDA_EXPERTS_INT8_ROWS);
-    return st_cuda_experts_in_tiles(shape, rows) ? larger(few, st_cuda_experts_lay_out(op, shape->in[0].width, rows).bytes) : few;
+    size_t used = op->p.experts.used, width = op->p.experts.width, tables = st_cuda_tables_bytes(op->p.experts.experts);
+    uint32_t embedding = shape->in[0].width, most = ST_CUDA_EXPERTS_INT8_ROWS;
+    size_t bytes = tables + rows * used * width * sizeof(float) + acts_bytes(embedding, rows, most) +
+                   used * acts_bytes(width, rows, most);
+    uint32_t shared = st_cuda_experts_shared_rows(op) < rows ? st_cuda_experts_shared_rows(op) : rows;
+    if (st_cuda_experts_are_shared(shape, shared))
+        bytes = larger(bytes, tables + shared * (st_cuda_acts_row_bytes(embedding) + used * st_cuda_acts_row_bytes(width)) +
+                                  shared * used * embedding * sizeof(float));
+    return st_cuda_experts_in_tiles(shape, rows) ? larger(bytes, st_cuda_experts_lay_out(op, embedding, rows).bytes) : bytes;
 }
 
 /* int8 activations of the output, a counter for each block of heads, and the partial sums of each part of the context with two
