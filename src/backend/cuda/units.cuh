@@ -297,19 +297,28 @@ struct st_cuda_unit_iq4_xs : st_cuda_unit_of_neighbours {
     }
 };
 
+/* x × byte `index` of the word: 2²³ + byte is a number with the byte as its last bits, and 2²³ x is subtracted before the product is
+ * rounded. */
+static __device__ __forceinline__ float st_cuda_times_byte(float x, unsigned bytes, int index)
+{
+    return fmaf(x, __uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7440 | index)), x * -8388608.0f);
+}
+
 /* The scales and minima, six bits each, of the two parts that share their bytes: two bytes of each word of the head. Those of
- * the last four parts have their low bits in the last word and the high ones in the upper bits of the others. */
+ * the last four parts have their low bits in the last word and the high ones in the upper bits of the others. The two scales and
+ * the two minima are unpacked as the bytes of one word; what depends on the quarter alone, a loop computes once. */
 static __device__ __forceinline__ void st_cuda_scales_6(const unsigned *head, unsigned quarter, st_cuda_unit &u)
 {
-    float d = st_cuda_half(head[0] & 0xFFFF), min_d = -st_cuda_half(head[0] >> 16);
-    unsigned place = 16 * (quarter % 2), first = head[1] >> place, second = head[2] >> place, third = head[3] >> place;
     bool late = quarter >= 2;
-    unsigned scales = late ? (third & 0x0F0F) | (first >> 2 & 0x3030) : first & 0x3F3F;
-    unsigned mins = late ? (third >> 4 & 0x0F0F) | (second >> 2 & 0x3030) : second & 0x3F3F;
-    u.d[0] = d * (float)(scales & 0xFF);
-    u.d[1] = d * (float)(scales >> 8);
-    u.m[0] = min_d * (float)(mins & 0xFF);
-    u.m[1] = min_d * (float)(mins >> 8);
+    unsigned places = 0x5410 + 0x2222 * (quarter % 2), down = late ? 2 : 0;
+    unsigned own = late ? 0x30303030u : 0x3F3F3F3Fu, last = late ? 0x0F0F0F0Fu : 0;
+    unsigned bytes = (__byte_perm(head[1], head[2], places) >> down & own) | (__byte_perm(head[3], head[3] >> 4, places) & last);
+    float d = st_cuda_half(head[0] & 0xFFFF), min_d = -st_cuda_half(head[0] >> 16);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        u.d[i] = st_cuda_times_byte(d, bytes, i);
+        u.m[i] = st_cuda_times_byte(min_d, bytes, 2 + i);
+    }
 }
 
 /* Q4_K and Q5_K: the nibbles of 16 bytes are elements i and 32 + i of a quarter. */
@@ -394,8 +403,8 @@ struct st_cuda_unit_q6_k {
         st_cuda_split(ql, u);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            u.q[0][i] |= (qh[i] >> shift & 0x03030303u) << 4;
-            u.q[1][i] |= (qh[i] >> (shift + 4) & 0x03030303u) << 4;
+            u.q[0][i] |= qh[i] << (4 - shift) & 0x30303030u;
+            u.q[1][i] |= qh[i] >> shift & 0x30303030u;
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
