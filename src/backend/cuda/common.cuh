@@ -168,6 +168,14 @@ static __device__ __forceinline__ float st_cuda_warp_max(float x)
     return x;
 }
 
+/* Half of a reduction of two sums at once: the lane and the one `step` away each get one of them, added over both lanes, x that of the
+ * lower lane, y the other. */
+static __device__ __forceinline__ float st_cuda_exchange(float x, float y, uint32_t step)
+{
+    bool upper = threadIdx.x & step;
+    return (upper ? y : x) + __shfl_xor_sync(0xFFFFFFFFu, upper ? x : y, step);
+}
+
 /* Of a magnitude of up to 16: within 1e-6 of the exponential. */
 static __device__ __forceinline__ float st_cuda_exp(float x)
 {

@@ -48,13 +48,6 @@ __device__ __forceinline__ bool is_present(const experts_args &a, int32_t expert
     return a.gate_table[expert] && a.up_table[expert] && a.down_table[expert];
 }
 
-/* x + the other lane's, of the sum that is the lane's own: y goes to the other lane, `upper` lanes keep y. */
-__device__ __forceinline__ float exchange(float x, float y, uint32_t step)
-{
-    bool upper = threadIdx.x & step;
-    return (upper ? y : x) + __shfl_xor_sync(0xFFFFFFFFu, upper ? x : y, step);
-}
-
 /* Sums over LANES neighbouring lanes: lane l gets that of x[l / ROWS % PAIRS][l % ROWS]. The same lanes are added in the same order
  * for one pair and for two. */
 template <int COUNT, int ROWS, int LANES> __device__ __forceinline__ float sum_of_lanes(float (*x)[ROWS])
@@ -63,8 +56,8 @@ template <int COUNT, int ROWS, int LANES> __device__ __forceinline__ float sum_o
 #pragma unroll
     for (int n = ROWS / 2; n > 0; n /= 2)
 #pragma unroll
-        for (int i = 0; i < COUNT * n; i++) x[i / n][i % n] = exchange(x[i / n][i % n], x[i / n][i % n + n], n);
-    float sum = exchange(x[0][0], x[COUNT - 1][0], ROWS);
+        for (int i = 0; i < COUNT * n; i++) x[i / n][i % n] = st_cuda_exchange(x[i / n][i % n], x[i / n][i % n + n], n);
+    float sum = st_cuda_exchange(x[0][0], x[COUNT - 1][0], ROWS);
 #pragma unroll
     for (int step = 2 * ROWS; step < LANES; step *= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
     return sum;

@@ -1,12 +1,14 @@
 /* out = w0 · in0 (+ w1), float32 products of dequantised weights; most quantised types are in matmul_int8.cu (few rows),
- * matmul_cores.cu and matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows, plain types so up to
- * ST_CUDA_FEW_ROWS rows. Batches: tiles of columns × rows in shared memory. */
+ * matmul_cores.cu and matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows. Plain types up to
+ * ST_CUDA_FEW_ROWS rows, such as a router: a block has SIDE columns of SEVERAL rows, and its warps a part of the depth each. Batches:
+ * tiles of columns × rows in shared memory. */
 #include "backend/cuda/products.h"
 #include "backend/cuda/weights.cuh"
 
 namespace {
 
 enum { WARPS = 4, FEW = 4, SEVERAL = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
+enum { SPLITS = 8, SPLIT_THREADS = SPLITS * ST_CUDA_WARP };
 
 typedef st_cuda_product_args matmul_args;
 
@@ -51,6 +53,51 @@ template <class W, int ROWS> __global__ void few_rows_by_four(matmul_args a)
         float all = st_cuda_warp_sum(sum[r]);
         if (lane == 0 && first_row + r < count) a.out_of(first_row + r)[column] = all + offset;
     }
+}
+
+/* … with SIDE columns and SEVERAL rows of a block: as many sums as a warp has lanes. */
+template <class W> __global__ void __launch_bounds__(SPLIT_THREADS) several_rows_by_four(matmul_args a)
+{
+    static_assert(SIDE * SEVERAL == ST_CUDA_WARP, "a lane writes each sum");
+    __shared__ float parts[SPLITS][ST_CUDA_WARP];
+    st_cuda_release();
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, first_column = blockIdx.x * SIDE, first_row = blockIdx.y * SEVERAL;
+    float4 w[SIDE], next[SIDE];
+    float sums[ST_CUDA_WARP] = {}; /* [row][column] */
+    auto load = [&](uint32_t k, float4 *to) {
+#pragma unroll
+        for (int c = 0; c < SIDE; c++) to[c] = W::four(a.weights_of(min(first_column + c, a.columns - 1)), min(k, a.width - 4));
+    };
+    load(4 * threadIdx.x, next);
+    st_cuda_await();
+    uint32_t count = a.rows.count();
+    if (first_row >= count) return; /* the same for the whole block */
+#pragma unroll 1
+    for (uint32_t k = 4 * threadIdx.x; k < a.width; k += 4 * SPLIT_THREADS) {
+#pragma unroll
+        for (int c = 0; c < SIDE; c++) w[c] = next[c];
+        load(k + 4 * SPLIT_THREADS, next);
+        float4 x[SEVERAL]; /* rows past the end: the last, not stored */
+#pragma unroll
+        for (int r = 0; r < SEVERAL; r++) x[r] = *(const float4 *)(a.in_of(min(first_row + r, count - 1)) + k);
+#pragma unroll
+        for (int i = 0; i < ST_CUDA_WARP; i++) {
+            const float4 &v = x[i / SIDE], &u = w[i % SIDE];
+            sums[i] += u.x * v.x + u.y * v.y + u.z * v.z + u.w * v.w;
+        }
+    }
+#pragma unroll
+    for (int n = ST_CUDA_WARP / 2; n > 0; n /= 2)
+#pragma unroll
+        for (int i = 0; i < n; i++) sums[i] = st_cuda_exchange(sums[i], sums[i + n], n);
+    parts[threadIdx.x / ST_CUDA_WARP][lane] = sums[0];
+    __syncthreads();
+    uint32_t row = first_row + lane / SIDE, column = first_column + lane % SIDE;
+    if (threadIdx.x >= ST_CUDA_WARP || row >= count || column >= a.columns) return;
+    float sum = a.bias.data ? a.bias.at(column) : 0;
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) sum += parts[s][lane];
+    a.out_of(row)[column] = sum;
 }
 
 template <class W, int ROWS> __global__ void few_rows(matmul_args a)
@@ -123,9 +170,10 @@ struct matmul {
             bool aligned = (args.width | args.in_width | args.in_part) % 4 == 0 && ((uintptr_t)args.weights | args.row_bytes) % 16 == 0;
             if (aligned && call->rows == 1) return st_cuda_start<few_rows_by_four<W, 1>>(call, all, threads, 0, args);
             /* a router's matrix is small: tiles of it would run on two processors */
-            dim3 by_several(columns, st_cuda_blocks(call->rows, SEVERAL), args.heads);
+            dim3 by_several(st_cuda_blocks(args.columns, SIDE), st_cuda_blocks(call->rows, SEVERAL), args.heads);
+            if (aligned && call->rows <= SEVERAL) return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, all, threads, 0, args);
             if (aligned && call->rows <= ST_CUDA_FEW_ROWS)
-                return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, by_several, threads, 0, args);
+                return st_cuda_start<several_rows_by_four<W>>(call, by_several, SPLIT_THREADS, 0, args);
         }
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call, all, threads, 0, args);
         if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call, by_few, threads, 0, args);
