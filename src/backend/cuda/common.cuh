@@ -275,6 +275,14 @@ static int st_cuda_start(const st_cuda_call *call, dim3 blocks, dim3 threads, si
     return st_cuda_launch<KERNEL>(call->stream, call->rows <= EARLY_ROWS, blocks, threads, shared_bytes, args...);
 }
 
+/* … that starts early with up to ST_EARLY_ROWS_MAX rows: one of many short blocks, or of few, which wait on no processor for long. */
+template <auto KERNEL, class... Args>
+static int st_cuda_start_early(const st_cuda_call *call, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)
+{
+    (void)&st_cuda_listed<KERNEL>::entry;
+    return st_cuda_launch<KERNEL>(call->stream, call->rows <= ST_EARLY_ROWS_MAX, blocks, threads, shared_bytes, args...);
+}
+
 /* … of no operation. */
 template <auto KERNEL, class... Args>
 static int st_cuda_start_alone(void *stream, dim3 blocks, dim3 threads, size_t shared_bytes, const Args &...args)

@@ -218,7 +218,7 @@ struct project_launch {
     template <class W> int run() const
     {
         dim3 grid(args.width / ST_CUDA_ACT_BLOCK, call->bound->op->p.experts.experts);
-        return st_cuda_start<project<W>>(call, grid, THREADS, 0, args);
+        return st_cuda_start_early<project<W>>(call, grid, THREADS, 0, args);
     }
 };
 
@@ -229,7 +229,7 @@ struct lower_launch {
     template <class W> int run() const
     {
         dim3 grid(st_cuda_blocks(args.embedding, WARPS * shape<W>::DOWN_ROWS), call->bound->op->p.experts.experts);
-        return st_cuda_start<lower<W>>(call, grid, THREADS, 0, args, products);
+        return st_cuda_start_early<lower<W>>(call, grid, THREADS, 0, args, products);
     }
 };
 
@@ -244,5 +244,5 @@ extern "C" int st_cuda_experts_shared(const st_cuda_call *call)
     if (code == cudaSuccess) code = st_cuda_with_unit(b->weight[0].type, project_launch{call, args});
     if (code == cudaSuccess) code = st_cuda_with_unit(b->weight[2].type, lower_launch{call, args, products});
     dim3 grid(st_cuda_blocks(args.embedding / 4, ADD_THREADS), call->rows);
-    return code == cudaSuccess ? st_cuda_start<add>(call, grid, ADD_THREADS, 0, args, products) : code;
+    return code == cudaSuccess ? st_cuda_start_early<add>(call, grid, ADD_THREADS, 0, args, products) : code;
 }

@@ -173,7 +173,7 @@ struct matmul {
             dim3 by_several(st_cuda_blocks(args.columns, SIDE), st_cuda_blocks(call->rows, SEVERAL), args.heads);
             if (aligned && call->rows <= SEVERAL) return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, all, threads, 0, args);
             if (aligned && call->rows <= ST_CUDA_FEW_ROWS)
-                return st_cuda_start<several_rows_by_four<W>>(call, by_several, SPLIT_THREADS, 0, args);
+                return st_cuda_start_early<several_rows_by_four<W>>(call, by_several, SPLIT_THREADS, 0, args);
         }
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call, all, threads, 0, args);
         if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call, by_few, threads, 0, args);

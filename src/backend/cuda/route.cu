@@ -227,8 +227,8 @@ extern "C" int st_cuda_route(const st_cuda_call *call)
         blocks += args.input.blocks(call->rows, ST_CUDA_WARP);
     }
     if (args.bias.data || p.groups > 1 || p.used > ST_CUDA_WARP || each > EACH_MAX)
-        return st_cuda_start<route_many>(call, blocks, ST_CUDA_WARP, (p.experts + p.groups) * sizeof(float), args);
-    if (each <= 4) return st_cuda_start<route<4>>(call, blocks, ST_CUDA_WARP, 0, args);
-    if (each <= 8) return st_cuda_start<route<8>>(call, blocks, ST_CUDA_WARP, 0, args);
-    return st_cuda_start<route<EACH_MAX>>(call, blocks, ST_CUDA_WARP, 0, args);
+        return st_cuda_start_early<route_many>(call, blocks, ST_CUDA_WARP, (p.experts + p.groups) * sizeof(float), args);
+    if (each <= 4) return st_cuda_start_early<route<4>>(call, blocks, ST_CUDA_WARP, 0, args);
+    if (each <= 8) return st_cuda_start_early<route<8>>(call, blocks, ST_CUDA_WARP, 0, args);
+    return st_cuda_start_early<route<EACH_MAX>>(call, blocks, ST_CUDA_WARP, 0, args);
 }
