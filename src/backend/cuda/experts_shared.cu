@@ -21,8 +21,14 @@ template <class W> struct shape {
     };
 };
 
-/* Lists the pairs of an expert in their order, and returns how many there are. All warps call it; one of them writes the list, which
- * is complete after the next barrier. */
+/* Whether the expert has an address for each of its matrices. */
+__device__ __forceinline__ bool is_present(const experts_args &a, int32_t expert)
+{
+    return a.gate_table[expert] && a.up_table[expert] && a.down_table[expert];
+}
+
+/* Lists the pairs of an expert in their order, and returns how many there are, 0 if it is not present. All warps call it; one of
+ * them writes the list, which is complete after the next barrier. */
 __device__ __forceinline__ uint32_t find_pairs(const experts_args &a, int32_t expert, uint16_t *list)
 {
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, all = a.rows.count() * a.used, count = 0;
@@ -39,13 +45,7 @@ __device__ __forceinline__ uint32_t find_pairs(const experts_args &a, int32_t ex
             list[count + __popc(found & ((1u << lane) - 1))] = (uint16_t)(i * ST_CUDA_WARP + lane);
         count += __popc(found);
     }
-    return count;
-}
-
-/* Whether the expert has an address for each of its matrices. */
-__device__ __forceinline__ bool is_present(const experts_args &a, int32_t expert)
-{
-    return a.gate_table[expert] && a.up_table[expert] && a.down_table[expert];
+    return is_present(a, expert) ? count : 0;
 }
 
 /* Sums over LANES neighbouring lanes: lane l gets that of x[l / ROWS % PAIRS][l % ROWS]. The same lanes are added in the same order
@@ -86,9 +86,9 @@ __device__ __forceinline__ float multiply(const unsigned char *const *rows, cons
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             st_cuda_unit w;
-            W::decode(rows[r], at, from[r], w);
+            W::decode(rows[r], unit, from[r], w); /* past the end: any bytes, which are not added */
 #pragma unroll
-            for (int p = 0; p < COUNT; p++) sums[p][r] += st_cuda_unit_dot(w, x[p]);
+            for (int p = 0; p < COUNT; p++) sums[p][r] = st_cuda_unit_dot(w, x[p], sums[p][r]);
         }
     };
     fetch(0, words[0]);
@@ -105,9 +105,16 @@ __device__ __forceinline__ float multiply(const unsigned char *const *rows, cons
     return sum_of_lanes<COUNT, ROWS, LANES>(sums);
 }
 
-/* Gate and up of COUNT pairs, with the activation: the elements of a warp, of the 32 of a block. */
-template <class W, int COUNT>
-__device__ __forceinline__ void project_pairs(const experts_args &a, int32_t expert, const uint16_t *pairs,
+/* … with one row of activations, or PAIRS of them. */
+template <class W, int ROWS, int LANES>
+__device__ __forceinline__ float multiply_pairs(const unsigned char *const *rows, const st_cuda_acts &acts, const uint32_t *of, uint32_t count)
+{
+    return count == 1 ? multiply<W, ROWS, LANES, 1>(rows, acts, of) : multiply<W, ROWS, LANES, PAIRS>(rows, acts, of);
+}
+
+/* Gate and up of up to PAIRS pairs, with the activation: the elements of a warp, of the 32 of a block. */
+template <class W>
+__device__ __forceinline__ void project_pairs(const experts_args &a, int32_t expert, const uint16_t *pairs, uint32_t count,
                                               float (*hidden)[ST_CUDA_ACT_BLOCK])
 {
     typedef shape<W> s;
@@ -117,18 +124,18 @@ __device__ __forceinline__ void project_pairs(const experts_args &a, int32_t exp
     if (own >= ST_CUDA_ACT_BLOCK) return;
     const unsigned char *gate = (const unsigned char *)a.gate_table[expert], *up = (const unsigned char *)a.up_table[expert];
     const unsigned char *rows[s::ROWS];
-    uint32_t of[COUNT];
+    uint32_t of[PAIRS];
 #pragma unroll
     for (int r = 0; r < s::ROWS; r++) {
         size_t column = first + ((group + r) >> both);
         rows[r] = r & both ? up + (a.up_first + column) * a.up_bytes : gate + column * a.gate_bytes;
     }
 #pragma unroll
-    for (int p = 0; p < COUNT; p++) of[p] = a.by_used.quotient(pairs[p]);
-    float sum = multiply<W, s::ROWS, s::INPUT_LANES, COUNT>(rows, a.in, of);
+    for (int p = 0; p < PAIRS; p++) of[p] = a.by_used.quotient(pairs[min((uint32_t)p, count - 1)]);
+    float sum = multiply_pairs<W, s::ROWS, s::INPUT_LANES>(rows, a.in, of, count);
     float next = __shfl_xor_sync(0xFFFFFFFFu, sum, 1); /* `up` of the element, if it has both */
     uint32_t row = lane % s::ROWS, p = lane % s::INPUT_LANES / s::ROWS, at = (group + row) >> both;
-    if (p >= COUNT || row & both) return;
+    if (p >= count || row & both) return;
     float factor = a.on_input ? a.weights[pairs[p]] : 1;
     hidden[p][own + at] = a.hidden_of(expert, first + at, sum * factor, next * factor);
 }
@@ -140,13 +147,11 @@ template <class W> __global__ void __launch_bounds__(THREADS, 2) project(experts
     __shared__ uint16_t pairs[PAIRS_MAX];
     st_cuda_begin();
     int32_t expert = (int32_t)blockIdx.y;
-    bool present = is_present(a, expert);
     uint32_t count = find_pairs(a, expert, pairs);
-    if (count == 0 || !present) return; /* the same for the whole block */
+    if (count == 0) return; /* the same for the whole block */
     for (uint32_t done = 0; done < count; done += PAIRS) {
         __syncthreads();
-        if (count - done == 1) project_pairs<W, 1>(a, expert, pairs + done, hidden);
-        else project_pairs<W, PAIRS>(a, expert, pairs + done, hidden);
+        project_pairs<W>(a, expert, pairs + done, min(count - done, (uint32_t)PAIRS), hidden);
         __syncthreads();
         if (threadIdx.x >= ST_CUDA_WARP) continue;
         uint32_t p = threadIdx.x / 8, at = threadIdx.x % 8 * 4;
@@ -156,21 +161,21 @@ template <class W> __global__ void __launch_bounds__(THREADS, 2) project(experts
     }
 }
 
-template <class W, int COUNT>
-__device__ __forceinline__ void lower_pairs(const experts_args &a, int32_t expert, const uint16_t *pairs, float *products)
+template <class W>
+__device__ __forceinline__ void lower_pairs(const experts_args &a, int32_t expert, const uint16_t *pairs, uint32_t count, float *products)
 {
     typedef shape<W> s;
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP;
     uint32_t first = (blockIdx.x * WARPS + warp) * s::DOWN_ROWS + lane / s::DOWN_LANES * s::ROWS;
     const unsigned char *down = (const unsigned char *)a.down_table[expert], *rows[s::ROWS];
-    uint32_t of[COUNT];
+    uint32_t of[PAIRS];
 #pragma unroll
     for (int r = 0; r < s::ROWS; r++) rows[r] = down + (size_t)min(first + r, a.embedding - 1) * a.down_bytes;
 #pragma unroll
-    for (int p = 0; p < COUNT; p++) of[p] = pairs[p];
-    float sum = multiply<W, s::ROWS, s::DOWN_LANES, COUNT>(rows, a.hidden_acts, of);
+    for (int p = 0; p < PAIRS; p++) of[p] = pairs[min((uint32_t)p, count - 1)];
+    float sum = multiply_pairs<W, s::ROWS, s::DOWN_LANES>(rows, a.hidden_acts, of, count);
     uint32_t column = first + lane % s::ROWS, p = lane % s::DOWN_LANES / s::ROWS;
-    if (p < COUNT && column < a.embedding) products[(size_t)pairs[p] * a.embedding + column] = sum;
+    if (p < count && column < a.embedding) products[(size_t)pairs[p] * a.embedding + column] = sum;
 }
 
 /* products[pair] = down · hidden: a block has WARPS × DOWN_ROWS elements of the pairs of an expert. */
@@ -179,14 +184,11 @@ template <class W> __global__ void __launch_bounds__(THREADS, 2) lower(experts_a
     __shared__ uint16_t pairs[PAIRS_MAX];
     st_cuda_begin();
     int32_t expert = (int32_t)blockIdx.y;
-    bool present = is_present(a, expert);
     uint32_t count = find_pairs(a, expert, pairs);
-    if (count == 0 || !present) return; /* the same for the whole block */
+    if (count == 0) return; /* the same for the whole block */
     __syncthreads();
-    for (uint32_t done = 0; done < count; done += PAIRS) {
-        if (count - done == 1) lower_pairs<W, 1>(a, expert, pairs + done, products);
-        else lower_pairs<W, PAIRS>(a, expert, pairs + done, products);
-    }
+    for (uint32_t done = 0; done < count; done += PAIRS)
+        lower_pairs<W>(a, expert, pairs + done, min(count - done, (uint32_t)PAIRS), products);
 }
 
 /* The weighted sum of a row's products, four elements for each thread. */

@@ -87,9 +87,9 @@ static __device__ __forceinline__ void st_cuda_load_acts(const st_cuda_acts &act
     }
 }
 
-static __device__ __forceinline__ float st_cuda_unit_dot(const st_cuda_unit &w, const st_cuda_unit_acts &x)
+/* sum + w · x */
+static __device__ __forceinline__ float st_cuda_unit_dot(const st_cuda_unit &w, const st_cuda_unit_acts &x, float sum = 0)
 {
-    float sum = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int dot = 0;
