@@ -242,6 +242,9 @@ template <int WARPS> static __device__ float st_cuda_block_sum(float x)
  *   that one may read it. Weights that are streamed from RAM do change: the executor
  *   launches them with more than ST_EARLY_ROWS_MAX rows alone, and no kernel of so many rows starts early.
  *
+ * A kernel that calls st_cuda_await before st_cuda_release lets the next one read, before its own wait, what was complete before
+ * both: experts_shared.cu alone does so.
+ *
  * st_cuda_begin, the first statement of most kernels, is both. tests/e2e/kernels.sh checks that every kernel has it, or calls
  * st_cuda_await at the outermost level before its first return. */
 static __device__ __forceinline__ void st_cuda_begin(void)

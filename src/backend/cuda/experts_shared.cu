@@ -140,12 +140,14 @@ __device__ __forceinline__ void project_pairs(const experts_args &a, int32_t exp
     hidden[p][own + at] = a.hidden_of(expert, first + at, sum * factor, next * factor);
 }
 
-/* activation(gate · in) × (up · in), quantised: a block has 32 elements of an expert. */
+/* activation(gate · in) × (up · in), quantised: a block has 32 elements of an expert. Waits before it lets the next kernel start, so
+ * that the router's choice is complete when that one begins. */
 template <class W> __global__ void __launch_bounds__(THREADS, 2) project(experts_args a)
 {
     __shared__ __align__(16) float hidden[PAIRS][ST_CUDA_ACT_BLOCK];
     __shared__ uint16_t pairs[PAIRS_MAX];
-    st_cuda_begin();
+    st_cuda_await();
+    st_cuda_release();
     int32_t expert = (int32_t)blockIdx.y;
     uint32_t count = find_pairs(a, expert, pairs);
     if (count == 0) return; /* the same for the whole block */
@@ -178,13 +180,25 @@ __device__ __forceinline__ void lower_pairs(const experts_args &a, int32_t exper
     if (p < count && column < a.embedding) products[(size_t)pairs[p] * a.embedding + column] = sum;
 }
 
-/* products[pair] = down · hidden: a block has WARPS × DOWN_ROWS elements of the pairs of an expert. */
+/* Brings a block's part of `down` into the L2 cache. */
+template <class W> __device__ __forceinline__ void prefetch_down(const experts_args &a, int32_t expert)
+{
+    enum { LINE = 128, COLUMNS = WARPS * shape<W>::DOWN_ROWS };
+    uint32_t first = blockIdx.x * COLUMNS, bytes = min((uint32_t)COLUMNS, a.embedding - first) * (uint32_t)a.down_bytes;
+    const unsigned char *down = (const unsigned char *)a.down_table[expert] + (size_t)first * a.down_bytes;
+    for (uint32_t at = threadIdx.x * LINE; at < bytes; at += THREADS * LINE) st_cuda_prefetch(down + at);
+}
+
+/* products[pair] = down · hidden: a block has WARPS × DOWN_ROWS elements of the pairs of an expert. Before it waits for `project`, it
+ * reads what was complete before that kernel: the choice, the tables and the experts. */
 template <class W> __global__ void __launch_bounds__(THREADS, 2) lower(experts_args a, float *products)
 {
     __shared__ uint16_t pairs[PAIRS_MAX];
-    st_cuda_begin();
+    st_cuda_release();
     int32_t expert = (int32_t)blockIdx.y;
     uint32_t count = find_pairs(a, expert, pairs);
+    if (count > 0) prefetch_down<W>(a, expert);
+    st_cuda_await();
     if (count == 0) return; /* the same for the whole block */
     __syncthreads();
     for (uint32_t done = 0; done < count; done += PAIRS)
