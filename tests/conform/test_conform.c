@@ -80,7 +80,7 @@ static void round_to_int8(float *x, size_t count)
 
 /* What batches may lose to fewer bits. Another backend may multiply them in f16: weights, scales and activations keep 11 bits, each
  * rounded by 2⁻¹² at most. The CPU's matrix unit multiplies them in bfloat16: weights and activations keep 8 bits, rounded by 2⁻⁹. */
-enum { FEW_ROWS = 4 };
+enum { FEW_ROWS = 2 };
 
 static bool is_bfloat16(const char *cpu)
 {

@@ -25,7 +25,8 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
 enum {
     ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
-    ST_CUDA_CORES_ROWS = 8,        /* … Q4_K: of that many, on tensor cores (matmul_cores.cu) … */
+    ST_CUDA_CORES_ROWS_MIN = 3,    /* … Q4_K: from that many on … */
+    ST_CUDA_CORES_ROWS = 16,       /* … up to that many on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
     ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows those that share an expert run together … */
     ST_CUDA_EXPERTS_SHARED_ROWS = 32, ST_CUDA_EXPERTS_SHARED_PAIRS = 256, /* … up to so many rows and pairs (row, expert), … */
@@ -57,6 +58,12 @@ static inline size_t st_cuda_halves_bytes(size_t width, size_t rows)
 {
     size_t padded = st_cuda_round_up(rows, ST_CUDA_HALF_ROWS);
     return st_cuda_round_up(padded * (st_cuda_round_up(width, ST_CUDA_HALF_GROUP) * 2 + sizeof(float)), ST_CUDA_ALIGNMENT);
+}
+
+/* … by block, with totals (halves.cuh). */
+static inline size_t st_cuda_block_halves_bytes(size_t width, size_t rows)
+{
+    return st_cuda_halves_bytes(width / 8 * 9, rows);
 }
 
 /* A product with few tiles splits its depth: at most so many blocks then, each with the partial sums of a tile, and a counter
@@ -206,6 +213,12 @@ static inline bool st_cuda_matmul_in_int8(const st_bound_op *b, uint32_t rows)
     return rows <= ST_CUDA_INT8_ROWS && st_cuda_has_int8(b->weight[0].type) && b->weight[0].ne[0] % ST_CUDA_ACT_BLOCK == 0;
 }
 
+/* … or with f16 activations by block. Asked first. */
+static inline bool st_cuda_matmul_on_cores(const st_bound_op *b, uint32_t rows)
+{
+    return rows >= ST_CUDA_CORES_ROWS_MIN && rows <= ST_CUDA_CORES_ROWS && b->weight[0].type == ST_TYPE_Q4_K;
+}
+
 /* Which weight of an EXPERTS operation has `up`: the first if it holds gate and up; without a gate it is `up` alone. */
 static inline int st_cuda_up_of(const st_op *op)
 {
@@ -243,12 +256,6 @@ static inline bool st_cuda_experts_are_shared(const st_bound_op *b, uint32_t row
 static inline bool st_cuda_experts_in_tiles(const st_bound_op *b, uint32_t rows)
 {
     return rows > ST_CUDA_EXPERTS_INT8_ROWS && !st_cuda_experts_are_shared(b, rows) && st_cuda_experts_have_int8(b);
-}
-
-/* … with more of them than there are kernels without tensor cores for. */
-static inline bool st_cuda_matmul_on_cores(const st_bound_op *b, uint32_t rows)
-{
-    return rows > ST_CUDA_INT8_ROWS && rows <= ST_CUDA_CORES_ROWS && b->weight[0].type == ST_TYPE_Q4_K;
 }
 
 /* Whether a launch of so many rows multiplies f16 weights with f16 activations. */
@@ -375,16 +382,16 @@ typedef struct st_cuda_call {
     bool quantised;           /* scratch already has the int8 activations of in[0] … */
     bool converted;           /* … or, with more rows, its halves */
     bool quantises;           /* writes the int8 activations of `out` to scratch as well; with more rows its halves, if it can */
-    bool cores;               /* … but int8 activations of up to ST_CUDA_CORES_ROWS rows: the product behind it runs on_cores */
-    bool ready;               /* with more than ST_CUDA_INT8_ROWS and up to ST_CUDA_CORES_ROWS rows, this instead of the two above:
-                                 scratch has the int8 activations or halves of in[0], whichever the product reads */
+    bool cores;               /* … by block with ST_CUDA_CORES_ROWS_MIN to ST_CUDA_CORES_ROWS rows: the product behind it runs on_cores */
+    bool ready;               /* with so many rows, this instead of quantised and converted: scratch has the activations of in[0] that
+                                 the product reads */
     void *stream;             /* a cudaStream_t */
 } st_cuda_call;
 
 /* Whether the operation writes int8 activations. */
 static inline bool st_cuda_writes_int8(const st_cuda_call *call)
 {
-    return call->quantises && call->rows <= (call->cores ? (uint32_t)ST_CUDA_CORES_ROWS : (uint32_t)ST_CUDA_INT8_ROWS);
+    return call->quantises && call->rows <= (call->cores ? (uint32_t)ST_CUDA_CORES_ROWS_MIN - 1 : (uint32_t)ST_CUDA_INT8_ROWS);
 }
 
 /* Whether a neighbour computes the operation. */

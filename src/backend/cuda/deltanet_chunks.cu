@@ -30,7 +30,7 @@ const float KEY_SCALE = 1024, MATRIX_SCALE = 64;
 
 static_assert(CHUNK == (int)ST_CUDA_WARP, "a lane has a column of a chunk's matrices");
 static_assert((int)STACKED == 16 * PREPARE_WARPS, "a warp has 16 rows");
-static_assert((int)ST_CUDA_FEW_ROWS >= (int)ST_CUDA_CORES_ROWS, "few rows keep int8 activations of products in scratch");
+static_assert((int)ST_CUDA_FEW_ROWS >= (int)ST_CUDA_CORES_ROWS, "few rows keep activations of products in scratch");
 
 struct chunk_args {
     st_cuda_delta_args d;

@@ -145,13 +145,13 @@ extern "C" int st_cuda_experts_tiles(const st_cuda_call *call)
 
     group_args grouping = {rows, st_cuda_tables_of(call), up > 0, ids, p.used, plan.rows, counts, tiles, order};
     int code = st_cuda_start<group>(call, 1, GROUP_THREADS, p.experts * sizeof(uint32_t), grouping);
-    if (code == cudaSuccess) code = st_cuda_start_convert(call, {{in, NULL}, rows, NULL, st_cuda_floats(b->in[0])});
+    if (code == cudaSuccess) code = st_cuda_start_convert(call, {{in, NULL, false}, rows, NULL, st_cuda_floats(b->in[0])});
     st_cuda_tile_experts gate = {tiles, counts + TILE_COUNT, order, tables, tables + up * p.experts, b->weight[up].row_bytes, 0,
                                  p.fused ? p.width : 0, p.used, true, !p.ungated, p.weight_on_input ? weights : NULL,
                                  st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]), p.activation};
     st_cuda_tiles_args args = {rows, in, 1, 1, {{NULL, b->weight[0].row_bytes, p.width, 0, hidden, {}}}, NULL, NULL, gate};
     if (code == cudaSuccess) code = st_cuda_tiles_start(call, b->weight[0].type, args, plan);
-    if (code == cudaSuccess) code = st_cuda_start_convert(call, {{hidden_halves, NULL}, rows, counts + PLACE_COUNT, hidden});
+    if (code == cudaSuccess) code = st_cuda_start_convert(call, {{hidden_halves, NULL, false}, rows, counts + PLACE_COUNT, hidden});
     for (uint32_t first = 0; first < embedding && code == cudaSuccess; first += l.slice) {
         uint32_t columns = min(l.slice, embedding - first);
         st_cuda_tile_experts down = {tiles, counts + TILE_COUNT, order, tables + 2 * p.experts, NULL, 0, first, 0, p.used, false, false,

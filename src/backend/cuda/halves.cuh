@@ -34,11 +34,51 @@ struct st_cuda_halves {
     }
 };
 
+/* The same for matmul_cores.cu: lane t has 8 of each 32 neighbouring elements, from 8 t on. [group][chunk][row][lane]: eight chunks of
+ * elements, then one with the totals of each 32 of them as sums of two f16. Lane t has the high parts of the totals t and t + 4, twice,
+ * then the low parts, twice. */
+enum { ST_CUDA_BLOCK_CHUNKS = 9 };
+#define ST_CUDA_TOTAL_SHRINK (1 / 32.0f) /* totals are multiplied by this, so that none overflows */
+
+struct st_cuda_block_halves {
+    unsigned char *memory;
+    uint32_t width, rows;
+
+    /* Chunks of eight rows. */
+    __host__ __device__ uint32_t chunks() const
+    {
+        return (width + ST_CUDA_HALF_GROUP - 1) / ST_CUDA_HALF_GROUP * ST_CUDA_BLOCK_CHUNKS * ST_CUDA_CHUNK_STRIDE;
+    }
+    /* The chunks of eight rows, of which `row` is one. */
+    __device__ uint4 *of(uint32_t row) const
+    {
+        return (uint4 *)memory + (size_t)(row / ST_CUDA_HALF_ROWS) * chunks();
+    }
+    __device__ float *scales() const
+    {
+        return (float *)of(rows + ST_CUDA_HALF_ROWS - 1);
+    }
+    /* Stores elements i to i + 3 of a row and, with the lanes beside this one, the total of the 32 that they belong to. */
+    __device__ __forceinline__ void store(uint32_t row, uint32_t i, uint2 four) const
+    {
+        float2 even = st_cuda_unpack(four.x), odd = st_cuda_unpack(four.y);
+        float total = (even.x + even.y + (odd.x + odd.y)) * ST_CUDA_TOTAL_SHRINK;
+        for (int step = 1; step < 8; step *= 2) total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
+        uint32_t part = i % 256 / 32;
+        uint4 *to = of(row) + i / 256 * ST_CUDA_BLOCK_CHUNKS * ST_CUDA_CHUNK_STRIDE + row % ST_CUDA_HALF_ROWS * 4;
+        ((uint2 *)(to + part * ST_CUDA_CHUNK_STRIDE + i % 32 / 8))[i / 4 % 2] = four;
+        __half *totals = (__half *)(to + 8 * ST_CUDA_CHUNK_STRIDE + part % 4) + part / 4, high = __float2half_rn(total);
+        __half low = __float2half_rn(total - __half2float(high));
+        if (i % 32 == 0) totals[0] = totals[2] = high, totals[4] = totals[6] = low;
+    }
+};
+
 /* How an operation converts its output: a block per row, WARPS warps, each thread four elements at a time from 4 × its number
  * on. Rows up to the next multiple of eight are zeros. */
 struct st_cuda_converter {
     st_cuda_halves halves; /* memory NULL: the output is not converted */
     uint32_t *counters;    /* of split products: set to 0. NULL: none */
+    bool by_block;         /* the layout of st_cuda_block_halves */
 
     /* The number of rows that blocks are needed for. */
     __host__ __device__ static uint32_t padded(uint32_t rows)
@@ -52,15 +92,19 @@ struct st_cuda_converter {
     /* `values`: the row; each thread reads elements that it wrote. NULL: zeros. `top`: the largest magnitude among the thread's
      * elements, or NaN. A row with NaN or an infinity has NaN as its scale. */
     template <int WARPS> __device__ void finish(uint32_t row, const float *values, float top) const;
+    __host__ __device__ st_cuda_block_halves blocks() const
+    {
+        return {halves.memory, halves.width, halves.rows};
+    }
 };
 
 /* The converter of an operation's output to scratch, for the product that follows. */
 static inline st_cuda_converter st_cuda_converter_of(const st_cuda_call *call, uint32_t width)
 {
-    st_cuda_converter c = {{NULL, width, call->rows}, NULL};
-    if (!call->quantises || st_cuda_writes_int8(call) || call->rows <= ST_CUDA_INT8_ROWS) return c;
+    st_cuda_converter c = {{NULL, width, call->rows}, NULL, call->cores && call->rows <= ST_CUDA_CORES_ROWS};
+    if (!call->quantises || st_cuda_writes_int8(call)) return c;
     c.halves.memory = call->scratch;
-    c.counters = (uint32_t *)(call->scratch + st_cuda_halves_bytes(width, call->rows));
+    if (!c.by_block) c.counters = (uint32_t *)(call->scratch + st_cuda_halves_bytes(width, call->rows));
     return c;
 }
 
@@ -86,7 +130,8 @@ template <int WARPS> __device__ void st_cuda_converter::finish(uint32_t row, con
     bool finite = top <= 3.4028235e38f;
     int exponent = max(-100, (int)(__float_as_uint(top) >> 23) - 127); /* the row × 2^(14 − exponent) is below 2^15 */
     float factor = st_cuda_power_of_two(finite ? 14 - exponent : 0);
-    if (threadIdx.x == 0) halves.scales()[row] = finite ? st_cuda_power_of_two(exponent - 14) : NAN;
+    float *scales = by_block ? blocks().scales() : halves.scales();
+    if (threadIdx.x == 0) scales[row] = finite ? st_cuda_power_of_two(exponent - 14) : NAN;
     uint2 *out = (uint2 *)(halves.chunks() + halves.at(row));
     for (uint32_t i = 4 * threadIdx.x; i < halves.pieces() * 128; i += 4 * WARPS * ST_CUDA_WARP) {
         uint32_t piece = i / 256 * 2 + i % 64 / 32, chunk = i % 32 / 8, lane = i % 256 / 64;
@@ -95,7 +140,8 @@ template <int WARPS> __device__ void st_cuda_converter::finish(uint32_t row, con
             float4 v = *(const float4 *)(values + i);
             x = make_uint2(st_cuda_pack(v.x * factor, v.z * factor), st_cuda_pack(v.y * factor, v.w * factor));
         }
-        out[(piece * ST_CUDA_PIECE_CHUNKS + chunk * ST_CUDA_CHUNK_STRIDE + lane) * 2 + i / 4 % 2] = x;
+        if (by_block) blocks().store(row, i, x); /* by whole warps: a group of 256 elements is two */
+        else out[(piece * ST_CUDA_PIECE_CHUNKS + chunk * ST_CUDA_CHUNK_STRIDE + lane) * 2 + i / 4 % 2] = x;
     }
 }
 

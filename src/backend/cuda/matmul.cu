@@ -193,8 +193,8 @@ extern "C" int st_cuda_matmul(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     const st_bound_weight *w = &b->weight[0];
-    if (st_cuda_matmul_in_int8(b, call->rows)) return st_cuda_matmul_int8(call);
     if (st_cuda_matmul_on_cores(b, call->rows)) return st_cuda_matmul_cores(call);
+    if (st_cuda_matmul_in_int8(b, call->rows)) return st_cuda_matmul_int8(call);
     if (st_cuda_matmul_in_tiles(b, call->rows)) return st_cuda_matmul_tiles(call);
     uint32_t width = (uint32_t)w->ne[0], columns = b->out.width;
     st_cuda_product_args args = {st_cuda_rows_of(call), (const unsigned char *)w->data, w->row_bytes, width, columns,

@@ -91,7 +91,7 @@ extern "C" int st_cuda_matmul_int8(const st_cuda_call *call)
 {
     const st_bound_op *b = call->bound;
     int code = cudaSuccess;
-    if (!call->quantised)
+    if (!(call->rows < ST_CUDA_CORES_ROWS_MIN ? call->quantised : call->ready))
         code = st_cuda_quantise_rows(call, st_cuda_floats(b->in[0]), (uint32_t)b->weight[0].ne[0], call->scratch);
     if (code != cudaSuccess) return code;
     return st_cuda_matmul_fits_bulk(call) ? st_cuda_matmul_bulk(call) : st_cuda_with_unit(b->weight[0].type, launch{call});

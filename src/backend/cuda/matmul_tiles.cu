@@ -46,7 +46,7 @@ extern "C" int st_cuda_matmul_tiles(const st_cuda_call *call)
     unsigned char *counters = call->scratch + st_cuda_halves_bytes(halves.width, call->rows);
     int code = cudaSuccess;
     if (!(call->rows <= ST_CUDA_CORES_ROWS ? call->ready : call->converted))
-        code = st_cuda_start_convert(call, {{halves, (uint32_t *)counters}, st_cuda_rows_of(call), NULL, st_cuda_floats(b->in[0])});
+        code = st_cuda_start_convert(call, {{halves, (uint32_t *)counters, false}, st_cuda_rows_of(call), NULL, st_cuda_floats(b->in[0])});
     if (code != cudaSuccess) return code;
     st_cuda_tiles_args args = {st_cuda_rows_of(call), halves, 1 + call->joined, 1, {}, (float *)(counters + ST_CUDA_COUNTERS_BYTES),
                                (uint32_t *)counters, {}};

@@ -60,8 +60,9 @@ static size_t larger(size_t a, size_t b)
 /* int8 activations of few rows; halves of more, with counters and the sums of parts of the depth. */
 static size_t matmul_scratch(const st_bound_op *shape, uint32_t rows)
 {
-    bool cores = st_cuda_matmul_on_cores(shape, ST_CUDA_CORES_ROWS);
-    size_t width = shape->weight[0].ne[0], few = acts_bytes(width, rows, cores ? ST_CUDA_CORES_ROWS : ST_CUDA_INT8_ROWS);
+    size_t width = shape->weight[0].ne[0], few = acts_bytes(width, rows, ST_CUDA_INT8_ROWS);
+    if (rows >= ST_CUDA_CORES_ROWS_MIN && st_cuda_matmul_on_cores(shape, ST_CUDA_CORES_ROWS))
+        few = larger(few, st_cuda_block_halves_bytes(width, rows < ST_CUDA_CORES_ROWS ? rows : ST_CUDA_CORES_ROWS));
     if (!st_cuda_matmul_in_tiles(shape, rows)) return few;
     return larger(few, st_cuda_halves_bytes(width, rows) + ST_CUDA_COUNTERS_BYTES + st_cuda_partial_bytes(width, shape->out.width, rows));
 }
@@ -228,18 +229,18 @@ static void share_activations(st_segment *segment)
     const void *held = NULL, *halves = NULL; /* the value whose int8 activations are in scratch; whose halves are */
     struct {
         const void *of;
-        bool int8;
-    } some = {NULL, false}; /* … either, with more than ST_CUDA_INT8_ROWS and up to ST_CUDA_CORES_ROWS rows */
+        bool cores;
+    } some = {NULL, false}; /* … with ST_CUDA_CORES_ROWS_MIN to ST_CUDA_CORES_ROWS rows: whose activations for products on_cores or others */
     for (uint32_t i = 0; i < segment->count; i++) {
         const st_bound_op *op = &segment->ops[i], *next = i + 1 < segment->count ? op + 1 : NULL;
         if (is_int8_matmul(op)) {
             segment->calls[i].quantised = op->in[0].data == held;
             segment->calls[i].converted = op->in[0].data == halves;
             held = halves = op->in[0].data;
-            bool int8 = st_cuda_matmul_on_cores(op, ST_CUDA_CORES_ROWS);
-            segment->calls[i].ready = some.of == op->in[0].data && some.int8 == int8;
+            bool cores = st_cuda_matmul_on_cores(op, ST_CUDA_CORES_ROWS);
+            segment->calls[i].ready = some.of == op->in[0].data && some.cores == cores;
             some.of = op->in[0].data;
-            some.int8 = int8;
+            some.cores = cores;
             continue;
         }
         bool quantises = next && is_int8_matmul(next) && next->in[0].data == op->out.data && can_quantise(op);
@@ -248,7 +249,7 @@ static void share_activations(st_segment *segment)
         else if (ends(op, held)) held = NULL;
         if (quantises && can_convert(op)) {
             halves = some.of = op->out.data;
-            some.int8 = segment->calls[i].cores = st_cuda_matmul_on_cores(next, ST_CUDA_CORES_ROWS);
+            some.cores = segment->calls[i].cores = st_cuda_matmul_on_cores(next, ST_CUDA_CORES_ROWS);
             continue;
         }
         if (quantises || ends(op, halves) || st_cuda_delta_in_chunks(op->op, UINT32_MAX)) halves = NULL;
