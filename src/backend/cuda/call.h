@@ -25,7 +25,7 @@ static inline size_t st_cuda_tables_bytes(uint32_t experts)
 enum {
     ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
-    ST_CUDA_CORES_ROWS_MIN = 3,    /* … Q4_K: from that many on … */
+    ST_CUDA_CORES_ROWS_MIN = 3,    /* … Q4_K and Q6_K: from that many on … */
     ST_CUDA_CORES_ROWS = 16,       /* … up to that many on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
     ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows those that share an expert run together … */
@@ -216,7 +216,8 @@ static inline bool st_cuda_matmul_in_int8(const st_bound_op *b, uint32_t rows)
 /* … or with f16 activations by block. Asked first. */
 static inline bool st_cuda_matmul_on_cores(const st_bound_op *b, uint32_t rows)
 {
-    return rows >= ST_CUDA_CORES_ROWS_MIN && rows <= ST_CUDA_CORES_ROWS && b->weight[0].type == ST_TYPE_Q4_K;
+    return rows >= ST_CUDA_CORES_ROWS_MIN && rows <= ST_CUDA_CORES_ROWS &&
+           (b->weight[0].type == ST_TYPE_Q4_K || b->weight[0].type == ST_TYPE_Q6_K);
 }
 
 /* Which weight of an EXPERTS operation has `up`: the first if it holds gate and up; without a gate it is `up` alone. */
