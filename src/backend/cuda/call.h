@@ -26,7 +26,7 @@ enum {
     ST_CUDA_FEW_ROWS = 64,  /* launches of at most that many rows compute sums in norms, and combine attention in its last block … */
     ST_CUDA_INT8_ROWS = 4,  /* … and of that many multiply quantised weights with int8 activations (acts.cuh) */
     ST_CUDA_CORES_ROWS_MIN = 3,    /* … Q4_K and Q6_K: from that many on … */
-    ST_CUDA_CORES_ROWS = 16,       /* … up to that many on tensor cores (matmul_cores.cu) … */
+    ST_CUDA_CORES_ROWS = 32,       /* … up to that many on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
     ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows those that share an expert run together … */
     ST_CUDA_EXPERTS_SHARED_ROWS = 32, ST_CUDA_EXPERTS_SHARED_PAIRS = 256, /* … up to so many rows and pairs (row, expert), … */

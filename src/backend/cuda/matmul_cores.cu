@@ -304,7 +304,7 @@ template <class W> struct launch {
     }
     int run() const
     {
-        return call->rows <= 8 ? split<1>() : split<2>();
+        return call->rows <= 8 ? split<1>() : call->rows <= 16 ? split<2>() : split<4>();
     }
 };
 
