@@ -151,12 +151,13 @@ static void matmul(void **state)
     conclude();
 }
 
-/* So many tiles that a GPU takes its largest ones. */
-static void matmul_large(void **state)
+typedef struct matmul_size {
+    uint32_t rows, columns, width;
+} matmul_size;
+
+static void compare_sizes(const level_case *c, const matmul_size *sizes, size_t count)
 {
-    const level_case *c = *state;
-    static const struct { uint32_t rows, columns, width; } sizes[] = {{200, 7700, 256}, {130, 33300, 256}, {300, 4999, 768}};
-    for (uint64_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         random_state = i * 83 + c->type;
         st_op op = {.kind = ST_OP_MATMUL};
         st_bound_op bound = {.op = &op, .in[0] = {.width = sizes[i].width}, .out = {.width = sizes[i].columns}};
@@ -169,6 +170,20 @@ static void matmul_large(void **state)
         free_weight(&bound.weight[0]);
     }
     conclude();
+}
+
+/* So many tiles that a GPU takes its largest ones. */
+static void matmul_large(void **state)
+{
+    static const matmul_size sizes[] = {{200, 7700, 256}, {130, 33300, 256}, {300, 4999, 768}};
+    compare_sizes(*state, sizes, sizeof sizes / sizeof *sizes);
+}
+
+/* So deep, or so many columns, that a GPU's warps have several blocks of each column. */
+static void matmul_deep(void **state)
+{
+    static const matmul_size sizes[] = {{5, 40, 35 * 256}, {11, 4231, 9 * 256}, {7, 4300, 14 * 256}, {30, 24, 21 * 256}, {16, 33, 16 * 256}};
+    compare_sizes(*state, sizes, sizeof sizes / sizeof *sizes);
 }
 
 /* Columns first … of one expert's matrix, for one row. */
@@ -672,6 +687,7 @@ int main(int argc, char **argv)
             if (is_left_out(type) || (mirror_name() && !mirror_runs(ST_OP_MATMUL, type))) continue;
             ADD(matmul, levels[l], type);
             if (mirror_name() && has_kernel(type)) ADD(matmul_large, levels[l], type);
+            if (mirror_name() && has_kernel(type)) ADD(matmul_deep, levels[l], type);
             ADD(experts, levels[l], type);
             ADD(matmul_neighbours, levels[l], type);
             ADD(matmul_row_counts, levels[l], type);
