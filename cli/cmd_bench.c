@@ -534,11 +534,11 @@ static uint32_t take_counts(bench *b)
 /* A longer context than the tests need leaves less memory for experts and layers, as in a long conversation. */
 static strata_status take_context(const cli_arguments *arguments, uint32_t *context, strata_error *error)
 {
-    uint32_t asked = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, *context);
+    int64_t asked = cli_integer(arguments, OPTION_CONTEXT, *context);
     if (asked > 0 && asked < *context)
         return cli_fail(error, STRATA_USAGE, "use fewer tokens (-p, -n, -d), or leave -c out",
                         "bench: --ctx-size: expected at least %u, what the tests need", *context);
-    *context = asked;
+    if (asked > 0) *context = (uint32_t)asked;
     return STRATA_OK;
 }
 
@@ -584,7 +584,7 @@ static strata_status load(bench *b, uint32_t context, strata_error *error)
     uint32_t got = strata_engine_context(b->engine.engine);
     if (got < context)
         return cli_fail(error, STRATA_LIMIT, "use fewer tokens (-p, -n, -d)",
-                        "bench: %u tokens of context are needed, the model's maximum is %u", context, got);
+                        "bench: %u tokens of context are needed, the plan has %u", context, got);
     void *ids = NULL;
     status = cli_allocate(got + 1, sizeof *b->ids, "the tokens", &ids, error);
     b->ids = ids;

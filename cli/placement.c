@@ -61,16 +61,21 @@ static uint64_t bytes_or_none(const cli_value *value, uint64_t none)
 
 enum { SERVE_SESSIONS = 8 };
 
+/* For the library 0 means as many tokens as fit, and the model's maximum is the limit. */
+static uint32_t context_asked(const cli_value *value, uint32_t otherwise)
+{
+    if (!value->set) return otherwise;
+    if (value->number == 0) return UINT32_MAX;
+    return value->number > 0 ? (uint32_t)value->number : 0;
+}
+
 strata_engine_options cli_engine_options(const cli_arguments *arguments, const strata_placement *placement,
                                          uint32_t context)
 {
     const cli_value *values = arguments->values;
-    uint32_t wanted = (uint32_t)cli_integer(arguments, OPTION_CONTEXT, context);
     int64_t threads = cli_integer(arguments, OPTION_THREADS, 0);
-    /* The library limits the context to the model's maximum. */
-    if (values[OPTION_CONTEXT].set && wanted == 0) wanted = UINT32_MAX;
     return (strata_engine_options){
-        .context = wanted,
+        .context = context_asked(&values[OPTION_CONTEXT], context),
         .batch = (uint32_t)cli_integer(arguments, OPTION_BATCH, 0),
         .sessions = (uint32_t)cli_integer(arguments, OPTION_PARALLEL,
                                           arguments->command == COMMAND_SERVE ? SERVE_SESSIONS : 0),

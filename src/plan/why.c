@@ -6,7 +6,7 @@
 
 #include "plan/draft.h"
 
-enum { LINE_BYTES = 512 };
+enum { LINE_BYTES = 512, CONTEXT_LEAST = 256 /* of a shorter context that is proposed */ };
 
 const char *st_device_text(const st_profile *profile, char text[ST_DEVICE_TEXT])
 {
@@ -270,7 +270,8 @@ void st_draft_tell(st_planner *p, const st_draft *draft, const st_plan *plan)
 static void lack_step(st_planner *p, const st_draft *draft)
 {
     uint32_t last = st_draft_step_last(p), step = 0;
-    st_draft trial = {.mode = draft->mode, .slots = draft->slots, .more = draft->more, .context = draft->context};
+    st_draft trial = {.mode = draft->mode, .slots = draft->slots, .more = draft->more, .context = draft->context,
+                      .stays = draft->stays};
     char bytes[ST_NUMBER_TEXT];
     for (; step <= last; step++) {
         st_draft_set_step(p, step, &trial);
@@ -288,19 +289,22 @@ static void lack_step(st_planner *p, const st_draft *draft)
     LACKING("%s on the GPU: %s bytes are missing", what, st_number_text(st_draft_missing(&trial, ST_CARD), bytes));
 }
 
-/* Everything on the GPU at this context. */
+/* Everything on the GPU at this context, and the longest context with which it is. */
 static void lack_whole(st_planner *p, const st_draft *draft)
 {
     st_draft trial = {.mode = p->moe_count ? ST_MOE_RESIDENT : ST_MOE_AUTO, .context = draft->context};
-    char bytes[ST_NUMBER_TEXT], context[ST_NUMBER_TEXT];
+    char bytes[ST_NUMBER_TEXT], context[ST_NUMBER_TEXT], fits[ST_NUMBER_TEXT];
     st_draft_set_step(p, st_draft_step_last(p), &trial);
     st_draft_place(p, &trial);
     st_draft_size(p, &trial);
     uint64_t missing = st_draft_missing(&trial, ST_CARD);
-    if (missing)
-        LACKING("everything%s on the GPU with a context of %s: %s bytes are missing",
-                p->moe_count ? ", including all experts," : "", st_number_text(draft->context, context),
-                st_number_text(missing, bytes));
+    if (!missing) return;
+    LACKING("everything%s on the GPU with a context of %s: %s bytes are missing",
+            p->moe_count ? ", including all experts," : "", st_number_text(draft->context, context),
+            st_number_text(missing, bytes));
+    if (draft->context <= CONTEXT_LEAST || !st_draft_holds(p, &trial, CONTEXT_LEAST)) return;
+    uint32_t longest = st_draft_largest_context(p, &trial, CONTEXT_LEAST, draft->context, 1);
+    LACKING("options.context %s: everything on the GPU", st_number_text(longest, fits));
 }
 
 static void lack_context(st_planner *p, const st_draft *draft)
@@ -339,7 +343,7 @@ static void lack_shorter(st_planner *p, const st_draft *draft)
     uint32_t half = draft->context / 2;
     st_draft trial;
     char text[ST_NUMBER_TEXT];
-    if (half < 256 || !st_draft_at(p, draft->mode, false, half, &trial)) return;
+    if (half < CONTEXT_LEAST || !st_draft_at(p, draft->mode, false, half, &trial)) return;
     st_number_text(half, text);
     if (trial.trunk > draft->trunk)
         LACKING("options.context %s: %u of %u layers on the GPU", text, trial.trunk, p->layer_count);

@@ -28,6 +28,8 @@ check "-t, -b and --kv-type" json '(d["engine"]["threads"], d["engine"]["batch"]
 
 run bench -m "$kit/llama.gguf" $few -c 300 --json
 check "-c: a longer context than the tests need" json 'd["engine"]["context"] == 300'
+run bench -m "$kit/llama.gguf" $few -c -1 --json
+check "-c -1: as many as fit" json 'd["engine"]["context"] == 512'
 fails "-c: a shorter one" 2 "bench: --ctx-size: expected at least" bench -m "$kit/llama.gguf" $few -c 2
 
 # --- predictions

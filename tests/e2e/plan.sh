@@ -89,6 +89,8 @@ check "without KV on a GPU there is nothing to copy" json 'd["kv_ram_bytes"] == 
 fails "more KV pages in RAM than fit" 4 "bytes are missing" plan "$kit/qwen3.gguf" $card --ram 8GiB --kv-ram 9GiB
 run plan "$kit/qwen3.gguf" --json -c 0
 check "-c 0 is the model's maximum" json 'd["context"] == 512'
+run plan "$kit/qwen3.gguf" --json -c -1
+check "-c -1 is the default: as many as fit" json 'd["context"] == 512 and any("context: 512, the model" in l for l in d["why"])'
 run plan "$kit/qwen3.gguf" --json --vram 1234567890 --ram 9876543210 --margin 1MiB --ram-margin 2MB --overhead 3KiB
 check "--vram and --ram are the capacities" json '[x["capacity_bytes"] for x in d["devices"]] == [9876543210, 1234567890] and
     [x["margin_bytes"] for x in d["devices"]] == [2000000, 1 << 20] and d["devices"][1]["owners"]["runtime"] == 3072'

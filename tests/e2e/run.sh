@@ -179,8 +179,8 @@ done <<'ROWS'
 --predict|12x|a whole number from -1 to 2147483647
 --predict|1.5|a whole number from -1 to 2147483647
 --predict|99999999999999999999|a whole number from -1 to 2147483647
---ctx-size|-1|a whole number from 0 to 2147483647
---ctx-size| 5|a whole number from 0 to 2147483647
+--ctx-size|-2|a whole number from -1 to 2147483647
+--ctx-size| 5|a whole number from -1 to 2147483647
 --threads|-2|a whole number from -1 to 1024
 --threads|1025|a whole number from -1 to 1024
 --batch-size|0|a whole number from 1 to 65536

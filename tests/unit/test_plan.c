@@ -206,6 +206,31 @@ static void a_dense_model_larger_than_the_gpu(void **state)
     plan_rig_close(&rig);
 }
 
+/* A chosen context is the longest with which everything is on the GPU; a longer one that is asked for moves dense parts
+ * to RAM, and the plan names the longest that would not. */
+static void a_chosen_context_moves_nothing_to_ram(void **state)
+{
+    (void)state;
+    plan_shape longer = windowed;
+    longer.context = 65536;
+    plan_rig rig;
+    plan_rig_open(&rig, &longer);
+    rig.options.context = 20480;
+    uint64_t need = plan_rig_get(&rig)->devices[ST_CARD].planned_bytes;
+    rig.devices[ST_CARD].free_bytes = need;
+    rig.options.context = 0;
+    assert_int_equal(plan_rig_get(&rig)->context, 20480);
+    assert_int_equal(rig.plan->devices[ST_CARD].planned_bytes, need);
+    assert_int_equal(rig.plan->ffn_on_card, LAYERS);
+    rig.options.context = UINT32_MAX;
+    assert_int_equal(plan_rig_get(&rig)->context, 65536);
+    assert_true(rig.plan->ffn_on_card < LAYERS);
+    check_lines(rig.plan->lacking, rig.plan->lacking_count, "options.context 20,480: everything on the GPU");
+    rig.options.context = 20481;
+    assert_true(plan_rig_get(&rig)->ffn_on_card < LAYERS);
+    plan_rig_close(&rig);
+}
+
 static void whole_layers_move_to_ram_last_first(void **state)
 {
     (void)state;
@@ -815,7 +840,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_on_the_gpu), cmocka_unit_test(nothing_on_the_gpu),
         cmocka_unit_test(the_first_layers_go_to_the_gpu), cmocka_unit_test(a_dense_model_larger_than_the_gpu),
-        cmocka_unit_test(whole_layers_move_to_ram_last_first), cmocka_unit_test(a_tied_output_matrix_is_stored_once),
+        cmocka_unit_test(whole_layers_move_to_ram_last_first), cmocka_unit_test(a_chosen_context_moves_nothing_to_ram),
+        cmocka_unit_test(a_tied_output_matrix_is_stored_once),
         cmocka_unit_test(per_layer_tables_stay_in_ram),
         cmocka_unit_test(output_rows_are_gathered_on_the_last_layers_device),
         cmocka_unit_test(operations_the_gpu_cannot_run), cmocka_unit_test(a_gpu_that_cannot_add_has_no_experts),
