@@ -143,7 +143,7 @@ struct weights_q6_k {
     {
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            st_cuda_read_around<4>(raw[c].scales, at(columns, c, block)->scales);
+            st_cuda_read_around<st_cuda_from_device, 4>(raw[c].scales, at(columns, c, block)->scales);
             raw[c].d = st_cuda_read_half_bits(&at(columns, c, block)->d);
         }
     }
@@ -153,8 +153,8 @@ struct weights_q6_k {
         for (int c = 0; c < 2; c++) {
             const st_block_q6_k *b = at(columns, c, block);
 #pragma unroll
-            for (int i = 0; i < 2; i++) st_cuda_read_around<2>(raw[c].ql[side][i], b->ql + 64 * side + 32 * i + 8 * t);
-            st_cuda_read_around<2>(raw[c].qh[side], b->qh + 32 * side + 8 * t);
+            for (int i = 0; i < 2; i++) st_cuda_read_around<st_cuda_from_device, 2>(raw[c].ql[side][i], b->ql + 64 * side + 32 * i + 8 * t);
+            st_cuda_read_around<st_cuda_from_device, 2>(raw[c].qh[side], b->qh + 32 * side + 8 * t);
         }
     }
     __device__ __forceinline__ void load(const unsigned char *const *columns, uint32_t block, uint32_t t)
