@@ -93,10 +93,10 @@ static double batch_error_max(const char *cpu, uint32_t rows, double exact)
     return is_bfloat16(cpu) && rows >= ST_PANEL_ROWS ? 4e-3 : exact;
 }
 
-/* Experts: two products behind one another, the first times itself. */
+/* Experts: two products behind one another, the first times itself: three errors. */
 static double experts_error_max(const char *cpu, uint32_t rows, double exact)
 {
-    if (mirror_name()) return 2 * batch_error_max(cpu, rows, exact / 2);
+    if (mirror_name()) return 3 * batch_error_max(cpu, rows, exact / 3);
     return is_bfloat16(cpu) && rows >= ST_FEW_PAIRS ? 12e-3 : exact;
 }
 

@@ -105,13 +105,13 @@ __device__ float element(float4 x, int i)
  * sums a row: with the state before it, o = (decay·S)ᵀq + (k·q) δ, and the sums that scale q and k to unit length. */
 template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * SLICES / 2) deltanet_sets(st_cuda_delta_args a)
 {
-    st_cuda_release();
+    st_cuda_begin();
     enum { LANES = 8, SET_COLUMNS = 2, KEYS = SIZE / LANES, SUMS = 3 + 2 * SET_COLUMNS, DECAYS = CHANNELS ? KEYS : 1 };
     uint32_t head = blockIdx.x, lane = threadIdx.x % LANES, column = blockIdx.y * COLUMNS + threadIdx.x / LANES * SET_COLUMNS;
-    bool present = blockIdx.z < a.rows.conversation_count();
-    const st_step_conversation &c = a.rows.conversation(present ? blockIdx.z : 0);
-    present = present && c.rows < a.rows_end;
-    float *own = a.state + (present ? c.slot * a.slot_floats : 0) + (size_t)head * SIZE * SIZE + column, rate = a.a.at(head);
+    if (blockIdx.z >= a.rows.conversation_count()) return;
+    const st_step_conversation &c = a.rows.conversation(blockIdx.z);
+    if (c.rows >= a.rows_end) return;
+    float *own = a.state + c.slot * a.slot_floats + (size_t)head * SIZE * SIZE + column, rate = a.a.at(head);
     float state[SET_COLUMNS][KEYS], bias[DECAYS];
 #pragma unroll
     for (int i = 0; i < DECAYS; i++) bias[i] = a.bias.at(CHANNELS ? head * SIZE + i / 4 * 32 + 4 * lane + i % 4 : head);
@@ -119,8 +119,6 @@ template <int SIZE, bool CHANNELS> __global__ void __launch_bounds__(COLUMNS * S
     for (int i = 0; i < KEYS; i++)
 #pragma unroll
         for (int n = 0; n < SET_COLUMNS; n++) state[n][i] = own[(size_t)(i / 4 * 32 + 4 * lane + i % 4) * SIZE + n];
-    st_cuda_await();
-    if (!present) return;
     row_of<KEYS, SET_COLUMNS, CHANNELS> now, next;
     uint32_t end = c.first_row + c.rows;
     next.load(a, c.first_row, head, lane, column);
