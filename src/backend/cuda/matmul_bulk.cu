@@ -12,6 +12,7 @@ enum {
     UNITS = PIECE / 32 / ST_CUDA_WARP, /* of a lane */
     STAGES_MAX = 4,
     RING_BYTES = 96 * 1024, /* of a block: those of all warps, at most */
+    BYTES_MIN = 8 << 20,    /* of the matrices */
 };
 
 struct bulk_args {
@@ -101,14 +102,18 @@ struct launch {
 
 } // namespace
 
+/* Short rows and small matrices take less time in registers: qwen3-30b-a3b, whose rows have 2,048 elements, decodes 457 tokens/s
+ * with these and 421 here; qwen3-8b 422 and 448. */
 extern "C" bool st_cuda_matmul_fits_bulk(const st_cuda_call *call)
 {
-    bool fits = st_cuda_has_bulk() && call->rows == 1;
+    bool fits = st_cuda_has_bulk() && call->rows == 1 && call->bound->weight[0].ne[0] >= PIECE;
+    size_t bytes = 0;
     for (uint32_t i = 0; i <= call->joined; i++) {
         const st_bound_weight *w = &call->bound[i].weight[0];
         fits = fits && w->row_bytes % 16 == 0 && (uintptr_t)w->data % 16 == 0;
+        bytes += w->row_bytes * w->ne[1];
     }
-    return fits;
+    return fits && bytes >= BYTES_MIN;
 }
 
 extern "C" int st_cuda_matmul_bulk(const st_cuda_call *call)
