@@ -186,6 +186,28 @@ static void matmul_deep(void **state)
     compare_sizes(*state, sizes, sizeof sizes / sizeof *sizes);
 }
 
+/* One row, and matrices so large that a GPU's memory system copies them: rows of one piece, and of four of which the last is half. */
+static void matmul_wide(void **state)
+{
+    const level_case *c = *state;
+    static const matmul_size sizes[] = {{1, 6501, 4096}, {1, 1901, 14336}};
+    for (uint64_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        random_state = i * 97 + c->type;
+        st_op op = {.kind = ST_OP_MATMUL};
+        st_bound_op bound = {.op = &op, .in[0] = {.width = sizes[i].width}, .out = {.width = sizes[i].columns}};
+        bound.weight[0] = make_weight(c->type, sizes[i].width, sizes[i].columns, 1);
+        bound.weight[1] = make_weight(ST_TYPE_F32, sizes[i].columns, 1, 1);
+        float *x = bound.in[0].data = random_floats(sizes[i].width);
+        st_step *step = step_rows(1, 0);
+        round_to_int8(x, sizes[i].width);
+        compare(c->cpu, st_type_find(c->type)->name, &bound, step, 1e-5, i);
+        st_free(x);
+        st_free(step);
+        for (int k = 0; k < 2; k++) free_weight(&bound.weight[k]);
+    }
+    conclude();
+}
+
 /* Columns first … of one expert's matrix, for one row. */
 static float *expert_matmul(const st_bound_weight *w, uint32_t expert, size_t first, size_t columns, float *x, st_step *one)
 {
@@ -688,6 +710,7 @@ int main(int argc, char **argv)
             ADD(matmul, levels[l], type);
             if (mirror_name() && has_kernel(type)) ADD(matmul_large, levels[l], type);
             if (mirror_name() && has_kernel(type)) ADD(matmul_deep, levels[l], type);
+            if (mirror_name() && has_kernel(type)) ADD(matmul_wide, levels[l], type);
             ADD(experts, levels[l], type);
             ADD(matmul_neighbours, levels[l], type);
             ADD(matmul_row_counts, levels[l], type);
