@@ -29,11 +29,6 @@ static void unpack(unsigned word, float *out)
     out[1] = table.floats[word >> 16];
 }
 
-static void unpack(unsigned word, signed char *out)
-{
-    memcpy(out, &word, sizeof word);
-}
-
 /* The fragments of all lanes. */
 template <class T, int PER>
 static const emulate_value *exchange(const unsigned *a, unsigned b0, unsigned b1, int line)
@@ -69,11 +64,6 @@ static void multiply(Sum *c, const unsigned *a, unsigned b0, unsigned b1, int li
 void emulate_mma_f16(float *c, const unsigned *a, unsigned b0, unsigned b1, int line)
 {
     multiply<float, 2>(c, a, b0, b1, line);
-}
-
-void emulate_mma_s8(int *c, const unsigned *a, unsigned b0, unsigned b1, int line)
-{
-    multiply<signed char, 4>(c, a, b0, b1, line);
 }
 
 void emulate_load_matrices(unsigned *out, const void *row, bool transposed, int line)

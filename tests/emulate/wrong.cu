@@ -268,23 +268,3 @@ bool product_f16(void)
     });
     return is_product(out[0], 16) && is_product(out[1], 16);
 }
-
-bool product_s8(void)
-{
-    static float out[16 * 8];
-    warp([] {
-        unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
-        signed char a[4][4], b[2][4]; /* the layout of m16n8k32 in the PTX manual */
-        for (unsigned i = 0; i < 4; i++) {
-            for (unsigned e = 0; e < 4; e++) a[i][e] = (signed char)element(g + i % 2 * 8, 16 * (i / 2) + 4 * t + e);
-            for (unsigned e = 0; e < 2; e++) b[e][i] = (signed char)element(16 * e + 4 * t + i, g);
-        }
-        unsigned words[6];
-        memcpy(words, a, sizeof a);
-        memcpy(words + 4, b, sizeof b);
-        int sums[4] = {1, 1, 1, 1};
-        emulate_mma_s8(sums, words, words[4], words[5]);
-        store(out, sums);
-    });
-    return is_product(out, 32);
-}

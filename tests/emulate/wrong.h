@@ -34,7 +34,6 @@ bool blocks_once(void);             /* every block of a grid of three dimensions
 bool last_block_sums(void);         /* the block that counts last adds up what all wrote */
 bool halves_apart(void);            /* halves of a warp meet different numbers of times, then all */
 bool product_f16(void);             /* mma.m16n8k16 with fragments from ldmatrix, plain and transposed */
-bool product_s8(void);              /* mma.m16n8k32 */
 
 #ifdef __cplusplus
 }

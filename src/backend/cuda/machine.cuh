@@ -211,14 +211,6 @@ static __device__ __forceinline__ void st_cuda_mma(float *c, const unsigned *a, 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* c[16 × 8] = a[16 × 32] · b[32 × 8], signed bytes */
-static __device__ __forceinline__ void st_cuda_mma_int8(int *c, const unsigned *a, uint2 b)
-{
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(0));
-}
-
 /* Four matrices of 8 × 8 f16: lane 8 i + r has the address of row r of matrix i. */
 static __device__ __forceinline__ void st_cuda_load_matrices(unsigned *out, const void *row)
 {

@@ -160,12 +160,6 @@ static inline void st_cuda_mma(float *c, const unsigned *a, unsigned b0, unsigne
     emulate_mma_f16(c, a, b0, b1);
 }
 
-static inline void st_cuda_mma_int8(int *c, const unsigned *a, uint2 b)
-{
-    for (int i = 0; i < 4; i++) c[i] = 0;
-    emulate_mma_s8(c, a, b.x, b.y);
-}
-
 static inline void st_cuda_load_matrices(unsigned *out, const void *row)
 {
     emulate_load_matrices(out, row, false);
