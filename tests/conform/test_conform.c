@@ -280,8 +280,9 @@ static void experts(void **state)
         random_state = seed * 131 + c->type;
         uint32_t rows = random_rows(), count = between(2, 9), used = between(1, count), width = unit * between(1, 2);
         uint32_t embedding = unit * between(1, 2);
-        if (seed % 3 == 2) rows = between(9, 32), count = 24, used = between(1, 2), width = unit * between(1, 3); /* few share an expert */
-        bool fused = seed % 3 == 0 || seed % 5 == 0;
+        if (mirror_name() && seed % 3 == 2) /* few share an expert */
+            rows = between(9, 32), count = 24, used = between(1, 2), width = unit * between(1, 3);
+        bool fused = seed % 3 == 0 || (mirror_name() && seed % 5 == 0);
         st_op op = {.kind = ST_OP_EXPERTS};
         op.p.experts.experts = count;
         op.p.experts.used = used;
@@ -557,7 +558,7 @@ static void routed(void **state)
         random_state = seed * 43 + c->type;
         uint32_t rows = seed <= 10 ? (uint32_t)seed : random_rows(), count = between(2, 9), used = between(1, count);
         uint32_t embedding = unit * between(1, 2), width = unit * between(1, 2);
-        if (seed % 3 == 2) rows = between(9, 32), count = 24, used = between(1, 2);
+        if (mirror_name() && seed % 3 == 2) rows = between(9, 32), count = 24, used = between(1, 2);
         st_op kinds[2] = {{.kind = ST_OP_ROUTE}, {.kind = ST_OP_EXPERTS}};
         kinds[0].p.route.experts = kinds[1].p.experts.experts = count;
         kinds[0].p.route.used = kinds[1].p.experts.used = used;
