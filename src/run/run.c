@@ -299,8 +299,8 @@ static void write_rows(st_run *run, const st_run_piece *piece, uint32_t skipped,
     }
 }
 
-/* The rows whose logits are wanted most often: the last one of each piece. Those that are wanted in the end are sent
- * again only if they are others. */
+/* Writes the output rows that a step mostly has: the last row of each piece. If the head is asked for other rows, they
+ * are sent then (send_out_rows). */
 static void expect_out_rows(const st_run *run, const st_run_piece *pieces, uint32_t count, st_step *step)
 {
     if (count > run->source.plan->step.out_rows) return;

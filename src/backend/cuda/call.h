@@ -28,7 +28,7 @@ enum {
     ST_CUDA_CORES_ROWS_MIN = 3,    /* … Q4_K and Q6_K: from that many on … */
     ST_CUDA_CORES_ROWS = 32,       /* … up to that many on tensor cores (matmul_cores.cu) … */
     ST_CUDA_EXPERTS_INT8_ROWS = 8, /* experts: of that many, since few rows share an expert … */
-    ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows those that share an expert run together … */
+    ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows, rows that share an expert run together … */
     ST_CUDA_EXPERTS_SHARED_ROWS = 32, ST_CUDA_EXPERTS_SHARED_PAIRS = 256, /* … up to so many rows and pairs (row, expert), … */
     ST_CUDA_EXPERTS_SHARED_EACH = 2, /* … and so many of them for each expert on average: tiles are faster with more */
     ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
@@ -234,7 +234,7 @@ static inline bool st_cuda_experts_have_int8(const st_bound_op *b)
            st_cuda_has_int8(down->type) && b->in[0].width % ST_CUDA_ACT_BLOCK == 0 && b->op->p.experts.width % ST_CUDA_ACT_BLOCK == 0;
 }
 
-/* The most rows of which those that share an expert run together, with int8 activations (experts_shared.cu). */
+/* Up to so many rows, rows that share an expert run together, with int8 activations (experts_shared.cu). */
 static inline uint32_t st_cuda_experts_shared_rows(const st_op *op)
 {
     uint32_t pairs = ST_CUDA_EXPERTS_SHARED_EACH * op->p.experts.experts;
