@@ -68,13 +68,14 @@ static void free_weight(st_bound_weight *w)
     st_free((void *)(uintptr_t)w->parts);
 }
 
-/* Replaces values by what int8 with a scale by 32 keeps of them. */
+/* Replaces values by what int8 with a scale by 32, by 16 on a GPU, keeps of them. */
 static void round_to_int8(float *x, size_t count)
 {
-    for (size_t b = 0; b + ST_ACT_BLOCK <= count; b += ST_ACT_BLOCK) {
+    size_t group = mirror_name() ? 16 : ST_ACT_BLOCK;
+    for (size_t b = 0; b + group <= count; b += group) {
         float top = 0;
-        for (size_t i = 0; i < ST_ACT_BLOCK; i++) top = fmaxf(top, fabsf(x[b + i]));
-        for (size_t i = 0; i < ST_ACT_BLOCK; i++) x[b + i] = top > 0 ? rintf(x[b + i] * (127 / top)) * (top / 127) : 0;
+        for (size_t i = 0; i < group; i++) top = fmaxf(top, fabsf(x[b + i]));
+        for (size_t i = 0; i < group; i++) x[b + i] = top > 0 ? rintf(x[b + i] * (127 / top)) * (top / 127) : 0;
     }
 }
 

@@ -1,5 +1,5 @@
-/* int8 activations: a row of floats as bytes with a scale for each block of 32. Launches of few rows multiply them with
- * quantised weights; the sums of each half of a block serve the types that have an offset. */
+/* int8 activations: a row of floats as bytes with a scale for each group of 16, as many as half a unit of weights has. Launches
+ * of few rows multiply them with quantised weights; the sums of the bytes serve the types that have an offset. */
 #ifndef ST_CUDA_ACTS_CUH
 #define ST_CUDA_ACTS_CUH
 
@@ -7,12 +7,11 @@
 
 #include "backend/cuda/common.cuh"
 
-struct __align__(8) st_cuda_act_block {
-    float scale;
-    int16_t total[2]; /* sums of the bytes of each half */
+struct __align__(8) st_cuda_act_group {
+    float scale, total; /* total: sum of the bytes */
 };
 
-/* Rows in scratch: the bytes of a row, then its blocks. */
+/* Rows in scratch: the bytes of a row, then its groups. */
 struct st_cuda_acts {
     unsigned char *memory; /* aligned to 16 bytes */
     uint32_t width;        /* a multiple of 32 */
@@ -21,23 +20,23 @@ struct st_cuda_acts {
     {
         return (signed char *)memory + (size_t)row * (uint32_t)st_cuda_acts_row_bytes(width);
     }
-    __device__ st_cuda_act_block *blocks(uint32_t row) const
+    __device__ st_cuda_act_group *groups(uint32_t row) const
     {
-        return (st_cuda_act_block *)(bytes(row) + width);
+        return (st_cuda_act_group *)(bytes(row) + width);
     }
 };
 
-/* What a lane has of a row's block of 32: four elements from `first` on, of eight neighbouring lanes. A block with NaN or an
- * infinity gets a scale that is not finite, so its products are NaN. */
+/* What a lane has of a row's group: four elements from `first` on, of four neighbouring lanes. A group with NaN or an infinity
+ * gets a scale that is not finite, so its products are NaN. */
 struct st_cuda_quantised {
     unsigned bytes;
-    uint2 block; /* st_cuda_act_block, stored at once */
+    float2 group; /* st_cuda_act_group, stored at once */
 
     st_cuda_quantised() = default;
     /* Called by whole warps. */
     __device__ __forceinline__ explicit st_cuda_quantised(float4 x)
     {
-        enum { LANES = 8 };
+        enum { LANES = ST_CUDA_ACT_GROUP / 4 };
         float top = st_cuda_max_or_nan(st_cuda_max_or_nan(fabsf(x.x), fabsf(x.y)), st_cuda_max_or_nan(fabsf(x.z), fabsf(x.w)));
         for (int step = LANES / 2; step > 0; step /= 2) top = st_cuda_max_or_nan(top, __shfl_xor_sync(0xFFFFFFFFu, top, step));
         float scale = top * (1 / 127.0f), inverse = scale >= FLT_MIN ? st_cuda_reciprocal(scale) : 0.0f;
@@ -45,14 +44,13 @@ struct st_cuda_quantised {
         unsigned high = __byte_perm(__float2int_rn(x.z * inverse), __float2int_rn(x.w * inverse), 0x0040);
         bytes = __byte_perm(low, high, 0x5410);
         int total = __dp4a((int)bytes, 0x01010101, 0);
-        for (int step = 1; step < LANES / 2; step *= 2) total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
-        int other = __shfl_xor_sync(0xFFFFFFFFu, total, LANES / 2);
-        block = make_uint2(__float_as_uint(scale), __byte_perm((unsigned)total, (unsigned)other, 0x5410));
+        for (int step = LANES / 2; step > 0; step /= 2) total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
+        group = make_float2(scale, (float)total);
     }
     __device__ __forceinline__ void store(const st_cuda_acts &acts, uint32_t row, uint32_t first) const
     {
         *(unsigned *)(acts.bytes(row) + first) = bytes;
-        if (first % ST_CUDA_ACT_BLOCK == 0) *(uint2 *)(acts.blocks(row) + first / ST_CUDA_ACT_BLOCK) = block;
+        if (first % ST_CUDA_ACT_GROUP == 0) *(float2 *)(acts.groups(row) + first / ST_CUDA_ACT_GROUP) = group;
     }
 };
 

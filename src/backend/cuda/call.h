@@ -31,17 +31,18 @@ enum {
     ST_CUDA_EXPERTS_USED_MAX = 64, /* … and at most so many of them; with more rows, rows that share an expert run together … */
     ST_CUDA_EXPERTS_SHARED_ROWS = 32, ST_CUDA_EXPERTS_SHARED_PAIRS = 256, /* … up to so many rows and pairs (row, expert), … */
     ST_CUDA_EXPERTS_SHARED_EACH = 2, /* … and so many of them for each expert on average: tiles are faster with more */
-    ST_CUDA_ACT_BLOCK = 32, /* elements with a common scale */
+    ST_CUDA_ACT_BLOCK = 32, /* rows of int8 activations are of a multiple of so many elements, … */
+    ST_CUDA_ACT_GROUP = 16, /* … of which so many have a common scale */
     ST_CUDA_JOINED_MAX = 4, /* matrix products of one launch */
 };
 
-/* Bytes of a row of int8 activations: the elements, then 8 bytes for each block. */
+/* Bytes of a row of int8 activations: the elements, then 8 bytes for each group. */
 #ifdef __CUDACC__
 __host__ __device__
 #endif
 static inline size_t st_cuda_acts_row_bytes(size_t width)
 {
-    return (width + width / ST_CUDA_ACT_BLOCK * 8 + 15) / 16 * 16;
+    return (width + width / ST_CUDA_ACT_GROUP * 8 + 15) / 16 * 16;
 }
 
 /* More rows multiply the same types on tensor cores: f16 weights × f16 activations, sums in float32 (tiles.cuh). Rows of f16

@@ -75,15 +75,15 @@ template <class W>
 static __device__ __forceinline__ void st_cuda_load_acts(const st_cuda_acts &acts, uint32_t row, uint32_t unit, st_cuda_unit_acts &x)
 {
     const signed char *bytes = acts.bytes(row);
-    const st_cuda_act_block *blocks = acts.blocks(row);
+    const st_cuda_act_group *groups = acts.groups(row);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t at = W::at(unit, half);
         int4 q = *(const int4 *)(bytes + at);
-        int2 block = *(const int2 *)(blocks + at / 32);
+        float2 group = *(const float2 *)(groups + at / ST_CUDA_ACT_GROUP);
         x.q[half][0] = q.x, x.q[half][1] = q.y, x.q[half][2] = q.z, x.q[half][3] = q.w;
-        x.scale[half] = __int_as_float(block.x);
-        x.total[half] = (float)(int16_t)(block.y >> 16 * (at / 16 % 2));
+        x.scale[half] = group.x;
+        x.total[half] = group.y;
     }
 }
 
