@@ -42,6 +42,20 @@ void cli_print_rates(const json_t *device)
     if (spread > 0.10) printf(" on a busy machine: they varied by %.0f %%", 100.0 * spread);
 }
 
+/* What operations take beside their bytes, by class. */
+static void print_operations(const json_t *device)
+{
+    json_t *classes = json_object_get(device, "operations"), *rates;
+    const char *name, *before = "";
+    json_object_foreach(classes, name, rates) {
+        if (!json_object_get(rates, "us")) continue;
+        if (!*before) printf("  %-15s ", "operations");
+        printf("%s%s %.1f", before, name, cli_real_of(rates, "us"));
+        before = ", ";
+    }
+    if (*before) puts(" µs");
+}
+
 /* `mark`: a GPU is simulated. */
 static void print_device(const json_t *device, bool mark, const cli_style *style)
 {
@@ -62,6 +76,7 @@ static void print_device(const json_t *device, bool mark, const cli_style *style
     print_rate(device, "disk_gb_per_s", "disk", "GB/s");
     print_rate(device, "handover_us", "hand-over", "µs");
     print_rate(device, "round_trip_us", "there and back", "µs");
+    print_operations(device);
     printf("  %-15s ", "rates");
     cli_print_rates(device);
     putchar('\n');

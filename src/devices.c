@@ -39,14 +39,15 @@ static json_t *profile_json(const st_profile *p)
     } rows[] = {{"memory_gb_per_s", p->memory_rate, 1e9}, {"ops_gop_per_s", p->op_rate, 1e9},
                 {"link_up_gb_per_s", p->link_up, 1e9},    {"link_down_gb_per_s", p->link_down, 1e9},
                 {"disk_gb_per_s", p->disk_rate, 1e9},     {"handover_us", p->handover_seconds, 1e-6},
-                {"launch_us", p->launch_seconds, 1e-6},   {"operation_us", p->op_seconds, 1e-6},
-                {"round_trip_us", p->round_trip_seconds, 1e-6},       {"expert_share", p->expert_share, 1}};
+                {"launch_us", p->launch_seconds, 1e-6},   {"round_trip_us", p->round_trip_seconds, 1e-6},
+                {"expert_share", p->classes[ST_CLASS_EXPERTS].op_share, 1}};
     bool whole = o && json_object_set_new(o, "rates", json_string(st_rates_name(p->rates))) == 0;
     if (whole && p->rates_of) whole = json_object_set_new(o, "rates_of", json_string(p->rates_of)) == 0;
     if (whole && p->rates_spread > 0.0) whole = json_object_set_new(o, "spread", json_real(p->rates_spread)) == 0;
     if (whole && p->no_backend) whole = json_object_set_new(o, "no_backend", json_true()) == 0;
     for (size_t i = 0; whole && i < sizeof rows / sizeof *rows; i++)
         whole = set_number(o, rows[i].field, rows[i].value, rows[i].unit);
+    if (whole) whole = json_object_set_new(o, "operations", st_classes_json(p->classes)) == 0;
     if (whole && card)
         whole = json_object_set_new(o, "display", json_boolean(p->display)) == 0 &&
                 json_object_set_new(o, "overhead_bytes", json_integer((json_int_t)p->overhead_bytes)) == 0 &&

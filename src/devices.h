@@ -24,7 +24,7 @@ typedef struct st_measurement {
     double spread;    /* of read_rate in repeated measurements: (largest − smallest) / largest */
     double int8_rate; /* operations per second in registers; 0: none */
     double op_rate;   /* multiplications and additions per second of a batch's matrix products */
-    double expert_share; /* of op_rate, by routed experts of a batch; 0: unknown */
+    st_class_rates classes[ST_CLASS_COUNT]; /* of products and experts; others are unknown */
     double type_share[ST_PROFILE_TYPES]; /* of read_rate, with weights of a type; 0: unknown */
 } st_measurement;
 
@@ -37,7 +37,7 @@ typedef struct st_rate_sums {
 
 /* An st_on_measure: adds an operation to the st_rate_sums, and sets the type_share of a matrix with one row. */
 bool st_rate_sums_add(void *sums, const st_op_measure *row);
-/* Sets op_rate and expert_share. False: no batch of matrices was timed. */
+/* Sets op_rate and the experts' share of it. False: no batch of matrices was timed. */
 bool st_rate_sums_finish(const st_rate_sums *sums);
 
 /* Calls `sample` for rates until three in a row agree within ST_SPREAD_MAX, at most nine times. *best is the largest of

@@ -38,7 +38,7 @@ static void set_measured(st_profile *p, const st_measurement *m)
     p->rates_spread = m->spread;
     p->memory_rate = m->read_rate;
     p->op_rate = m->op_rate;
-    p->expert_share = m->expert_share;
+    memcpy(p->classes, m->classes, sizeof p->classes);
     memcpy(p->type_share, m->type_share, sizeof p->type_share);
 }
 

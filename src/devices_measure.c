@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "backend/profiles.h"
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/cores.h"
@@ -17,7 +18,11 @@
 #include "base/log.h"
 #include "devices.h"
 
-enum { FILE_BYTES_MAX = 1 << 20, MACHINES_MAX = 64 };
+enum {
+    FILE_BYTES_MAX = 1 << 20,
+    MACHINES_MAX = 64,
+    FORMAT = 2, /* of an entry: of what is measured. Entries of another one are measured again */
+};
 
 /* A type that reads less than this share of the memory's rate from the cache is limited by arithmetic. */
 #define MEMORY_LIMITED 0.5
@@ -46,7 +51,8 @@ bool st_rate_sums_finish(const st_rate_sums *sums)
     if (sums->count[0] == 0) return false;
     sums->m->op_rate = sums->count[0] / sums->seconds_per_op[0];
     if (sums->count[1] > 0)
-        sums->m->expert_share = fmin(1.0, sums->count[1] / sums->seconds_per_op[1] / sums->m->op_rate);
+        sums->m->classes[ST_CLASS_EXPERTS].op_share =
+            fmin(1.0, sums->count[1] / sums->seconds_per_op[1] / sums->m->op_rate);
     return true;
 }
 
@@ -182,12 +188,18 @@ static bool is_of(const json_t *entry, const entry_name *wanted)
            json_integer_value(json_object_get(entry, "cores")) == (json_int_t)wanted->cores;
 }
 
-/* The first entry of that name, in `root`; NULL: none. */
+static bool is_current(const json_t *entry)
+{
+    return json_integer_value(json_object_get(entry, "format")) == FORMAT;
+}
+
+/* The first entry of that name and of this format, in `root`; NULL: none. */
 static json_t *find_entry(const json_t *root, const entry_name *wanted)
 {
     const json_t *list = json_object_get(root, wanted->list);
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (is_of(json_array_get(list, i), wanted)) return json_array_get(list, i);
+        if (is_of(json_array_get(list, i), wanted) && is_current(json_array_get(list, i)))
+            return json_array_get(list, i);
     return NULL;
 }
 
@@ -207,15 +219,20 @@ static void read_shares(const json_t *entry, double out[ST_PROFILE_TYPES])
     }
 }
 
+static bool read_classes(const json_t *entry, st_class_rates out[ST_CLASS_COUNT])
+{
+    char wrong[96];
+    return st_classes_read(json_object_get(entry, "operations"), out, wrong, sizeof wrong);
+}
+
 static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measurement *out)
 {
     st_measurement m = {.cores = cores, .read_rate = rate_of(entry, "read_gb_per_s"),
                         .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s"),
-                        .expert_share = json_number_value(json_object_get(entry, "expert_share")),
                         .spread = json_number_value(json_object_get(entry, "spread"))};
     snprintf(m.cpu, sizeof m.cpu, "%s", cpu);
     if (!(m.read_rate > 0.0 && m.op_rate > 0.0 && m.int8_rate >= 0.0)) return false;
-    if (!(m.expert_share > 0.0 && m.expert_share <= 1.0)) m.expert_share = 0;
+    if (!read_classes(entry, m.classes)) return false;
     if (!(m.spread > 0.0 && m.spread <= 1.0)) m.spread = 0;
     read_shares(entry, m.type_share);
     *out = m;
@@ -241,24 +258,23 @@ bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
                              .link_up = rate_of(entry, "link_up_gb_per_s"),
                              .link_down = rate_of(entry, "link_down_gb_per_s"),
                              .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6,
-                             .round_trip_seconds = json_number_value(json_object_get(entry, "round_trip_us")) * 1e-6,
-                             .op_seconds = json_number_value(json_object_get(entry, "operation_us")) * 1e-6};
+                             .round_trip_seconds = json_number_value(json_object_get(entry, "round_trip_us")) * 1e-6};
     read_shares(entry, rates.type_share);
+    bool classes = read_classes(entry, rates.classes);
     bool timed = json_is_number(json_object_get(entry, "round_trip_us")); /* 0: it has no chains */
     json_decref(root);
     bool whole = rates.read_bytes > 0.0 && rates.batch_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
-                 rates.handover_seconds > 0.0 && rates.op_seconds > 0.0 && timed;
+                 rates.handover_seconds > 0.0 && classes && timed;
     if (whole) *out = rates;
     return whole;
 }
 
 static json_t *write_entry(const st_measurement *m)
 {
-    return json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "cpu", m->cpu, "cores",
-                     (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "spread", m->spread,
-                     "int8_gop_per_s", m->int8_rate / 1e9,
-                     "batch_gop_per_s", m->op_rate / 1e9, "expert_share", m->expert_share, "type_share",
-                     st_shares_json(m->type_share));
+    return json_pack("{s:s, s:i, s:s, s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "strata", STRATA_VERSION, "format", FORMAT,
+                     "cpu", m->cpu, "cores", (int)m->cores, "read_gb_per_s", m->read_rate / 1e9, "spread", m->spread,
+                     "int8_gop_per_s", m->int8_rate / 1e9, "batch_gop_per_s", m->op_rate / 1e9, "operations",
+                     st_classes_json(m->classes), "type_share", st_shares_json(m->type_share));
 }
 
 /* Puts the entry first in its list and drops the oldest beyond MACHINES_MAX. Takes `entry` over. */
@@ -330,11 +346,13 @@ strata_status st_measurement_save(const char *path, const st_measurement *measur
 strata_status st_gpu_rates_save(const char *path, const char *gpu, const st_device_rates *rates, strata_error *error)
 {
     entry_name name = name_of_gpu(gpu);
-    json_t *entry = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "strata", STRATA_VERSION, "gpu",
-                              gpu, "read_gb_per_s", rates->read_bytes / 1e9, "batch_gop_per_s", rates->batch_ops / 1e9,
+    json_t *entry = json_pack("{s:s, s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "strata", STRATA_VERSION,
+                              "format", FORMAT, "gpu", gpu, "read_gb_per_s", rates->read_bytes / 1e9,
+                              "batch_gop_per_s", rates->batch_ops / 1e9,
                               "link_up_gb_per_s", rates->link_up / 1e9, "link_down_gb_per_s", rates->link_down / 1e9,
-                              "handover_us", rates->handover_seconds * 1e6, "operation_us", rates->op_seconds * 1e6,
-                              "round_trip_us", rates->round_trip_seconds * 1e6, "type_share",
+                              "handover_us", rates->handover_seconds * 1e6,
+                              "round_trip_us", rates->round_trip_seconds * 1e6,
+                              "operations", st_classes_json(rates->classes), "type_share",
                               st_shares_json(rates->type_share));
     return store(path, &name, entry, error);
 }

@@ -16,7 +16,7 @@ static void set_rates(st_profile *p, const st_device_rates *rates)
     p->link_down = rates->link_down;
     p->handover_seconds = rates->handover_seconds;
     p->round_trip_seconds = rates->round_trip_seconds;
-    p->op_seconds = rates->op_seconds;
+    memcpy(p->classes, rates->classes, sizeof p->classes);
     memcpy(p->type_share, rates->type_share, sizeof p->type_share);
 }
 

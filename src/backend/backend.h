@@ -15,7 +15,7 @@ typedef struct atomic_bool atomic_bool;
 #include "model/program.h"
 #include "strata.h"
 
-enum { ST_BACKEND_VERSION = 6 };
+enum { ST_BACKEND_VERSION = 7 };
 
 typedef struct st_device st_device;
 typedef struct st_queue st_queue;
@@ -43,6 +43,37 @@ typedef struct st_device_info {
 
 enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
 
+/* What an operation costs beside its bytes and its arithmetic depends on what it does. Operations that a device computes
+ * together have that cost once. */
+typedef enum st_op_class {
+    ST_CLASS_ROWS,      /* on each row: norms, sums, activations, gates */
+    ST_CLASS_PRODUCT,   /* with a matrix; those that follow with the same input and type of weights are a part of it */
+    ST_CLASS_POSITIONS, /* the storing of keys and values, with the norms of heads and the rotation before it */
+    ST_CLASS_ATTENTION,
+    ST_CLASS_WIDE_ATTENTION, /* with heads of more than ST_WIDE_HEAD elements */
+    ST_CLASS_ROUTE,
+    ST_CLASS_EXPERTS,
+    ST_CLASS_RECURRENT, /* convolutions, delta rules, state spaces */
+    ST_CLASS_CANDIDATES,
+    ST_CLASS_COUNT,
+    ST_CLASS_PART = ST_CLASS_COUNT /* a part of another operation */
+} st_op_class;
+
+enum {
+    ST_WIDE_HEAD = 128,
+    ST_DEEP_POSITIONS = 4096, /* attention over so many positions has its `deep_seconds`; over fewer, less in proportion */
+};
+
+/* The rates of a class of operations. 0: unknown, or the full rate. */
+typedef struct st_class_rates {
+    double seconds;      /* of each */
+    double deep_seconds; /* of attention, instead, with a deep context */
+    double memory_share; /* of the memory's rate, and of the weight type's share of it */
+    double op_share;     /* of the arithmetic of batches */
+    double fill;         /* a batch takes the time of more work, as parts of the device are idle: of so many more
+                            outputs of a product, of so many more rows of each expert */
+} st_class_rates;
+
 /* Measured rates of the device. */
 typedef struct st_device_rates {
     double read_bytes;  /* per second, from memory */
@@ -52,7 +83,7 @@ typedef struct st_device_rates {
     double link_up, link_down; /* bytes per second of pinned copies */
     double handover_seconds;   /* from the end of its work until the host continues */
     double round_trip_seconds; /* of a chain's hand-over to the host and back; 0: it has no chains */
-    double op_seconds;         /* of a small operation in a launched segment */
+    st_class_rates classes[ST_CLASS_COUNT];
     double type_share[ST_PROFILE_TYPES]; /* of read_bytes, reached with weights of a type and one row; 0: unknown */
 } st_device_rates;
 

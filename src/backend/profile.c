@@ -57,11 +57,79 @@ static uint32_t largest_type(const st_binding *binding, const st_op *op)
     return type;
 }
 
+/* --- classes ------------------------------------------------------------------------------------------------------ */
+
+const char *st_class_name(st_op_class op_class)
+{
+    static const char *const names[ST_CLASS_COUNT] = {
+        [ST_CLASS_ROWS] = "rows",           [ST_CLASS_PRODUCT] = "product",
+        [ST_CLASS_POSITIONS] = "positions", [ST_CLASS_ATTENTION] = "attention",
+        [ST_CLASS_WIDE_ATTENTION] = "wide_attention", [ST_CLASS_ROUTE] = "route",
+        [ST_CLASS_EXPERTS] = "experts",     [ST_CLASS_RECURRENT] = "recurrent",
+        [ST_CLASS_CANDIDATES] = "candidates"};
+    return op_class < ST_CLASS_COUNT ? names[op_class] : NULL;
+}
+
+/* By kind; the others are ST_CLASS_ROWS. */
+static const st_op_class kind_classes[ST_OP_COUNT] = {
+    [ST_OP_MATMUL] = ST_CLASS_PRODUCT,     [ST_OP_HEAD_MATMUL] = ST_CLASS_PRODUCT, [ST_OP_ROPE] = ST_CLASS_PART,
+    [ST_OP_KV_STORE] = ST_CLASS_POSITIONS, [ST_OP_ATTENTION] = ST_CLASS_ATTENTION, [ST_OP_ROUTE] = ST_CLASS_ROUTE,
+    [ST_OP_EXPERTS] = ST_CLASS_EXPERTS,    [ST_OP_CONV] = ST_CLASS_RECURRENT,      [ST_OP_DELTANET] = ST_CLASS_RECURRENT,
+    [ST_OP_SSM] = ST_CLASS_RECURRENT,      [ST_OP_CANDIDATES] = ST_CLASS_CANDIDATES,
+};
+
+/* The operation before it in the program; NULL: none, or the operation is of no program. */
+static const st_op *op_before(const st_program *program, const st_op *op)
+{
+    uintptr_t first = (uintptr_t)program->ops, at = (uintptr_t)op;
+    return program->ops && at > first && at < first + program->op_count * sizeof *op ? op - 1 : NULL;
+}
+
+static bool is_joined(const st_program *program, const st_binding *binding, const st_op *op)
+{
+    const st_op *before = op_before(program, op);
+    return before && before->kind == op->kind && before->in[0] == op->in[0] && before->weight[0] != ST_NO_WEIGHT &&
+           largest_type(binding, before) == largest_type(binding, op);
+}
+
+static st_op_class class_of(const st_program *program, const st_binding *binding, const st_op *op)
+{
+    st_op_class found = kind_classes[op->kind];
+    if (found == ST_CLASS_PRODUCT && is_joined(program, binding, op)) return ST_CLASS_PART;
+    if (found == ST_CLASS_ATTENTION && op->p.attention.key_length > ST_WIDE_HEAD) return ST_CLASS_WIDE_ATTENTION;
+    /* the norm of heads is computed with their rotation */
+    if (op->kind == ST_OP_RMS_NORM && op->out != ST_NO_VALUE && op->p.norm.group < program->values[op->out].width)
+        return ST_CLASS_PART;
+    return found;
+}
+
+/* A matrix has as many more outputs; each expert that the rows use, as many more rows. */
+static double ops_filled(const st_program *program, const st_op *op, double ops, uint32_t rows)
+{
+    if (rows == 0) return 0;
+    if (op->kind == ST_OP_EXPERTS) {
+        double pairs = (double)rows * op->p.experts.used, experts = op->p.experts.experts;
+        return pairs > 0 ? ops * (pairs < experts ? pairs : experts) / pairs : 0;
+    }
+    double width = op->kind == ST_OP_MATMUL && op->out != ST_NO_VALUE ? program->values[op->out].width : 0;
+    return width > 0 ? ops / (width * rows) : 0;
+}
+
+static double positions_of(const st_op *op, uint32_t rows, uint32_t depth)
+{
+    double seen = (double)depth + (rows + 1) / 2.0;
+    double span = op->p.attention.window ? op->p.attention.window : op->p.attention.chunk;
+    return span > 0 && seen > span ? span : seen;
+}
+
 st_work st_work_of(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows, uint32_t depth,
                    st_type kv_type)
 {
     st_op_cost cost = st_op_estimate(program, binding, op, rows, depth);
-    st_work work = {.ops = cost.flops, .type = largest_type(binding, op), .experts = op->kind == ST_OP_EXPERTS};
+    st_work work = {.ops = cost.flops, .type = largest_type(binding, op), .rows = rows,
+                    .op_class = class_of(program, binding, op),
+                    .ops_filled = ops_filled(program, op, cost.flops, rows)};
+    if (op->kind == ST_OP_ATTENTION) work.positions = positions_of(op, rows, depth);
     work.bytes = cost.weight_bytes + state_bytes(program, op, cost.state_bytes, kv_type);
     if (streams_values(op->kind)) work.bytes += cost.value_bytes;
     return work;
@@ -69,21 +137,64 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
+/* A part of a product is a product. */
+static const st_class_rates *rates_of(const st_profile *profile, const st_work *work)
+{
+    return &profile->classes[work->op_class == ST_CLASS_PART ? ST_CLASS_PRODUCT : work->op_class];
+}
+
+/* What a class fills up is of batches: few rows, one after the other, would take less. */
+static double filled(const st_profile *profile, const st_work *work, const st_class_rates *rates, double bytes)
+{
+    double ops = work->ops_filled * rates->fill;
+    if (ops <= 0 || profile->memory_rate <= 0 || profile->op_rate <= 0) return work->ops;
+    double most = work->rows * bytes / profile->memory_rate * profile->op_rate;
+    if (most <= work->ops) return work->ops;
+    return work->ops + ops < most ? work->ops + ops : most;
+}
+
 st_work st_profile_demand(const st_profile *profile, const st_work *work)
 {
     st_work demand = *work;
+    const st_class_rates *rates = rates_of(profile, work);
     double share = work->type < ST_PROFILE_TYPES ? profile->type_share[work->type] : 0;
     if (share > 0) demand.bytes /= share;
-    if (work->experts && profile->expert_share > 0) demand.ops /= profile->expert_share;
+    if (rates->memory_share > 0) demand.bytes /= rates->memory_share;
+    demand.ops = filled(profile, work, rates, demand.bytes);
+    if (rates->op_share > 0) demand.ops /= rates->op_share;
     return demand;
+}
+
+double st_profile_fixed(const st_profile *profile, const st_work *work)
+{
+    if (work->op_class == ST_CLASS_PART) return 0;
+    const st_class_rates *rates = &profile->classes[work->op_class];
+    double deep = work->positions / ST_DEEP_POSITIONS;
+    if (rates->deep_seconds <= 0 || deep <= 0) return rates->seconds;
+    return rates->seconds + (rates->deep_seconds - rates->seconds) * (deep < 1 ? deep : 1);
+}
+
+typedef struct work_seconds {
+    double memory, arithmetic;
+} work_seconds;
+
+static work_seconds seconds_of(const st_profile *profile, const st_work *work)
+{
+    st_work demand = st_profile_demand(profile, work);
+    return (work_seconds){.memory = profile->memory_rate > 0 ? demand.bytes / profile->memory_rate : 0,
+                          .arithmetic = profile->op_rate > 0 ? demand.ops / profile->op_rate : 0};
+}
+
+bool st_profile_reads(const st_profile *profile, const st_work *work)
+{
+    work_seconds s = seconds_of(profile, work);
+    return s.memory >= s.arithmetic;
 }
 
 double st_profile_seconds(const st_profile *profile, const st_work *work)
 {
-    st_work demand = st_profile_demand(profile, work);
-    double memory = profile->memory_rate > 0 ? demand.bytes / profile->memory_rate : 0;
-    double arithmetic = profile->op_rate > 0 ? demand.ops / profile->op_rate : 0;
-    return (memory > arithmetic ? memory : arithmetic) + profile->op_seconds;
+    work_seconds s = seconds_of(profile, work);
+    return (s.memory > s.arithmetic ? s.memory : s.arithmetic) + st_profile_fixed(profile, work);
 }
 
 /* --- what runs ---------------------------------------------------------------------------------------------------- */

@@ -33,13 +33,12 @@ typedef struct st_profile {
     double memory_rate;        /* bytes per second: a GPU's memory; a host's DRAM with all cores, shared with copies */
     double type_share[ST_PROFILE_TYPES]; /* of memory_rate reached with weights of a type; 0: 1 */
     double op_rate;            /* multiplications and additions per second in batches */
-    double expert_share;       /* of op_rate reached by routed experts; 0: 1 */
+    st_class_rates classes[ST_CLASS_COUNT];
     double link_up, link_down; /* bytes per second of pinned copies; of a GPU */
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
     double handover_seconds;   /* from the end of the GPU's work until the host continues */
     double launch_seconds;     /* of a segment */
     double round_trip_seconds; /* of a chain's hand-over to the host and back; 0: the GPU has no chains (backend.h) */
-    double op_seconds;         /* of each operation, beside its bytes and its arithmetic */
     uint32_t cores;            /* of a host */
     uint32_t alignment;        /* of a range */
     uint64_t granularity;      /* of an allocation */
@@ -58,15 +57,26 @@ const char *st_rates_name(st_rates_source source);
 typedef struct st_work {
     double bytes, ops;
     uint32_t type; /* of the weights with the most bytes; ST_TYPE_F32 without weights */
-    bool experts;  /* of routed experts */
+    st_op_class op_class; /* ST_CLASS_PART: computed with the operation before or behind it */
+    double rows;
+    double positions;  /* of attention: that a row sees */
+    double ops_filled; /* for each unit of the class's `fill` */
 } st_work;
+
+/* "rows", "product", …: a class in files; NULL: no such class. */
+const char *st_class_name(st_op_class op_class);
 
 st_work st_work_of(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows, uint32_t depth,
                    st_type kv_type);
 
-/* The work at the device's full rates: bytes over the type's share, operations of experts over theirs. */
+/* The work at the device's full rates: bytes over the shares of the type and the class, operations with what the class
+ * fills up, over its share. */
 st_work st_profile_demand(const st_profile *profile, const st_work *work);
-/* The time of the work alone on the device: the longer of memory and arithmetic, and op_seconds. An unknown rate takes
+/* The time of one operation beside its bytes and its arithmetic. */
+double st_profile_fixed(const st_profile *profile, const st_work *work);
+/* Whether memory takes longer than arithmetic, or as long. */
+bool st_profile_reads(const st_profile *profile, const st_work *work);
+/* The time of the work alone on the device: the longer of memory and arithmetic, and what is fixed. An unknown rate takes
  * no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 

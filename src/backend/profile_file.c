@@ -46,7 +46,8 @@ static const field_row field_rows[] = {
     {"memory_gb_per_s", OF_BOTH, FIELD_RATE, AT(memory_rate), 1e9, 0.001, 1e6, true},
     {"host_read_gb_per_s", OF_HOST, FIELD_RATE, AT(memory_rate), 1e9, 0.001, 1e6, false},
     {"ops_gop_per_s", OF_BOTH, FIELD_RATE, AT(op_rate), 1e9, 0.001, 1e9, true},
-    {"expert_share", OF_BOTH, FIELD_NUMBER, AT(expert_share), 1, 0.001, 1, false},
+    {"expert_share", OF_BOTH, FIELD_NUMBER, AT(classes[ST_CLASS_EXPERTS].op_share), 1, 0.001, 1, false},
+    {"operations", OF_BOTH, FIELD_OTHER, 0, 0, 0, 0, false},
     {"link_up_gb_per_s", OF_CARD, FIELD_RATE, AT(link_up), 1e9, 0.001, 1e6, false},
     {"link_down_gb_per_s", OF_CARD, FIELD_RATE, AT(link_down), 1e9, 0.001, 1e6, false},
     {"disk_gb_per_s", OF_HOST, FIELD_RATE, AT(disk_rate), 1e9, 0.001, 1e6, false},
@@ -168,6 +169,13 @@ static strata_status take_shares(const reader *r, json_t *value, st_profile *p)
     return STRATA_OK;
 }
 
+static strata_status take_classes(const reader *r, json_t *value, st_profile *p)
+{
+    char expected[96];
+    return st_classes_read(value, p->classes, expected, sizeof expected) ? STRATA_OK
+                                                                         : refuse(r, "operations", expected, value);
+}
+
 static strata_status take_other(const reader *r, const field_row *row, json_t *value, st_profile *p)
 {
     if (strcmp(row->key, "alignment") == 0) {
@@ -177,6 +185,7 @@ static strata_status take_other(const reader *r, const field_row *row, json_t *v
     }
     if (strcmp(row->key, "cores") == 0) return take_count(r, row, value, &p->cores);
     if (strcmp(row->key, "type_share") == 0) return take_shares(r, value, p);
+    if (strcmp(row->key, "operations") == 0) return take_classes(r, value, p);
     return STRATA_OK; /* "like" and "source" were read before all others */
 }
 

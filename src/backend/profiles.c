@@ -68,6 +68,15 @@ static const host_row host_rows[] = {
 
 enum { CARDS = sizeof card_rows / sizeof *card_rows, HOSTS = sizeof host_rows / sizeof *host_rows };
 
+/* What operations of an H200 take beside their bytes, rounded: the latency of their kernels. */
+static const st_class_rates card_classes[ST_CLASS_COUNT] = {
+    [ST_CLASS_ROWS] = {.seconds = 1e-6},      [ST_CLASS_PRODUCT] = {.seconds = 3e-6},
+    [ST_CLASS_POSITIONS] = {.seconds = 4e-6}, [ST_CLASS_ATTENTION] = {.seconds = 6e-6},
+    [ST_CLASS_WIDE_ATTENTION] = {.seconds = 20e-6}, [ST_CLASS_ROUTE] = {.seconds = 3e-6},
+    [ST_CLASS_EXPERTS] = {.seconds = 9e-6},   [ST_CLASS_RECURRENT] = {.seconds = 3e-6},
+    [ST_CLASS_CANDIDATES] = {.seconds = 24e-6},
+};
+
 static st_profile card_profile(const card_row *row)
 {
     st_profile p = st_profile_default(ST_DEVICE_CARD);
@@ -79,6 +88,7 @@ static st_profile card_profile(const card_row *row)
     p.memory_rate = row->memory * 1e9 * (row->source == REACHED ? 1.0 : ST_DATA_SHEET_SHARE);
     p.op_rate = row->ops * 1e9 * ST_DATA_SHEET_SHARE;
     p.link_up = p.link_down = row->link * 1e9;
+    memcpy(p.classes, card_classes, sizeof p.classes);
     return p;
 }
 

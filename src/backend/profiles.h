@@ -3,6 +3,8 @@
 #ifndef ST_BACKEND_PROFILES_H
 #define ST_BACKEND_PROFILES_H
 
+#include <jansson.h>
+
 #include "backend/profile.h"
 #include "base/str.h"
 #include "strata.h"
@@ -32,6 +34,11 @@ strata_status st_profile_set_of(const char *text, st_profile_set *out, strata_er
 strata_status st_profile_file_read(const char *path, st_profile_set *out, strata_error *error);
 strata_status st_profile_file_parse(const char *where, const char *text, size_t length, st_profile_set *out,
                                     strata_error *error);
+
+/* profile_classes.c: the rates of classes that are known; NULL: no memory. */
+json_t *st_classes_json(const st_class_rates classes[ST_CLASS_COUNT]);
+/* Sets the rates that the object has. False: `wrong` is what was expected. */
+bool st_classes_read(json_t *object, st_class_rates classes[ST_CLASS_COUNT], char *wrong, size_t size);
 
 /* "12GiB" or "12G", "500 MiB", "64GB" or plain bytes; the whole text, at most 2⁶² bytes. */
 bool st_profile_parse_size(const char *text, uint64_t *out);

@@ -10,11 +10,12 @@ static double over(double amount, double rate)
     return rate > 0 ? amount / rate : 0;
 }
 
-/* At the whole memory rate: a demand does not state the type of its experts. */
+/* At the whole memory rate: a demand does not state the type of its experts. All of them are one operation, which has its
+ * fixed time anyway. */
 static double work_seconds(const st_profile *device, double bytes, double ops)
 {
-    st_work work = {.bytes = bytes, .ops = ops, .type = ST_PROFILE_TYPES, .experts = true};
-    return st_profile_seconds(device, &work);
+    st_work work = {.bytes = bytes, .ops = ops, .type = ST_PROFILE_TYPES, .op_class = ST_CLASS_EXPERTS};
+    return st_profile_seconds(device, &work) - st_profile_fixed(device, &work);
 }
 
 double st_split_seconds(const st_profile *host, const st_profile *card, const st_split_demand *demand,

@@ -15,6 +15,7 @@ static const char *const spent_names[ST_SPENT_COUNT] = {
     [ST_SPENT_CARD_MEMORY] = "the card's memory", [ST_SPENT_RAM] = "RAM",
     [ST_SPENT_LINK] = "the link",                 [ST_SPENT_HANDOVER] = "hand-overs",
     [ST_SPENT_ARITHMETIC] = "arithmetic",         [ST_SPENT_DISK] = "the disk",
+    [ST_SPENT_OPERATIONS] = "small operations",
 };
 
 typedef struct predictor {
@@ -109,9 +110,10 @@ static st_work work_of(const pricing *w, const st_op *op)
 static void add_op(const pricing *w, const st_op *op, uint32_t device, st_priced *to)
 {
     const st_profile *profile = &w->p->source.devices[device];
-    st_work work = work_of(w, op), bytes_only = {.bytes = work.bytes, .type = work.type};
-    double seconds = st_profile_seconds(profile, &work);
-    if (st_profile_seconds(profile, &bytes_only) >= seconds) to->memory += seconds;
+    st_work work = work_of(w, op);
+    double fixed = st_profile_fixed(profile, &work), seconds = st_profile_seconds(profile, &work) - fixed;
+    to->fixed += fixed;
+    if (st_profile_reads(profile, &work)) to->memory += seconds;
     else to->arithmetic += seconds;
     if (op->weight[0] != ST_NO_WEIGHT) to->weight_bytes += work.bytes;
 }

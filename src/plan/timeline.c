@@ -52,13 +52,14 @@ static void walk_host(st_timeline *t, const st_priced *e)
 {
     host_waits(t, e);
     t->host += spend(t, ST_SPENT_RAM, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic) +
-               spend(t, ST_SPENT_DISK, disk_seconds(t, e->weight_bytes));
+               spend(t, ST_SPENT_OPERATIONS, e->fixed) + spend(t, ST_SPENT_DISK, disk_seconds(t, e->weight_bytes));
 }
 
 static void walk_card(st_timeline *t, const st_priced *e)
 {
     if (!e->chained) launch(t);
-    t->card += spend(t, ST_SPENT_CARD_MEMORY, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic);
+    t->card += spend(t, ST_SPENT_CARD_MEMORY, e->memory) + spend(t, ST_SPENT_ARITHMETIC, e->arithmetic) +
+               spend(t, ST_SPENT_OPERATIONS, e->fixed);
 }
 
 static void walk_copy(st_timeline *t, const st_priced *e)
@@ -75,7 +76,7 @@ static void walk_copy(st_timeline *t, const st_priced *e)
 /* --- experts with slots ------------------------------------------------------------------------------------------- */
 
 typedef struct part {
-    double seconds;
+    double seconds, fixed; /* in all; of it, what does not grow with the experts */
     st_spent on;
 } part;
 
@@ -84,10 +85,10 @@ static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t d
     st_work work = x->work;
     work.bytes *= share;
     work.ops *= share;
-    st_work bytes_only = {.bytes = work.bytes, .type = work.type};
-    part p = {.seconds = st_profile_seconds(&t->devices[device], &work)};
-    bool memory = st_profile_seconds(&t->devices[device], &bytes_only) >= p.seconds;
-    p.on = !memory ? ST_SPENT_ARITHMETIC : device == ST_CARD ? ST_SPENT_CARD_MEMORY : ST_SPENT_RAM;
+    work.ops_filled *= share;
+    const st_profile *profile = &t->devices[device];
+    part p = {.seconds = st_profile_seconds(profile, &work), .fixed = st_profile_fixed(profile, &work)};
+    p.on = !st_profile_reads(profile, &work) ? ST_SPENT_ARITHMETIC : device == ST_CARD ? ST_SPENT_CARD_MEMORY : ST_SPENT_RAM;
     return p;
 }
 
@@ -149,12 +150,13 @@ static void mean_ends(const st_timeline *t, const st_priced *e, double begin, do
     const st_cached_experts *x = &e->cached;
     double sum = x->up + (e->chained ? 0 : t->devices[ST_CARD].launch_seconds); /* to add the host's */
     part card = card_part(t, x), host = host_part(t, x);
-    double missing = 1 - share_on_card(t, x), each = missing > 0 ? host.seconds / missing / x->used * slowed : 0;
+    double missing = 1 - share_on_card(t, x);
+    double each = missing > 0 ? (host.seconds - host.fixed) / missing / x->used * slowed : 0;
     double chance = missing < 1 ? pow(1 - missing, x->used) : 0;
     *end = *host_end = 0;
     for (uint32_t m = 0; m <= x->used; m++) {
         if (m == x->used && missing >= 1) chance = 1;
-        double on_card = begin + card.seconds, on_host = t->host + each * m;
+        double on_card = begin + card.seconds, on_host = t->host + (m > 0 ? host.fixed + each * m : 0);
         double both = on_card > on_host ? on_card : on_host;
         *end += chance * (both + e->handover + (m > 0 ? sum : 0));
         *host_end += chance * on_host;

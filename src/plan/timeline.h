@@ -14,6 +14,7 @@ typedef enum st_spent {
     ST_SPENT_HANDOVER,
     ST_SPENT_ARITHMETIC,
     ST_SPENT_DISK,
+    ST_SPENT_OPERATIONS, /* what each takes beside its bytes and its arithmetic */
     ST_SPENT_COUNT
 } st_spent;
 
@@ -38,7 +39,7 @@ typedef struct st_priced {
     bool chained;    /* a link of a chain: launched before, handed over without copies and events */
     bool up;         /* a copy to the GPU */
     double handover;    /* of a hand-over of a chain, its half of the way */
-    double memory, arithmetic, copy;
+    double memory, arithmetic, fixed, copy;
     double weight_bytes; /* that the host reads, in part from disk */
     double fetch_bytes;  /* of a segment on the GPU: matrices that are copied into the next of two buffers for it */
     st_cached_experts cached;

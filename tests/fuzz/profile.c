@@ -17,7 +17,11 @@ static bool holds_together(const st_profile *p, st_device_kind kind)
 {
     for (int i = 0; i < ST_PROFILE_TYPES; i++)
         if (!(p->type_share[i] >= 0 && p->type_share[i] <= 1)) return false;
-    if (!(p->expert_share >= 0 && p->expert_share <= 1)) return false;
+    for (int i = 0; i < ST_CLASS_COUNT; i++) {
+        const st_class_rates *c = &p->classes[i];
+        if (!is_rate(c->seconds) || !is_rate(c->deep_seconds) || !is_rate(c->op_share) || !is_rate(c->fill)) return false;
+        if (!(c->memory_share >= 0 && c->memory_share <= 1)) return false;
+    }
     return p->kind == kind && memchr(p->name, '\0', sizeof p->name) && is_rate(p->memory_rate) && is_rate(p->op_rate) &&
            is_rate(p->link_up) && is_rate(p->link_down) && is_rate(p->disk_rate) && is_rate(p->handover_seconds) &&
            is_rate(p->launch_seconds) && is_rate(p->round_trip_seconds) && p->alignment > 0 && p->granularity > 0 &&

@@ -15,6 +15,10 @@ static void slow_devices(st_profile profiles[ST_DEVICES_MAX])
     profiles[ST_CARD].op_rate = 4e9;
     profiles[ST_CARD].link_up = profiles[ST_CARD].link_down = 25e6;
     profiles[ST_CARD].handover_seconds = 500e-6;
+    for (int d = 0; d < ST_DEVICES_MAX; d++)
+        for (int c = 0; c < ST_CLASS_COUNT; c++)
+            profiles[d].classes[c] = (st_class_rates){.seconds = (c + 1) * 20e-6, .deep_seconds = 800e-6, .memory_share = 0.9,
+                                                      .op_share = 0.7, .fill = c == ST_CLASS_PRODUCT ? 200 : 3};
 }
 
 static void check_close(const char *what, const char *name, double found, double expected)

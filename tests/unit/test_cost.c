@@ -143,6 +143,25 @@ static void steps_of_prompts_have_enough_rows(void **state)
     st_arena_free(&arena);
 }
 
+/* Each operation has the time of its class, on either device; the last product of a token is another one. */
+static void operations_take_the_time_of_their_class(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, but_embedding);
+    double before = 1 / predict(&r.source, &r.plan, 10, 1, -1).decode_tps;
+    r.devices[ST_CARD].classes[ST_CLASS_PRODUCT].seconds = 3;
+    close_to(1 / predict(&r.source, &r.plan, 10, 1, -1).decode_tps, before + 6);
+    r.devices[ST_CARD].classes[ST_CLASS_ROWS].seconds = 0.5;  /* the sum and the gathered row */
+    r.devices[ST_CARD].classes[ST_CLASS_ROUTE].seconds = 100; /* of no operation */
+    close_to(1 / predict(&r.source, &r.plan, 10, 1, -1).decode_tps, before + 7);
+    assert_string_equal(predict(&r.source, &r.plan, 10, 1, -1).limit, "small operations");
+    set_up(&r, &dense, all_host);
+    before = 1 / predict(&r.source, &r.plan, 10, 1, -1).decode_tps;
+    r.devices[ST_HOST].classes[ST_CLASS_PRODUCT].seconds = 3;
+    close_to(1 / predict(&r.source, &r.plan, 10, 1, -1).decode_tps, before + 6);
+}
+
 static void all_on_the_host(void **state)
 {
     (void)state;
@@ -238,7 +257,7 @@ static void experts_on_the_host(void **state)
     r.devices[ST_CARD].round_trip_seconds = 0;
     r.devices[ST_HOST].op_rate = 128; /* experts: 768 operations, 6 s as well */
     takes(&r, decode, 1, decode, "RAM");
-    r.devices[ST_HOST].expert_share = 0.5;
+    r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 0.5;
     takes(&r, decode + 6, 1, decode + 6, "arithmetic");
 }
 
@@ -274,6 +293,11 @@ static void experts_in_a_cache(void **state)
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, start + 0.6 + rest);
     close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, start + 6 + 0.064 + rest);
     r.devices[ST_CARD].round_trip_seconds = 0;
+    /* what an operation takes beside its bytes comes once, and not at all on a host without a miss */
+    r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].seconds = 7;
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 1).decode_tps, forked + cached(1, 6) + cached_head);
+    close_to(1 / predict(&r.source, &r.plan, 0, 1, 0).decode_tps, forked + cached(0, 6) + 7 + cached_head);
+    r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].seconds = 0;
 
     /* no slots: no hits; a slot for each expert: nothing is copied, and the layer is one stage */
     slots = 0;
@@ -300,7 +324,7 @@ static void experts_of_a_prompt(void **state)
     double routed = step_of_two + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 9 + 0.128 + 0.25 + rest);
     r.devices[ST_HOST].op_rate = 128; /* 9 s as well: 1,152 operations */
-    r.devices[ST_HOST].expert_share = 0.9;
+    r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 0.9;
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 10 + 0.128 + 0.25 + rest);
     r.devices[ST_HOST].op_rate = 0;
     r.devices[ST_HOST].memory_rate = 500; /* 18 s either way, but fetched experts need no copy of a sum */
@@ -319,7 +343,7 @@ static void slow_experts_are_fetched(void **state)
     st_profile host = {.memory_rate = 1000, .op_rate = 100}, card = {.memory_rate = 10000, .link_up = 400};
     st_split_demand demand = {.missing = 2, .tokens = tokens, .expert_bytes = 2000, .token_ops = 200};
     assert_int_equal(st_split_fetch(&host, &card, &demand), 0);
-    host.expert_share = 0.25; /* 8 s each */
+    host.classes[ST_CLASS_EXPERTS].op_share = 0.25; /* 8 s each */
     assert_int_equal(st_split_fetch(&host, &card, &demand), 1);
 }
 
@@ -428,7 +452,10 @@ static void draw_devices(model_rig *r)
     for (int d = 0; d < 2; d++) {
         r->devices[d].memory_rate = exp(draw(20, 28));
         r->devices[d].op_rate = exp(draw(20, 28));
-        r->devices[d].expert_share = draw(0.2, 1);
+        for (int c = 0; c < ST_CLASS_COUNT; c++)
+            r->devices[d].classes[c] = (st_class_rates){.seconds = draw(0, 1e-5), .deep_seconds = draw(1e-5, 2e-5),
+                                                        .memory_share = draw(0.2, 1), .op_share = draw(0.2, 1),
+                                                        .fill = draw(0, 100)};
         r->devices[d].type_share[ST_TYPE_F32] = draw(0.2, 1);
     }
     r->devices[ST_HOST].disk_rate = exp(draw(18, 22));
@@ -509,7 +536,8 @@ static void more_work_is_not_faster(model_rig *r)
         not_slower((seconds){now.decode, before.prefill}, before, "an earlier token");
         before = now;
     }
-    for (uint32_t tokens = 2; tokens < 32; tokens += 5) { /* up to a batch */
+    before = ask(r, 4095, 2); /* the experts of a single row are never streamed */
+    for (uint32_t tokens = 7; tokens < 32; tokens += 5) { /* up to a batch */
         seconds now = ask(r, 4095, tokens);
         not_slower((seconds){before.decode, now.prefill}, (seconds){before.decode, before.prefill}, "a shorter prompt");
         before.prefill = now.prefill;
@@ -604,12 +632,13 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 15];
+    static struct CMUnitTest tests[FAMILIES + 16];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = predictions_are_monotonic,
                                        .initial_state = (void *)(uintptr_t)families[n]};
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(steps_of_prompts_have_enough_rows);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(operations_take_the_time_of_their_class);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_on_the_host);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_but_the_embedding_on_the_gpu);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(page_tables_are_sent_with_the_step);

@@ -47,7 +47,7 @@ static void matrices_and_experts_have_rates_of_their_own(void **state)
     add(&sums, ST_OP_ATTENTION, "Q8_0", 1, 1);
     assert_true(st_rate_sums_finish(&sums));
     close_to(m.op_rate, 600);
-    close_to(m.expert_share, 1.0 / 3);
+    close_to(m.classes[ST_CLASS_EXPERTS].op_share, 1.0 / 3);
     close_to(m.type_share[ST_TYPE_Q4_K], 0.3); /* one row: only matrices count */
     assert_true(m.type_share[ST_TYPE_Q8_0] == 0);
 }
@@ -62,13 +62,13 @@ static void experts_are_at_most_as_fast_as_matrices(void **state)
     assert_false(st_rate_sums_finish(&sums)); /* no matrices */
     add(&sums, ST_OP_MATMUL, "Q4_K", 256, 2);
     assert_true(st_rate_sums_finish(&sums));
-    assert_true(m.op_rate == 600 && m.expert_share == 1);
+    assert_true(m.op_rate == 600 && m.classes[ST_CLASS_EXPERTS].op_share == 1);
 
     st_measurement dense = {.read_rate = 1000};
     st_rate_sums matrices = {.m = &dense};
     add(&matrices, ST_OP_MATMUL, "Q8_0", 256, 2);
     assert_true(st_rate_sums_finish(&matrices));
-    assert_true(dense.op_rate == 600 && dense.expert_share == 0); /* unknown */
+    assert_true(dense.op_rate == 600 && dense.classes[ST_CLASS_EXPERTS].op_share == 0); /* unknown */
 }
 
 int main(void)

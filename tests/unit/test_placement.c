@@ -257,7 +257,7 @@ static void a_profile_with_every_field(void **state)
     assert_string_equal(host->name, "desk");
     assert_int_equal(host->free_bytes, 64 * GIB);
     assert_true(host->estimate && host->memory_rate == 60e9 && host->op_rate == 0.75 * 1000e9 && host->disk_rate == 3.5e9);
-    assert_true(host->expert_share == 0.5 && card->expert_share == 0); /* not reduced; absent */
+    assert_true(host->classes[ST_CLASS_EXPERTS].op_share == 0.5 && card->classes[ST_CLASS_EXPERTS].op_share == 0); /* not reduced; absent */
     assert_int_equal(host->cores, 12);
 }
 
@@ -318,6 +318,12 @@ static void invalid_profiles_are_refused(void **state)
         {"{\"card\": {\"vram\": 1, \"name\": \"\"}}", "card.name"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q9\": 1}}}", "card.type_share"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q4_K\": 1.5}}}", "card.type_share: expected shares"},
+        {"{\"card\": {\"vram\": 1, \"operations\": 5}}", "card.operations: expected an object of classes of operations"},
+        {"{\"card\": {\"vram\": 1, \"operations\": {\"matrix\": {}}}}", "card.operations: expected classes"},
+        {"{\"card\": {\"vram\": 1, \"operations\": {\"rows\": 1}}}", "card.operations: expected an object for rows"},
+        {"{\"card\": {\"vram\": 1, \"operations\": {\"rows\": {\"speed\": 1}}}}", "card.operations: expected rows with us"},
+        {"{\"card\": {\"vram\": 1, \"operations\": {\"rows\": {\"us\": -1}}}}", "card.operations: expected rows.us from 0 to 1e+06"},
+        {"{\"host\": {\"operations\": {\"experts\": {\"memory_share\": 0}}}}", "host.operations: expected experts.memory_share"},
         {"{\"host\": {\"cores\": 0}}", "host.cores: expected a whole number from 1 to 4096"},
         {"{\"host\": {\"cores\": 1.5}}", "host.cores"},
         {"{\"host\": {\"expert_share\": 0}}", "host.expert_share: expected a number from 0.001 to 1"},
@@ -433,7 +439,7 @@ static void a_measurement_is_stored(void **state)
     st_measurement first = {.cpu = "A", .cores = 4, .read_rate = 40e9, .int8_rate = 0, .op_rate = 500e9}, found = {0};
     st_measurement second = first;
     first.type_share[ST_TYPE_Q4_K] = 0.5;
-    first.expert_share = 0.75;
+    first.classes[ST_CLASS_EXPERTS].op_share = 0.75;
     first.spread = 0.25;
     snprintf(in, sizeof in, "%s/strata", folder);
     assert_true(strncmp(path, in, strlen(in)) == 0);
@@ -445,9 +451,9 @@ static void a_measurement_is_stored(void **state)
     assert_int_equal(files_in(in), 1); /* no temporary file is left */
     assert_true(st_measurement_load(path, "A", 4, &found));
     assert_true(found.read_rate == 40e9 && found.op_rate == 500e9 && found.type_share[ST_TYPE_Q4_K] == 0.5);
-    assert_true(found.expert_share == 0.75 && found.spread == 0.25);
+    assert_true(found.classes[ST_CLASS_EXPERTS].op_share == 0.75 && found.spread == 0.25);
     assert_true(found.type_share[ST_TYPE_Q6_K] == 0 && found.int8_rate == 0);
-    assert_true(st_measurement_load(path, "B", 4, &found) && found.read_rate == 10e9 && found.expert_share == 0);
+    assert_true(st_measurement_load(path, "B", 4, &found) && found.read_rate == 10e9 && found.classes[ST_CLASS_EXPERTS].op_share == 0);
     assert_false(st_measurement_load(path, "A", 3, &found));
     first.read_rate = 41e9;
     assert_int_equal(st_measurement_save(path, &first, NULL), STRATA_OK); /* replaces its own entry */
@@ -462,7 +468,8 @@ static void rates_of_a_gpu_are_stored(void **state)
     char *path = st_measurement_path();
     st_measurement host = {.cpu = "A", .cores = 4, .read_rate = 40e9, .op_rate = 500e9}, host_found;
     st_device_rates first = {.read_bytes = 4e12, .batch_ops = 9e13, .link_up = 55e9, .link_down = 54e9, .handover_seconds = 1e-5,
-                             .round_trip_seconds = 4e-6, .op_seconds = 2e-6, .type_share[ST_TYPE_Q4_K] = 0.5};
+                             .round_trip_seconds = 4e-6, .classes[ST_CLASS_PRODUCT] = {.seconds = 2e-6, .fill = 1e6},
+                             .type_share[ST_TYPE_Q4_K] = 0.5};
     st_device_rates second = first, found;
     second.link_up = 25e9;
     assert_false(st_gpu_rates_load(path, "G", &found));
@@ -472,6 +479,8 @@ static void rates_of_a_gpu_are_stored(void **state)
     assert_true(st_gpu_rates_load(path, "G", &found));
     assert_true(found.read_bytes == 4e12 && found.link_up == 55e9 && found.link_down == 54e9 && found.batch_ops == 9e13);
     assert_true(found.type_share[ST_TYPE_Q4_K] == 0.5 && found.type_share[ST_TYPE_F32] == 0);
+    assert_true(found.classes[ST_CLASS_PRODUCT].fill == 1e6 && found.classes[ST_CLASS_ROWS].seconds == 0);
+    assert_true(found.classes[ST_CLASS_PRODUCT].seconds > 1.99e-6 && found.classes[ST_CLASS_PRODUCT].seconds < 2.01e-6);
     assert_true(found.handover_seconds > 0.99e-5 && found.handover_seconds < 1.01e-5);
     assert_true(found.round_trip_seconds > 3.99e-6 && found.round_trip_seconds < 4.01e-6);
     assert_true(st_gpu_rates_load(path, "H", &found) && found.link_up == 25e9);
@@ -483,6 +492,23 @@ static void rates_of_a_gpu_are_stored(void **state)
     assert_true(st_gpu_rates_load(path, "G", &found));
     write_file("strata/devices.json", "{\"gpus\": [{\"strata\": \"" STRATA_VERSION "\", \"gpu\": \"G\", \"read_gb_per_s\": 1}]}");
     assert_false(st_gpu_rates_load(path, "G", &found)); /* fields are missing */
+    static const struct { const char *format, *operations; bool good; } rows[] = {
+        {"\"format\": 2, ", "{\"rows\": {\"us\": 1}}", true},
+        {"\"format\": 1, ", "{\"rows\": {\"us\": 1}}", false}, /* measured by an earlier version */
+        {"", "{\"rows\": {\"us\": 1}}", false},
+        {"\"format\": 2, ", "{\"rows\": {\"us\": -1}}", false},
+        {"\"format\": 2, ", "{\"experts\": {\"memory_share\": 2}}", false},
+        {"\"format\": 2, ", "null", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"gpus\": [{\"strata\": \"%s\", %s\"gpu\": \"G\", \"read_gb_per_s\": 1, \"batch_gop_per_s\": 1, "
+                 "\"link_up_gb_per_s\": 1, \"link_down_gb_per_s\": 1, \"handover_us\": 1, \"round_trip_us\": 1, \"operations\": %s}]}",
+                 STRATA_VERSION, rows[i].format, rows[i].operations);
+        write_file("strata/devices.json", text);
+        assert_true(st_gpu_rates_load(path, "G", &found) == rows[i].good);
+    }
     st_free(path);
 }
 
@@ -552,11 +578,11 @@ static void the_stored_measurement_is_used(void **state)
     st_measurement m = {.cores = before.cores, .read_rate = 123e9, .int8_rate = 5e9, .op_rate = 456e9};
     memcpy(m.cpu, before.name, sizeof m.cpu);
     m.type_share[ST_TYPE_Q8_0] = 0.25;
-    m.expert_share = 0.5;
+    m.classes[ST_CLASS_EXPERTS].op_share = 0.5;
     assert_int_equal(st_measurement_save(path, &m, NULL), STRATA_OK);
     st_profile host = place_options(&(strata_engine_options){.threads = 0}).devices[ST_HOST];
     assert_false(host.estimate);
-    assert_true(host.memory_rate == 123e9 && host.type_share[ST_TYPE_Q8_0] == 0.25 && host.expert_share == 0.5);
+    assert_true(host.memory_rate == 123e9 && host.type_share[ST_TYPE_Q8_0] == 0.25 && host.classes[ST_CLASS_EXPERTS].op_share == 0.5);
     char *text = NULL;
     assert_int_equal(strata_devices(NULL, false, &text, NULL), STRATA_OK);
     json_t *devices = json_loads(text, 0, NULL), *shown = json_object_get(devices, "host");

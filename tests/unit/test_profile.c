@@ -26,16 +26,90 @@ static void time_is_the_slower_of_memory_and_arithmetic(void **state)
 static void experts_compute_at_their_share(void **state)
 {
     (void)state;
-    st_profile p = {.memory_rate = 1000, .op_rate = 500, .expert_share = 0.25};
-    st_work matrix = {.bytes = 3000, .ops = 1000}, experts = {.bytes = 3000, .ops = 1000, .experts = true};
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .classes[ST_CLASS_EXPERTS].op_share = 0.25};
+    st_work matrix = {.bytes = 3000, .ops = 1000}, experts = {.bytes = 3000, .ops = 1000, .op_class = ST_CLASS_EXPERTS};
     close_to(st_profile_seconds(&p, &matrix), 3);
     close_to(st_profile_seconds(&p, &experts), 8);
     p.type_share[ST_TYPE_F32] = 0.5;
     st_work demand = st_profile_demand(&p, &experts);
     assert_true(demand.bytes == 6000 && demand.ops == 4000);
-    p.expert_share = 0; /* unknown: the rate of matrices */
+    p.classes[ST_CLASS_EXPERTS].op_share = 0; /* unknown: the rate of matrices */
     demand = st_profile_demand(&p, &experts);
     assert_true(demand.bytes == 6000 && demand.ops == 1000);
+}
+
+/* Small matrices and few rows leave a device idle: a batch takes the time of more work, but never longer than its rows
+ * one after the other. */
+static void a_batch_fills_the_device(void **state)
+{
+    (void)state;
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .classes[ST_CLASS_PRODUCT].fill = 8};
+    st_work one = {.bytes = 3000, .ops = 100, .op_class = ST_CLASS_PRODUCT, .rows = 1, .ops_filled = 1000};
+    close_to(st_profile_seconds(&p, &one), 3);
+    assert_true(st_profile_reads(&p, &one));
+    st_work few = one, many = one;
+    few.rows = 2; /* two rows: at most 6 s, though 8,100 operations would take 16.2 s */
+    few.ops = 200;
+    close_to(st_profile_seconds(&p, &few), 6);
+    many.rows = 64;
+    many.ops = 6400;
+    close_to(st_profile_seconds(&p, &many), 28.8);
+    assert_false(st_profile_reads(&p, &many));
+    p.classes[ST_CLASS_PRODUCT].fill = 0;
+    close_to(st_profile_seconds(&p, &many), 12.8);
+    many.op_class = ST_CLASS_ATTENTION; /* the fill of another class */
+    p.classes[ST_CLASS_PRODUCT].fill = 8;
+    close_to(st_profile_seconds(&p, &many), 12.8);
+}
+
+static void a_class_has_its_own_time_and_rates(void **state)
+{
+    (void)state;
+    st_profile p = {.memory_rate = 1000, .op_rate = 500,
+                    .classes = {[ST_CLASS_ROWS] = {.seconds = 1},
+                                [ST_CLASS_EXPERTS] = {.seconds = 2, .memory_share = 0.5},
+                                [ST_CLASS_ATTENTION] = {.seconds = 4, .deep_seconds = 12, .op_share = 2}}};
+    st_work work = {.bytes = 3000, .ops = 1000, .op_class = ST_CLASS_ROWS};
+    close_to(st_profile_seconds(&p, &work), 4);
+    work.op_class = ST_CLASS_EXPERTS;
+    close_to(st_profile_seconds(&p, &work), 8);
+    work.op_class = ST_CLASS_PART;
+    close_to(st_profile_seconds(&p, &work), 3);
+    st_work attention = {.ops = 1000, .op_class = ST_CLASS_ATTENTION};
+    close_to(st_profile_seconds(&p, &attention), 5);
+    attention.positions = ST_DEEP_POSITIONS / 4;
+    close_to(st_profile_seconds(&p, &attention), 7);
+    attention.positions = 10 * ST_DEEP_POSITIONS;
+    close_to(st_profile_seconds(&p, &attention), 13);
+    p.classes[ST_CLASS_ATTENTION].deep_seconds = 0;
+    close_to(st_profile_fixed(&p, &attention), 4);
+}
+
+/* Of a layer: one product for q, k and v, one for gate and up; the norms of heads, rotations and the storing together. */
+static void operations_that_run_together_have_one_time(void **state)
+{
+    (void)state;
+    golden g;
+    uint32_t counts[ST_CLASS_COUNT + 1] = {0};
+    assert_true(golden_open(&g, "qwen3"));
+    uint32_t layers = g.desc->layer_count;
+    for (uint32_t i = 0; i < g.program->op_count; i++)
+        counts[st_work_of(g.program, g.binding, &g.program->ops[i], 1, 0, ST_TYPE_F16).op_class]++;
+    assert_int_equal(counts[ST_CLASS_POSITIONS], layers);
+    assert_int_equal(counts[ST_CLASS_ATTENTION], layers);
+    assert_int_equal(counts[ST_CLASS_PRODUCT], 4 * layers + 1);
+    assert_int_equal(counts[ST_CLASS_PART], 7 * layers); /* k, v, up; two norms, two rotations */
+    golden_close(&g);
+}
+
+static void every_class_has_a_name(void **state)
+{
+    (void)state;
+    for (int i = 0; i < ST_CLASS_COUNT; i++) {
+        assert_non_null(st_class_name((st_op_class)i));
+        for (int k = 0; k < i; k++) assert_string_not_equal(st_class_name((st_op_class)i), st_class_name((st_op_class)k));
+    }
+    assert_null(st_class_name(ST_CLASS_PART));
 }
 
 static void unknown_rates_cost_no_time(void **state)
@@ -59,7 +133,7 @@ static void check_work(const golden *g, const st_op *op, uint32_t rows, uint32_t
 {
     st_work work = st_work_of(g->program, g->binding, op, rows, depth, kv);
     st_op_cost cost = st_op_estimate(g->program, g->binding, op, rows, depth);
-    assert_true(work.ops == cost.flops && work.experts == (op->kind == ST_OP_EXPERTS));
+    assert_true(work.ops == cost.flops && (work.op_class == ST_CLASS_EXPERTS) == (op->kind == ST_OP_EXPERTS));
     if (op->kind == ST_OP_MATMUL || op->kind == ST_OP_EXPERTS) {
         close_to(work.bytes, cost.weight_bytes);
     } else if (op->kind == ST_OP_ATTENTION) {
@@ -178,6 +252,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_is_the_slower_of_memory_and_arithmetic), cmocka_unit_test(experts_compute_at_their_share),
+        cmocka_unit_test(a_batch_fills_the_device),
+        cmocka_unit_test(a_class_has_its_own_time_and_rates),
+        cmocka_unit_test(operations_that_run_together_have_one_time),
+        cmocka_unit_test(every_class_has_a_name),
         cmocka_unit_test(unknown_rates_cost_no_time), cmocka_unit_test(kv_bytes_count_at_their_type),
         cmocka_unit_test(the_type_of_most_bytes_counts), cmocka_unit_test(an_operation_needs_all_its_weight_types),
         cmocka_unit_test(default_profiles),

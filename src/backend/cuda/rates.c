@@ -130,7 +130,7 @@ static strata_status time_types(probe *p, st_device_rates *out, strata_error *er
         if (!(st_cuda_types[ST_OP_MATMUL] >> types[t].type & 1)) continue;
         for (uint32_t i = 0; i < count; i++) p->ops[i] = matmul_of(p, types[t].type, row_bytes, i * bytes);
         status = graph_seconds(p, count, &seconds, error);
-        double own = seconds > 2 * out->op_seconds ? seconds - out->op_seconds : seconds / 2;
+        double own = seconds > 2 * out->classes[ST_CLASS_ROWS].seconds ? seconds - out->classes[ST_CLASS_ROWS].seconds : seconds / 2;
         double share = (double)bytes / own / out->read_bytes;
         if (status == STRATA_OK) out->type_share[types[t].type] = share < 1 ? share : 1;
     }
@@ -236,7 +236,7 @@ static strata_status measure(probe *p, st_device_rates *out, strata_error *error
                              .batch_ops = 2.0 * BATCH * WIDTH * WIDTH / seconds[PROBE_BATCH],
                              .link_up = PROBE_BYTES / seconds[PROBE_UP], .link_down = PROBE_BYTES / seconds[PROBE_DOWN],
                              .handover_seconds = seconds[PROBE_HANDOVER]};
-    status = time_operations(p, &out->op_seconds, error);
+    status = time_operations(p, &out->classes[ST_CLASS_ROWS].seconds, error);
     if (status == STRATA_OK) status = time_round_trip(p, &out->round_trip_seconds, error);
     if (status == STRATA_OK) status = send_steps(p, error);
     return status == STRATA_OK ? time_types(p, out, error) : status;

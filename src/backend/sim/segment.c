@@ -250,7 +250,7 @@ static bool next_op(void *context, st_demand *demand)
     uint32_t index = f->next++, count = f->segment->source.count;
     if (index >= count && index > 0) return false;
     *demand = count ? begin_op(f, index) : (st_demand){0};
-    if (index == 0) demand->latency = f->launch;
+    if (index == 0) demand->latency += f->launch;
     return true;
 }
 

@@ -117,6 +117,7 @@ static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *w
     }
     if (read == touched) return;
     work->ops *= (double)here / pairs;
+    work->ops_filled *= (double)read / touched;
     work->bytes *= (double)read / (pairs < experts ? pairs : experts);
 }
 
@@ -151,6 +152,7 @@ st_demand st_sim_price(const st_sim_world *world, st_device_kind device, const s
     const st_profile *profile = device == ST_DEVICE_CARD ? &world->card : &world->host;
     st_work work = work_of(world, bound, rows, step);
     if (bound->op->kind == ST_OP_EXPERTS) leave_out_absent(bound, rows, &work);
+    if (work.bytes > 0 || work.ops > 0) demand.latency = st_profile_fixed(profile, &work);
     work = st_profile_demand(profile, &work);
     bool card = device == ST_DEVICE_CARD;
     demand.amount[card ? ST_RESOURCE_DEVICE_MEMORY : ST_RESOURCE_HOST_DRAM] = work.bytes;
