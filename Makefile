@@ -48,7 +48,7 @@ CC_fuzz    := clang
 # What the CUDA backend runs is known without it: in the library, and in the plugin.
 CUDA_STATEMENT := src/backend/cuda/statement.c
 LIB_SOURCES := $(sort $(CUDA_STATEMENT) $(filter-out src/backend/cuda/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
-CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,chain device graph queue rates segment)
+CUDA_HOST := $(patsubst %,src/backend/cuda/%.c,chain classes device graph queue rates segment)
 FAKE_SOURCES := tests/plugin/fake.c tests/plugin/failing.c
 SERVER_SOURCES := $(sort $(wildcard server/*.c))
 CLI_SOURCES := $(sort $(wildcard cli/*.c))

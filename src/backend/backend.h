@@ -43,8 +43,8 @@ typedef struct st_device_info {
 
 enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
 
-/* What an operation costs beside its bytes and its arithmetic depends on what it does. Operations that a device computes
- * together have that cost once. */
+/* What an operation costs beside its bytes and its arithmetic depends on what it does. Operations that a device
+ * computes together have that cost once. */
 typedef enum st_op_class {
     ST_CLASS_ROWS,      /* on each row: norms, sums, activations, gates */
     ST_CLASS_PRODUCT,   /* with a matrix; those that follow with the same input and type of weights are a part of it */
@@ -55,13 +55,12 @@ typedef enum st_op_class {
     ST_CLASS_EXPERTS,
     ST_CLASS_RECURRENT, /* convolutions, delta rules, state spaces */
     ST_CLASS_CANDIDATES,
-    ST_CLASS_COUNT,
-    ST_CLASS_PART = ST_CLASS_COUNT /* a part of another operation */
+    ST_CLASS_COUNT
 } st_op_class;
 
 enum {
     ST_WIDE_HEAD = 128,
-    ST_DEEP_POSITIONS = 4096, /* attention over so many positions has its `deep_seconds`; over fewer, less in proportion */
+    ST_DEEP_POSITIONS = 4096, /* attention over so many has its `deep_seconds`; over fewer, less in proportion */
 };
 
 /* The rates of a class of operations. 0: unknown, or the full rate. */

@@ -72,7 +72,7 @@ const char *st_class_name(st_op_class op_class)
 
 /* By kind; the others are ST_CLASS_ROWS. */
 static const st_op_class kind_classes[ST_OP_COUNT] = {
-    [ST_OP_MATMUL] = ST_CLASS_PRODUCT,     [ST_OP_HEAD_MATMUL] = ST_CLASS_PRODUCT, [ST_OP_ROPE] = ST_CLASS_PART,
+    [ST_OP_MATMUL] = ST_CLASS_PRODUCT,     [ST_OP_HEAD_MATMUL] = ST_CLASS_PRODUCT, [ST_OP_ROPE] = ST_CLASS_POSITIONS,
     [ST_OP_KV_STORE] = ST_CLASS_POSITIONS, [ST_OP_ATTENTION] = ST_CLASS_ATTENTION, [ST_OP_ROUTE] = ST_CLASS_ROUTE,
     [ST_OP_EXPERTS] = ST_CLASS_EXPERTS,    [ST_OP_CONV] = ST_CLASS_RECURRENT,      [ST_OP_DELTANET] = ST_CLASS_RECURRENT,
     [ST_OP_SSM] = ST_CLASS_RECURRENT,      [ST_OP_CANDIDATES] = ST_CLASS_CANDIDATES,
@@ -85,22 +85,23 @@ static const st_op *op_before(const st_program *program, const st_op *op)
     return program->ops && at > first && at < first + program->op_count * sizeof *op ? op - 1 : NULL;
 }
 
-static bool is_joined(const st_program *program, const st_binding *binding, const st_op *op)
+/* A product of the same input and type as the one before it; what comes before the storing of keys and values. */
+static bool is_joined(const st_program *program, const st_binding *binding, const st_op *op, st_op_class op_class)
 {
+    if (op_class == ST_CLASS_POSITIONS) return op->kind != ST_OP_KV_STORE;
+    if (op_class != ST_CLASS_PRODUCT) return false;
     const st_op *before = op_before(program, op);
     return before && before->kind == op->kind && before->in[0] == op->in[0] && before->weight[0] != ST_NO_WEIGHT &&
            largest_type(binding, before) == largest_type(binding, op);
 }
 
-static st_op_class class_of(const st_program *program, const st_binding *binding, const st_op *op)
+static st_op_class class_of(const st_program *program, const st_op *op)
 {
     st_op_class found = kind_classes[op->kind];
-    if (found == ST_CLASS_PRODUCT && is_joined(program, binding, op)) return ST_CLASS_PART;
+    bool of_heads = op->kind == ST_OP_RMS_NORM && op->out != ST_NO_VALUE &&
+                    op->p.norm.group < program->values[op->out].width;
     if (found == ST_CLASS_ATTENTION && op->p.attention.key_length > ST_WIDE_HEAD) return ST_CLASS_WIDE_ATTENTION;
-    /* the norm of heads is computed with their rotation */
-    if (op->kind == ST_OP_RMS_NORM && op->out != ST_NO_VALUE && op->p.norm.group < program->values[op->out].width)
-        return ST_CLASS_PART;
-    return found;
+    return of_heads ? ST_CLASS_POSITIONS : found;
 }
 
 /* A matrix has as many more outputs; each expert that the rows use, as many more rows. */
@@ -127,8 +128,9 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 {
     st_op_cost cost = st_op_estimate(program, binding, op, rows, depth);
     st_work work = {.ops = cost.flops, .type = largest_type(binding, op), .rows = rows,
-                    .op_class = class_of(program, binding, op),
+                    .op_class = class_of(program, op),
                     .ops_filled = ops_filled(program, op, cost.flops, rows)};
+    work.joined = is_joined(program, binding, op, work.op_class);
     if (op->kind == ST_OP_ATTENTION) work.positions = positions_of(op, rows, depth);
     work.bytes = cost.weight_bytes + state_bytes(program, op, cost.state_bytes, kv_type);
     if (streams_values(op->kind)) work.bytes += cost.value_bytes;
@@ -136,12 +138,6 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 }
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
-
-/* A part of a product is a product. */
-static const st_class_rates *rates_of(const st_profile *profile, const st_work *work)
-{
-    return &profile->classes[work->op_class == ST_CLASS_PART ? ST_CLASS_PRODUCT : work->op_class];
-}
 
 /* What a class fills up is of batches: few rows, one after the other, would take less. */
 static double filled(const st_profile *profile, const st_work *work, const st_class_rates *rates, double bytes)
@@ -156,7 +152,7 @@ static double filled(const st_profile *profile, const st_work *work, const st_cl
 st_work st_profile_demand(const st_profile *profile, const st_work *work)
 {
     st_work demand = *work;
-    const st_class_rates *rates = rates_of(profile, work);
+    const st_class_rates *rates = &profile->classes[work->op_class];
     double share = work->type < ST_PROFILE_TYPES ? profile->type_share[work->type] : 0;
     if (share > 0) demand.bytes /= share;
     if (rates->memory_share > 0) demand.bytes /= rates->memory_share;
@@ -167,7 +163,7 @@ st_work st_profile_demand(const st_profile *profile, const st_work *work)
 
 double st_profile_fixed(const st_profile *profile, const st_work *work)
 {
-    if (work->op_class == ST_CLASS_PART) return 0;
+    if (work->joined && profile->joins) return 0;
     const st_class_rates *rates = &profile->classes[work->op_class];
     double deep = work->positions / ST_DEEP_POSITIONS;
     if (rates->deep_seconds <= 0 || deep <= 0) return rates->seconds;
@@ -254,6 +250,7 @@ st_profile st_profile_default(st_device_kind kind)
     snprintf(profile.name, sizeof profile.name, "%s", kind == ST_DEVICE_CARD ? "card" : "host");
     if (kind == ST_DEVICE_CARD) {
         profile.scratch = st_backend_sim_card()->scratch;
+        profile.joins = true;
         profile.alignment = CARD_ALIGNMENT;
         profile.granularity = CARD_GRANULARITY;
         profile.overhead_bytes = CARD_OVERHEAD;

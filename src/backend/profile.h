@@ -34,6 +34,7 @@ typedef struct st_profile {
     double type_share[ST_PROFILE_TYPES]; /* of memory_rate reached with weights of a type; 0: 1 */
     double op_rate;            /* multiplications and additions per second in batches */
     st_class_rates classes[ST_CLASS_COUNT];
+    bool joins;                /* products of one input, and the operations on positions, have the time of one */
     double link_up, link_down; /* bytes per second of pinned copies; of a GPU */
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
     double handover_seconds;   /* from the end of the GPU's work until the host continues */
@@ -57,7 +58,8 @@ const char *st_rates_name(st_rates_source source);
 typedef struct st_work {
     double bytes, ops;
     uint32_t type; /* of the weights with the most bytes; ST_TYPE_F32 without weights */
-    st_op_class op_class; /* ST_CLASS_PART: computed with the operation before or behind it */
+    st_op_class op_class;
+    bool joined;   /* a device that joins operations computes it with the one before or behind it */
     double rows;
     double positions;  /* of attention: that a row sees */
     double ops_filled; /* for each unit of the class's `fill` */
@@ -76,8 +78,8 @@ st_work st_profile_demand(const st_profile *profile, const st_work *work);
 double st_profile_fixed(const st_profile *profile, const st_work *work);
 /* Whether memory takes longer than arithmetic, or as long. */
 bool st_profile_reads(const st_profile *profile, const st_work *work);
-/* The time of the work alone on the device: the longer of memory and arithmetic, and what is fixed. An unknown rate takes
- * no time. */
+/* The time of the work alone on the device: the longer of memory and arithmetic, and what is fixed. An unknown rate
+ * takes no time. */
 double st_profile_seconds(const st_profile *profile, const st_work *work);
 
 /* Whether the device can run an operation in this form, with weights or without. The planner calls this for every

@@ -27,7 +27,8 @@ static json_t *class_json(const st_class_rates *rates)
     for (size_t i = 0; i < FIELDS; i++) {
         double value;
         memcpy(&value, (const char *)rates + fields[i].offset, sizeof value);
-        if (!(value > 0.0) || json_object_set_new(object, fields[i].name, json_real(value / fields[i].unit)) == 0) continue;
+        if (!(value > 0.0)) continue;
+        if (json_object_set_new(object, fields[i].name, json_real(value / fields[i].unit)) == 0) continue;
         json_decref(object);
         return NULL;
     }

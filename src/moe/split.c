@@ -10,8 +10,8 @@ static double over(double amount, double rate)
     return rate > 0 ? amount / rate : 0;
 }
 
-/* At the whole memory rate: a demand does not state the type of its experts. All of them are one operation, which has its
- * fixed time anyway. */
+/* At the whole memory rate: a demand does not state the type of its experts. All of them are one operation, which has
+ * its fixed time anyway. */
 static double work_seconds(const st_profile *device, double bytes, double ops)
 {
     st_work work = {.bytes = bytes, .ops = ops, .type = ST_PROFILE_TYPES, .op_class = ST_CLASS_EXPERTS};

@@ -88,7 +88,8 @@ static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t d
     work.ops_filled *= share;
     const st_profile *profile = &t->devices[device];
     part p = {.seconds = st_profile_seconds(profile, &work), .fixed = st_profile_fixed(profile, &work)};
-    p.on = !st_profile_reads(profile, &work) ? ST_SPENT_ARITHMETIC : device == ST_CARD ? ST_SPENT_CARD_MEMORY : ST_SPENT_RAM;
+    p.on = device == ST_CARD ? ST_SPENT_CARD_MEMORY : ST_SPENT_RAM;
+    if (!st_profile_reads(profile, &work)) p.on = ST_SPENT_ARITHMETIC;
     return p;
 }
 

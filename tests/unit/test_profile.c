@@ -73,8 +73,10 @@ static void a_class_has_its_own_time_and_rates(void **state)
     close_to(st_profile_seconds(&p, &work), 4);
     work.op_class = ST_CLASS_EXPERTS;
     close_to(st_profile_seconds(&p, &work), 8);
-    work.op_class = ST_CLASS_PART;
-    close_to(st_profile_seconds(&p, &work), 3);
+    work.joined = true;
+    close_to(st_profile_seconds(&p, &work), 8);
+    p.joins = true;
+    close_to(st_profile_seconds(&p, &work), 6);
     st_work attention = {.ops = 1000, .op_class = ST_CLASS_ATTENTION};
     close_to(st_profile_seconds(&p, &attention), 5);
     attention.positions = ST_DEEP_POSITIONS / 4;
@@ -90,15 +92,19 @@ static void operations_that_run_together_have_one_time(void **state)
 {
     (void)state;
     golden g;
-    uint32_t counts[ST_CLASS_COUNT + 1] = {0};
+    uint32_t counts[ST_CLASS_COUNT] = {0}, joined = 0;
     assert_true(golden_open(&g, "qwen3"));
     uint32_t layers = g.desc->layer_count;
-    for (uint32_t i = 0; i < g.program->op_count; i++)
-        counts[st_work_of(g.program, g.binding, &g.program->ops[i], 1, 0, ST_TYPE_F16).op_class]++;
+    for (uint32_t i = 0; i < g.program->op_count; i++) {
+        st_work work = st_work_of(g.program, g.binding, &g.program->ops[i], 1, 0, ST_TYPE_F16);
+        counts[work.op_class] += !work.joined;
+        joined += work.joined;
+    }
     assert_int_equal(counts[ST_CLASS_POSITIONS], layers);
     assert_int_equal(counts[ST_CLASS_ATTENTION], layers);
     assert_int_equal(counts[ST_CLASS_PRODUCT], 4 * layers + 1);
-    assert_int_equal(counts[ST_CLASS_PART], 7 * layers); /* k, v, up; two norms, two rotations */
+    assert_int_equal(joined, 7 * layers); /* k, v, up; two norms, two rotations */
+    assert_true(st_profile_default(ST_DEVICE_CARD).joins && !st_profile_default(ST_DEVICE_HOST).joins);
     golden_close(&g);
 }
 
@@ -109,7 +115,7 @@ static void every_class_has_a_name(void **state)
         assert_non_null(st_class_name((st_op_class)i));
         for (int k = 0; k < i; k++) assert_string_not_equal(st_class_name((st_op_class)i), st_class_name((st_op_class)k));
     }
-    assert_null(st_class_name(ST_CLASS_PART));
+    assert_null(st_class_name(ST_CLASS_COUNT));
 }
 
 static void unknown_rates_cost_no_time(void **state)

@@ -1,79 +1,41 @@
-/* The rates of a GPU as strata's kernels reach them: the best of a few tries. Takes about a second. A hand-over within a launch is
- * timed as the median of many: some are delayed by other threads of the machine. */
+/* The rates of a GPU as strata's kernels reach them: the best of a few tries. Takes about two seconds, with classes.c. A hand-over
+ * within a launch is timed as the median of many: some are delayed by other threads of the machine. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/probe.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "quant/dequant.h"
 
 enum {
-    PROBE_BYTES = 256 << 20,   /* of device memory: matrices, then values, then step blocks. More than the L2 cache holds */
-    WEIGHT_BYTES = 192 << 20,
-    IN_OFFSET = WEIGHT_BYTES,
-    OUT_OFFSET = IN_OFFSET + (16 << 20),
-    STEP_OFFSET = OUT_OFFSET + (16 << 20),
-    STEP_BYTES = 4096,
-    SCRATCH_OFFSET = STEP_OFFSET + (1 << 20),
-    WIDTH = 4096,              /* of the square matrices */
-    BATCH = 512,
-    MATRICES_MAX = 16,
-    OPERATIONS = 256,          /* of the graph that times small operations */
+    READ_BYTES = 192 << 20, /* more than the L2 cache holds */
     TRIES = 5,
-    ROUND_TRIPS = 64,          /* of a chain */
-    HANDED_WIDTH = 2048,       /* floats, each way */
-    HANDED_OFFSET = 1 << 20,   /* in host memory */
+    STEP_OFFSET = ST_CUDA_PROBE_BYTES - (1 << 20),
+    ROUND_TRIPS = 64,        /* of a chain */
+    HANDED_WIDTH = 2048,     /* floats, each way */
+    HANDED_OFFSET = 1 << 20, /* in host memory */
     HANDOVER_LIMIT_US = 1000000,
 };
 
-typedef enum probe_kind { PROBE_UP, PROBE_DOWN, PROBE_READ, PROBE_HANDOVER, PROBE_BATCH, PROBE_GRAPH } probe_kind;
+typedef enum probe_kind { PROBE_UP, PROBE_DOWN, PROBE_READ, PROBE_HANDOVER } probe_kind;
+enum { PROBES = PROBE_HANDOVER + 1 };
 
 typedef struct probe {
     st_device *device;
     unsigned char *memory, *host;
     void *begin, *end; /* events */
-    void *graph;       /* of PROBE_GRAPH */
-    st_cuda_call calls[OPERATIONS];
-    st_bound_op ops[OPERATIONS];
 } probe;
-
-static const struct { uint32_t type, block, bytes; } types[] = {
-#define X(name, function, block, bytes) {ST_TYPE_##name, block, bytes},
-    ST_TYPE_TABLE(X)
-#undef X
-};
-
-enum { TYPES = sizeof types / sizeof *types };
-
-static st_cuda_call call_of(const probe *p, const st_bound_op *op, uint32_t rows)
-{
-    size_t step = STEP_OFFSET + (rows == 1 ? 0 : STEP_BYTES);
-    return (st_cuda_call){.bound = op, .step = (const st_step *)(const void *)(p->memory + step), .rows = rows,
-                          .scratch = p->memory + SCRATCH_OFFSET, .quantised = true, .stream = p->device->stream};
-}
-
-static st_bound_op matmul_of(const probe *p, uint32_t type, size_t row_bytes, size_t offset)
-{
-    static const st_op op = {.kind = ST_OP_MATMUL};
-    return (st_bound_op){.op = &op, .in[0] = {p->memory + IN_OFFSET, WIDTH}, .out = {p->memory + OUT_OFFSET, WIDTH},
-                         .weight[0] = {.data = p->memory + offset, .type = type, .ne = {WIDTH, WIDTH, 1}, .row_bytes = row_bytes}};
-}
 
 static st_cuda_result run_once(const probe *p, probe_kind kind)
 {
     const st_cuda_api *api = p->device->api;
     void *stream = p->device->stream;
-    st_bound_op batch = matmul_of(p, ST_TYPE_Q8_0, WIDTH / 32 * 34, 0);
-    st_cuda_call call = call_of(p, &batch, BATCH);
     switch (kind) {
-    case PROBE_UP: return api->copy(p->memory, p->host, PROBE_BYTES, ST_COPY_UP, stream);
-    case PROBE_DOWN: return api->copy(p->host, p->memory, PROBE_BYTES, ST_COPY_DOWN, stream);
-    case PROBE_READ: return api->probe_read(p->memory, WEIGHT_BYTES, (uint32_t *)(void *)(p->memory + OUT_OFFSET), stream);
+    case PROBE_UP: return api->copy(p->memory, p->host, ST_CUDA_PROBE_BYTES, ST_COPY_UP, stream);
+    case PROBE_DOWN: return api->copy(p->host, p->memory, ST_CUDA_PROBE_BYTES, ST_COPY_DOWN, stream);
+    case PROBE_READ: return api->probe_read(p->memory, READ_BYTES, (uint32_t *)(void *)(p->memory + READ_BYTES), stream);
     case PROBE_HANDOVER: return api->zero(p->memory, 4, stream);
-    case PROBE_BATCH: return api->run(&call);
-    case PROBE_GRAPH: return api->graph_launch(p->graph, stream);
     }
     return ST_CUDA_FAILED;
 }
@@ -96,45 +58,6 @@ static strata_status best_seconds(const probe *p, probe_kind kind, double *best,
         if (seconds < *best) *best = seconds;
     }
     return STRATA_OK;
-}
-
-/* Seconds of one operation, run in a graph of the first `count` of p->ops. */
-static strata_status graph_seconds(probe *p, uint32_t count, double *seconds, strata_error *error)
-{
-    for (uint32_t i = 0; i < count; i++) p->calls[i] = call_of(p, &p->ops[i], 1);
-    st_cuda_result result = p->device->api->graph_new(p->calls, count, &p->graph);
-    if (result != ST_CUDA_OK) return st_cuda_check(p->device, result, "measuring the GPU", error);
-    strata_status status = best_seconds(p, PROBE_GRAPH, seconds, error);
-    p->device->api->graph_free(p->graph);
-    *seconds /= count;
-    return status;
-}
-
-/* Small operations: norms and sums of one row. */
-static strata_status time_operations(probe *p, double *seconds, strata_error *error)
-{
-    static const st_op ops[] = {{.kind = ST_OP_RMS_NORM, .p.norm = {.group = WIDTH, .epsilon = 1e-6f}}, {.kind = ST_OP_ADD}};
-    st_bound_value in = {p->memory + IN_OFFSET, WIDTH}, out = {p->memory + OUT_OFFSET, WIDTH};
-    for (int i = 0; i < OPERATIONS; i++) p->ops[i] = (st_bound_op){.op = &ops[i % 2], .in = {in, in}, .out = out};
-    return graph_seconds(p, OPERATIONS, seconds, error);
-}
-
-/* The share of the memory's rate that matrices of each type reach with one row. */
-static strata_status time_types(probe *p, st_device_rates *out, strata_error *error)
-{
-    strata_status status = STRATA_OK;
-    for (uint32_t t = 0; t < TYPES && status == STRATA_OK; t++) {
-        size_t row_bytes = WIDTH / types[t].block * types[t].bytes, bytes = WIDTH * row_bytes;
-        uint32_t count = (uint32_t)(WEIGHT_BYTES / bytes < MATRICES_MAX ? WEIGHT_BYTES / bytes : MATRICES_MAX);
-        double seconds;
-        if (!(st_cuda_types[ST_OP_MATMUL] >> types[t].type & 1)) continue;
-        for (uint32_t i = 0; i < count; i++) p->ops[i] = matmul_of(p, types[t].type, row_bytes, i * bytes);
-        status = graph_seconds(p, count, &seconds, error);
-        double own = seconds > 2 * out->classes[ST_CLASS_ROWS].seconds ? seconds - out->classes[ST_CLASS_ROWS].seconds : seconds / 2;
-        double share = (double)bytes / own / out->read_bytes;
-        if (status == STRATA_OK) out->type_share[types[t].type] = share < 1 ? share : 1;
-    }
-    return status;
 }
 
 /* --- a hand-over to the host and back, within a launch ------------------------------------------------------------- */
@@ -190,7 +113,7 @@ static strata_status time_round_trip(const probe *p, double *seconds, strata_err
 {
     st_device *device = p->device;
     st_link links[2 * ROUND_TRIPS];
-    void *there = p->host + HANDED_OFFSET, *here = p->memory + IN_OFFSET;
+    void *there = p->host + HANDED_OFFSET, *here = p->memory + READ_BYTES;
     for (int i = 0; i < 2 * ROUND_TRIPS; i++)
         links[i] = (st_link){.kind = i % 2 ? ST_LINK_ADD : ST_LINK_SEND, .value_count = 1,
                              .values = {{i % 2 ? here : there, i % 2 ? there : here, HANDED_WIDTH}}};
@@ -210,36 +133,19 @@ static strata_status time_round_trip(const probe *p, double *seconds, strata_err
     return status;
 }
 
-static strata_status send_steps(const probe *p, strata_error *error)
-{
-    static const uint32_t counts[] = {1, BATCH};
-    const st_device *device = p->device;
-    st_cuda_result result = ST_CUDA_OK;
-    for (size_t i = 0; i < 2 && result == ST_CUDA_OK; i++) {
-        st_step *step = (st_step *)(void *)(p->host + i * STEP_BYTES);
-        *step = (st_step){.count = counts[i], .out_count = counts[i]};
-        result = device->api->copy(p->memory + STEP_OFFSET + i * STEP_BYTES, step, sizeof *step, ST_COPY_UP, device->stream);
-    }
-    return st_cuda_check(p->device, result, "measuring the GPU", error);
-}
-
 /* The copies up come first: they initialise the memory. */
-static strata_status measure(probe *p, st_device_rates *out, strata_error *error)
+static strata_status measure(const probe *p, st_device_rates *out, strata_error *error)
 {
-    double seconds[PROBE_GRAPH];
-    strata_status status = best_seconds(p, PROBE_UP, &seconds[PROBE_UP], error);
-    if (status == STRATA_OK) status = send_steps(p, error);
-    for (int kind = PROBE_DOWN; kind < PROBE_GRAPH && status == STRATA_OK; kind++)
+    double seconds[PROBES];
+    strata_status status = STRATA_OK;
+    for (int kind = PROBE_UP; kind < PROBES && status == STRATA_OK; kind++)
         status = best_seconds(p, (probe_kind)kind, &seconds[kind], error);
     if (status != STRATA_OK) return status;
-    *out = (st_device_rates){.read_bytes = WEIGHT_BYTES / seconds[PROBE_READ],
-                             .batch_ops = 2.0 * BATCH * WIDTH * WIDTH / seconds[PROBE_BATCH],
-                             .link_up = PROBE_BYTES / seconds[PROBE_UP], .link_down = PROBE_BYTES / seconds[PROBE_DOWN],
-                             .handover_seconds = seconds[PROBE_HANDOVER]};
-    status = time_operations(p, &out->classes[ST_CLASS_ROWS].seconds, error);
-    if (status == STRATA_OK) status = time_round_trip(p, &out->round_trip_seconds, error);
-    if (status == STRATA_OK) status = send_steps(p, error);
-    return status == STRATA_OK ? time_types(p, out, error) : status;
+    *out = (st_device_rates){.read_bytes = READ_BYTES / seconds[PROBE_READ], .link_up = ST_CUDA_PROBE_BYTES / seconds[PROBE_UP],
+                             .link_down = ST_CUDA_PROBE_BYTES / seconds[PROBE_DOWN], .handover_seconds = seconds[PROBE_HANDOVER]};
+    status = time_round_trip(p, &out->round_trip_seconds, error);
+    if (status != STRATA_OK) return status;
+    return st_cuda_probe_classes(p->device, &(st_cuda_probe_memory){p->memory, p->host, p->begin, p->end}, out, error);
 }
 
 static strata_status open_probe(probe *p, strata_error *error)
@@ -247,11 +153,11 @@ static strata_status open_probe(probe *p, strata_error *error)
     const st_cuda_api *api = p->device->api;
     void *memory = NULL, *host = NULL;
     bool pinned;
-    strata_status status = st_cuda_alloc(p->device, PROBE_BYTES, &memory, error);
-    if (status == STRATA_OK) status = st_cuda_host_alloc(p->device, PROBE_BYTES, &host, &pinned, error);
+    strata_status status = st_cuda_alloc(p->device, ST_CUDA_PROBE_BYTES, &memory, error);
+    if (status == STRATA_OK) status = st_cuda_host_alloc(p->device, ST_CUDA_PROBE_BYTES, &host, &pinned, error);
     p->memory = memory;
     p->host = host;
-    if (status == STRATA_OK) memset(host, 1, PROBE_BYTES);
+    if (status == STRATA_OK) memset(host, 1, ST_CUDA_PROBE_BYTES);
     if (status == STRATA_OK) status = st_cuda_check(p->device, api->event_new(&p->begin), "creating an event", error);
     if (status == STRATA_OK) status = st_cuda_check(p->device, api->event_new(&p->end), "creating an event", error);
     return status;

@@ -1,0 +1,566 @@
+/* Rates of the classes of operations (backend.h), measured with segments as the executor prepares them: operations that run
+ * together are timed together. Each is repeated with weights, KV and state of its own, more than the L2 cache holds, and a line
+ * through several sizes tells its fixed time from its rate. */
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/probe.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fit.h"
+#include "quant/dequant.h"
+
+enum {
+    MIB = 1 << 20,
+    WEIGHT_BYTES = 160 * MIB, /* matrices, KV and states, then two values, scratch and the step block */
+    VALUE_BYTES = 32 * MIB,
+    A_OFFSET = WEIGHT_BYTES,
+    B_OFFSET = A_OFFSET + VALUE_BYTES,
+    SCRATCH_OFFSET = B_OFFSET + VALUE_BYTES,
+    STEP_OFFSET = ST_CUDA_PROBE_BYTES - MIB,
+    SCRATCH_BYTES = STEP_OFFSET - SCRATCH_OFFSET,
+    WIDTH = 4096,             /* of rows, and of the queries of all heads */
+    HEAD = 128, KV_WIDTH = 1024, WIDE_HEAD = 256,
+    PAGE_SHIFT = 6,
+    SHORT = 128, LONG = 32768, /* positions; between them ST_DEEP_POSITIONS */
+    EMBEDDING = 2048, USED = 8, EXPERTS_MAX = 128, EXPERT_WIDTH = 768, /* of experts */
+    KEY_HEADS = 16, VALUE_HEADS = 32, STATE = 128, TAPS = 4,           /* of the delta rule */
+    CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * STATE,
+    BATCH = 512, LARGE_BATCH = 2048, /* rows */
+    TYPE_BYTES = 24 * MIB,    /* of a matrix of each type */
+    COPIES = 16, COPIES_MAX = 64, OPS_MAX = 5 * COPIES_MAX,
+    LAUNCHES = 4, TRIES = 4,
+};
+
+#define WARM_SECONDS 0.25 /* an idle GPU has a lower clock, and raises it late */
+
+typedef struct timer {
+    st_device *device;
+    st_queue queue;
+    unsigned char *memory, *host;
+    void *begin, *end; /* events */
+    size_t used;       /* of the weights */
+    uint32_t count;
+    st_op ops[OPS_MAX];
+    st_bound_op bound[OPS_MAX];
+    const void *parts[ST_CUDA_TABLES][EXPERTS_MAX]; /* of the experts' matrices */
+    double read_bytes; /* per second */
+    st_device_rates *out;
+    strata_error *error;
+} timer;
+
+/* --- operations ----------------------------------------------------------------------------------------------------- */
+
+static void *take(timer *t, size_t bytes)
+{
+    bytes = st_cuda_round_up(bytes, ST_CUDA_ALIGNMENT);
+    if (t->used + bytes > WEIGHT_BYTES) t->used = 0; /* the first ones have left the cache */
+    void *at = t->memory + t->used;
+    t->used += bytes;
+    return at;
+}
+
+/* Row values of a copy; those of A and of B do not overlap. */
+static st_bound_value value_at(const timer *t, size_t offset, size_t index, uint32_t width)
+{
+    return (st_bound_value){t->memory + offset + index * (VALUE_BYTES / COPIES_MAX), width};
+}
+
+static void begin(timer *t)
+{
+    t->count = 0;
+    t->used = 0;
+}
+
+static st_bound_op *append(timer *t, st_op op, st_bound_value in, st_bound_value out)
+{
+    st_bound_op *b = &t->bound[t->count];
+    t->ops[t->count] = op;
+    *b = (st_bound_op){.op = &t->ops[t->count++], .in[0] = in, .out = out};
+    return b;
+}
+
+static st_bound_weight matrix(timer *t, uint32_t type, size_t row_bytes, uint32_t width, uint32_t columns)
+{
+    return (st_bound_weight){.data = take(t, row_bytes * columns), .type = type, .ne = {width, columns, 1},
+                             .row_bytes = row_bytes};
+}
+
+static st_bound_weight floats(timer *t, uint32_t width, uint32_t rows)
+{
+    return matrix(t, ST_TYPE_F32, width * sizeof(float), width, rows);
+}
+
+/* --- timing --------------------------------------------------------------------------------------------------------- */
+
+/* A step of one conversation: `rows` rows from `position` on. */
+static strata_status send_step(timer *t, uint32_t rows, uint32_t position)
+{
+    const st_cuda_api *api = t->device->api;
+    st_step *step = (st_step *)(void *)t->host;
+    uint32_t pages = ((position + rows) >> PAGE_SHIFT) + 1;
+    st_step_lay_out(step, rows, 1, rows, pages);
+    step->out_count = rows;
+    *st_step_conversations(step) = (st_step_conversation){.rows = rows, .position = position};
+    for (uint32_t i = 0; i < rows; i++) {
+        st_step_rows(step)[i] = (st_step_row){.position = position + i};
+        st_step_out_rows(step)[i] = i;
+    }
+    for (uint32_t i = 0; i < pages; i++) st_step_tables(step)[i] = i;
+    st_cuda_result result = api->copy(t->memory + STEP_OFFSET, step, step->bytes, ST_COPY_UP, t->queue.stream);
+    if (result == ST_CUDA_OK) result = api->stream_sync(t->queue.stream);
+    return st_cuda_check(t->device, result, "measuring the GPU", t->error);
+}
+
+static strata_status time_launches(timer *t, st_segment *segment, uint32_t rows, double *seconds)
+{
+    const st_cuda_api *api = t->device->api;
+    st_cuda_result result = api->event_record(t->begin, t->queue.stream);
+    strata_status status = st_cuda_check(t->device, result, "measuring the GPU", t->error);
+    for (int i = 0; i < LAUNCHES && status == STRATA_OK; i++) status = st_cuda_launch(segment, &t->queue, rows, t->error);
+    if (status != STRATA_OK) return status;
+    result = api->event_record(t->end, t->queue.stream);
+    if (result == ST_CUDA_OK) result = api->stream_sync(t->queue.stream);
+    if (result == ST_CUDA_OK) result = api->event_elapsed(t->begin, t->end, seconds);
+    *seconds /= LAUNCHES;
+    return st_cuda_check(t->device, result, "measuring the GPU", t->error);
+}
+
+/* Seconds of what was appended, over `copies`; at least `least` seconds of tries. */
+static strata_status time_for(timer *t, uint32_t rows, uint32_t position, uint32_t copies, double least, double *out)
+{
+    st_segment_source source = {.ops = t->bound, .count = t->count, .rows = ST_ROWS_ALL,
+                                .step = (st_step *)(void *)(t->memory + STEP_OFFSET), .step_bytes = MIB,
+                                .scratch = t->memory + SCRATCH_OFFSET, .shared_bytes = SCRATCH_BYTES};
+    st_segment *segment = NULL;
+    double best = 1e9, end = st_clock_seconds() + least;
+    strata_status status = send_step(t, rows, position);
+    if (status == STRATA_OK) status = st_cuda_prepare(t->device, &source, &segment, t->error);
+    for (int i = 0; (i < TRIES || st_clock_seconds() < end) && status == STRATA_OK; i++) {
+        double seconds = 0;
+        status = time_launches(t, segment, rows, &seconds);
+        if (i > 0 && seconds < best) best = seconds; /* the first finds weights of an earlier one in the cache */
+    }
+    st_cuda_segment_free(segment);
+    *out = best / copies;
+    return status;
+}
+
+static strata_status time_ops(timer *t, uint32_t rows, uint32_t position, uint32_t copies, double *out)
+{
+    return time_for(t, rows, position, copies, 0, out);
+}
+
+static double share_of(double rate, double full)
+{
+    double share = full > 0 ? rate / full : 0;
+    return share < 1 ? share : 1;
+}
+
+static double memory_seconds(const timer *t, double bytes)
+{
+    return bytes / t->read_bytes;
+}
+
+static double above_zero(double x)
+{
+    return x > 0 ? x : 0;
+}
+
+/* --- rows and products ---------------------------------------------------------------------------------------------- */
+
+static void norm(timer *t, st_bound_value in, st_bound_value out, uint32_t group)
+{
+    st_op op = {.kind = ST_OP_RMS_NORM, .p.norm = {.group = group, .epsilon = 1e-6f}};
+    append(t, op, in, out)->weight[0] = floats(t, group, 1);
+}
+
+/* A sum, its norm, an activation. */
+static strata_status time_rows(timer *t)
+{
+    double seconds;
+    begin(t);
+    for (size_t i = 0; i < COPIES; i++) {
+        st_bound_value x = value_at(t, A_OFFSET, 2 * i, WIDTH), y = value_at(t, A_OFFSET, 2 * i + 1, WIDTH);
+        append(t, (st_op){.kind = ST_OP_ADD}, x, x)->in[1] = y;
+        norm(t, x, value_at(t, B_OFFSET, i, WIDTH), WIDTH);
+        append(t, (st_op){.kind = ST_OP_GATED_ACT}, y, y)->in[1] = x;
+    }
+    strata_status status = time_ops(t, 1, 0, 3 * COPIES, &seconds);
+    t->out->classes[ST_CLASS_ROWS].seconds = seconds;
+    return status;
+}
+
+typedef struct block {
+    uint32_t type, elements, bytes;
+} block;
+
+static const block q4_k = {ST_TYPE_Q4_K, 256, 144};
+
+static size_t row_bytes_of(const block *b)
+{
+    return (size_t)WIDTH / b->elements * b->bytes;
+}
+
+/* Products that share nothing. */
+static void append_products(timer *t, const block *b, uint32_t columns, uint32_t copies)
+{
+    static const st_op op = {.kind = ST_OP_MATMUL};
+    begin(t);
+    for (size_t i = 0; i < copies; i++) {
+        st_bound_value in = value_at(t, A_OFFSET, i, WIDTH), out = value_at(t, B_OFFSET, i, columns);
+        append(t, op, in, out)->weight[0] = matrix(t, b->type, row_bytes_of(b), WIDTH, columns);
+    }
+}
+
+/* Each has an input of its own, which it quantises. The first run lasts until the GPU has its clock. */
+static strata_status time_products(timer *t)
+{
+    static const struct { uint32_t columns, copies; } sizes[] = {{4096, 16}, {1024, 64}, {16384, 4}, {4096, 16}};
+    st_fit_point points[4];
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; i < 4 && status == STRATA_OK; i++) {
+        append_products(t, &q4_k, sizes[i].columns, sizes[i].copies);
+        points[i].work = (double)(sizes[i].columns * row_bytes_of(&q4_k));
+        status = time_for(t, 1, 0, sizes[i].copies, i == 0 ? WARM_SECONDS : 0, &points[i].seconds);
+    }
+    t->out->classes[ST_CLASS_PRODUCT].seconds = st_fit_line(points + 1, 3).fixed;
+    return status;
+}
+
+static const block types[] = {
+#define X(name, function, block, bytes) {ST_TYPE_##name, block, bytes},
+    ST_TYPE_TABLE(X)
+#undef X
+};
+
+/* The share of the memory's rate that matrices of each type reach with one row. */
+static strata_status time_types(timer *t)
+{
+    strata_status status = STRATA_OK;
+    double fixed = t->out->classes[ST_CLASS_PRODUCT].seconds;
+    for (size_t k = 0; k < sizeof types / sizeof *types && status == STRATA_OK; k++) {
+        size_t row_bytes = row_bytes_of(&types[k]);
+        uint32_t columns = (uint32_t)(TYPE_BYTES / row_bytes / 256 * 256), copies = WEIGHT_BYTES / TYPE_BYTES;
+        double seconds;
+        if (!(st_cuda_types[ST_OP_MATMUL] >> types[k].type & 1)) continue;
+        append_products(t, &types[k], columns, copies);
+        status = time_ops(t, 1, 0, copies, &seconds);
+        double own = seconds > 2 * fixed ? seconds - fixed : seconds / 2;
+        t->out->type_share[types[k].type] = share_of((double)(columns * row_bytes) / own, t->read_bytes);
+    }
+    return status;
+}
+
+/* Batches: the time of a product grows with its outputs, and does not vanish with them. */
+static strata_status time_batches(timer *t)
+{
+    static const struct { uint32_t rows, columns; } sizes[] = {{BATCH, 1024}, {BATCH, 4096}, {LARGE_BATCH, 4096}};
+    st_fit_point points[3];
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; i < 3 && status == STRATA_OK; i++) {
+        append_products(t, &q4_k, sizes[i].columns, 1);
+        points[i].work = (double)sizes[i].rows * sizes[i].columns;
+        status = time_ops(t, sizes[i].rows, 0, 1, &points[i].seconds);
+    }
+    if (status != STRATA_OK) return status;
+    st_fit fit = st_fit_line(points, 3);
+    double each = fit.each > 0 ? fit.each : points[2].seconds / points[2].work;
+    t->out->batch_ops = 2.0 * WIDTH / each;
+    t->out->classes[ST_CLASS_PRODUCT].fill = fit.fixed / each;
+    return STRATA_OK;
+}
+
+/* --- attention ------------------------------------------------------------------------------------------------------ */
+
+typedef struct heads {
+    st_op_class op_class;
+    uint32_t size, kv; /* elements of a head; heads of keys and values */
+} heads;
+
+static const heads narrow = {ST_CLASS_ATTENTION, HEAD, KV_WIDTH / HEAD};
+static const heads wide = {ST_CLASS_WIDE_ATTENTION, WIDE_HEAD, KV_WIDTH / WIDE_HEAD};
+
+static st_kv_view kv_of(timer *t, uint32_t positions)
+{
+    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = (positions >> PAGE_SHIFT) + 1, .type = ST_TYPE_F16,
+                     .key_row_bytes = KV_WIDTH * 2, .value_row_bytes = KV_WIDTH * 2,
+                     .key_page_bytes = (size_t)KV_WIDTH * 2 << PAGE_SHIFT, .value_page_bytes = (size_t)KV_WIDTH * 2 << PAGE_SHIFT};
+    kv.keys = take(t, kv.pages * kv.key_page_bytes);
+    kv.values = take(t, kv.pages * kv.value_page_bytes);
+    return kv;
+}
+
+static void rope(timer *t, st_bound_value of, st_bound_value angles, uint32_t size)
+{
+    st_op op = {.kind = ST_OP_ROPE,
+                .p.rope = {.heads = of.width / size, .head_size = size, .dims = size, .style = ST_ROPE_HALVES}};
+    append(t, op, of, of)->in[1] = angles;
+}
+
+static void attend(timer *t, const heads *h, st_bound_value q, st_bound_value out, const st_kv_view *kv)
+{
+    st_op op = {.kind = ST_OP_ATTENTION, .p.attention = {.heads = WIDTH / h->size, .kv_heads = h->kv, .key_length = h->size,
+                                                         .value_length = h->size, .scale = 0.1f}};
+    append(t, op, q, out)->kv = *kv;
+}
+
+/* Norms and rotation of queries and keys, the storing, and attention behind `depth` positions. */
+static void append_layer(timer *t, const heads *h, uint32_t depth, size_t copy, bool with_attention)
+{
+    st_bound_value q = value_at(t, A_OFFSET, copy, WIDTH), k = value_at(t, B_OFFSET, copy, KV_WIDTH), v = k, angles = k, out = k;
+    v.data = (float *)k.data + KV_WIDTH;
+    angles = (st_bound_value){(float *)k.data + 2 * KV_WIDTH, h->size};
+    out = (st_bound_value){(float *)k.data + 4 * KV_WIDTH, WIDTH};
+    st_kv_view kv = kv_of(t, depth + 1);
+    norm(t, q, q, h->size);
+    rope(t, q, angles, h->size);
+    norm(t, k, k, h->size);
+    rope(t, k, angles, h->size);
+    st_bound_op *store = append(t, (st_op){.kind = ST_OP_KV_STORE}, k, (st_bound_value){0});
+    store->in[1] = v;
+    store->kv = kv;
+    if (with_attention) attend(t, h, q, out, &kv);
+}
+
+static strata_status time_layers(timer *t, const heads *h, uint32_t depth, uint32_t copies, bool with_attention, double *seconds)
+{
+    begin(t);
+    for (size_t i = 0; i < copies; i++) append_layer(t, h, depth, i, with_attention);
+    return time_ops(t, 1, depth, copies, seconds);
+}
+
+/* A prompt from an empty context: a row sees half of the others. */
+static strata_status time_prompt(timer *t, const heads *h)
+{
+    double seconds, ops = 2.0 * LARGE_BATCH * WIDTH * (LARGE_BATCH + 1);
+    begin(t);
+    st_kv_view kv = kv_of(t, LARGE_BATCH);
+    attend(t, h, value_at(t, A_OFFSET, 0, WIDTH), value_at(t, B_OFFSET, 0, WIDTH), &kv);
+    strata_status status = time_ops(t, LARGE_BATCH, 0, 1, &seconds);
+    if (status == STRATA_OK) t->out->classes[h->op_class].op_share = ops / seconds / t->out->batch_ops;
+    return status;
+}
+
+static strata_status time_attention(timer *t)
+{
+    st_class_rates *classes = t->out->classes;
+    st_class_rates *attention = &classes[ST_CLASS_ATTENTION], *other = &classes[ST_CLASS_WIDE_ATTENTION];
+    double position_bytes = 2.0 * KV_WIDTH * 2, positions = 0, close = 0, deep = 0, far = 0, wide_close = 0;
+    strata_status status = time_layers(t, &narrow, SHORT, COPIES, false, &positions);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, SHORT, COPIES, true, &close);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, ST_DEEP_POSITIONS, COPIES / 2, true, &deep);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, LONG, 1, true, &far);
+    if (status == STRATA_OK) status = time_layers(t, &wide, SHORT, COPIES, true, &wide_close);
+    if (status != STRATA_OK) return status;
+    double rate = far > deep ? (LONG - ST_DEEP_POSITIONS) * position_bytes / (far - deep) : t->read_bytes;
+    if (rate > t->read_bytes) rate = t->read_bytes;
+    classes[ST_CLASS_POSITIONS].seconds = positions;
+    attention->memory_share = other->memory_share = share_of(rate, t->read_bytes * t->out->type_share[ST_TYPE_F32]);
+    attention->seconds = above_zero(close - positions);
+    attention->deep_seconds = above_zero(deep - positions - ST_DEEP_POSITIONS * position_bytes / rate);
+    other->seconds = above_zero(wide_close - positions);
+    other->deep_seconds = other->seconds + above_zero(attention->deep_seconds - attention->seconds);
+    status = time_prompt(t, &narrow);
+    return status == STRATA_OK ? time_prompt(t, &wide) : status;
+}
+
+/* --- experts -------------------------------------------------------------------------------------------------------- */
+
+enum { IDS_OFFSET = B_OFFSET, CHOSEN_OFFSET = B_OFFSET + 4 * MIB, SUM_OFFSET = B_OFFSET + 16 * MIB };
+
+typedef struct expert_shape {
+    uint32_t experts, kept; /* some may be the same ones */
+    uint32_t width;
+} expert_shape;
+
+static size_t expert_bytes(const expert_shape *s)
+{
+    return (size_t)3 * EMBEDDING * s->width / 256 * 144;
+}
+
+/* Gate, up and down; `ids` begin with those of operation `index`, for one row each. */
+static void append_experts(timer *t, const expert_shape *s, size_t index)
+{
+    st_op op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = s->experts, .used = USED, .width = s->width}};
+    st_bound_op *b = append(t, op, value_at(t, A_OFFSET, 0, EMBEDDING), value_at(t, SUM_OFFSET, 0, EMBEDDING));
+    b->in[1] = (st_bound_value){t->memory + IDS_OFFSET + index * ST_CUDA_ALIGNMENT, USED};
+    b->in[2] = (st_bound_value){t->memory + CHOSEN_OFFSET + index * ST_CUDA_ALIGNMENT, USED};
+    for (int m = 0; m < ST_CUDA_TABLES; m++) {
+        bool down = m == ST_CUDA_TABLES - 1;
+        uint32_t width = down ? s->width : EMBEDDING, columns = down ? EMBEDDING : s->width;
+        b->weight[m] = (st_bound_weight){.data = t->memory, .parts = t->parts[m], .type = ST_TYPE_Q4_K,
+                                         .ne = {width, columns, s->experts}, .row_bytes = width / 256 * 144};
+        for (uint32_t i = 0; i < s->experts; i++)
+            t->parts[m][i] = t->memory + i % s->kept * expert_bytes(s) + (size_t)m * expert_bytes(s) / 3;
+    }
+}
+
+/* `rows` rows one behind the other, or one row for each of `ops` operations. All experts are chosen as often. */
+static strata_status send_ids(timer *t, uint32_t experts, uint32_t rows, uint32_t ops)
+{
+    const st_cuda_api *api = t->device->api;
+    size_t stride = ops > 1 ? ST_CUDA_ALIGNMENT / sizeof(int32_t) : USED, count = ops > 1 ? ops : rows;
+    int32_t *ids = (int32_t *)(void *)t->host;
+    for (size_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < USED; k++) ids[i * stride + k] = (int32_t)((i * USED + k) % experts);
+    st_cuda_result result = api->copy(t->memory + IDS_OFFSET, ids, count * stride * sizeof *ids, ST_COPY_UP, t->queue.stream);
+    if (result == ST_CUDA_OK) result = api->stream_sync(t->queue.stream); /* the host's memory is used again */
+    return st_cuda_check(t->device, result, "measuring the GPU", t->error);
+}
+
+/* One row: experts of two widths, no expert twice. */
+static strata_status time_few_experts(timer *t)
+{
+    static const expert_shape shapes[] = {{64, 64, 512}, {40, 40, 1024}};
+    st_class_rates *rates = &t->out->classes[ST_CLASS_EXPERTS];
+    st_fit_point points[2];
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
+        uint32_t ops = shapes[i].experts / USED;
+        begin(t);
+        for (size_t k = 0; k < ops; k++) append_experts(t, &shapes[i], k);
+        points[i].work = USED * (double)expert_bytes(&shapes[i]);
+        status = send_ids(t, shapes[i].experts, 1, ops);
+        if (status == STRATA_OK) status = time_ops(t, 1, 0, ops, &points[i].seconds);
+    }
+    if (status != STRATA_OK) return status;
+    st_fit fit = st_fit_line(points, 2);
+    rates->seconds = fit.fixed;
+    rates->memory_share = fit.each > 0 ? share_of(1 / fit.each, t->read_bytes * t->out->type_share[ST_TYPE_Q4_K]) : 0;
+    return STRATA_OK;
+}
+
+/* The router prepares what its experts read: it is timed with them. */
+static strata_status time_route(timer *t)
+{
+    static const expert_shape shape = {64, 64, 512};
+    double alone = 0, both = 0;
+    strata_status status = send_ids(t, shape.experts, 1, 1);
+    for (int routed = 0; routed < 2 && status == STRATA_OK; routed++) {
+        begin(t);
+        for (size_t i = 0; i < USED; i++) {
+            st_op op = {.kind = ST_OP_ROUTE, .p.route = {.experts = shape.experts, .used = USED, .renormalise = true}};
+            st_bound_value ids = {t->memory + IDS_OFFSET, USED}, chosen = {t->memory + CHOSEN_OFFSET, USED};
+            if (routed) append(t, op, value_at(t, A_OFFSET, 1, shape.experts), ids)->out2 = chosen;
+            append_experts(t, &shape, 0);
+        }
+        status = time_ops(t, 1, 0, USED, routed ? &both : &alone);
+    }
+    t->out->classes[ST_CLASS_ROUTE].seconds = above_zero(both - alone);
+    return status;
+}
+
+/* Batches: more experts for the same rows take the time of so many rows more for each. */
+static strata_status time_many_experts(timer *t)
+{
+    static const expert_shape shapes[] = {{32, 32, EXPERT_WIDTH}, {EXPERTS_MAX, 32, EXPERT_WIDTH}};
+    st_class_rates *rates = &t->out->classes[ST_CLASS_EXPERTS];
+    st_fit_point points[2];
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
+        begin(t);
+        append_experts(t, &shapes[i], 0);
+        points[i].work = shapes[i].experts;
+        status = send_ids(t, shapes[i].experts, BATCH, 1);
+        if (status == STRATA_OK) status = time_ops(t, BATCH, 0, 1, &points[i].seconds);
+    }
+    if (status != STRATA_OK) return status;
+    st_fit fit = st_fit_line(points, 2);
+    double pairs = (double)BATCH * USED, row = (fit.fixed > 0 ? fit.fixed : points[0].seconds) / pairs;
+    rates->op_share = 6.0 * EMBEDDING * EXPERT_WIDTH / row / t->out->batch_ops;
+    rates->fill = fit.fixed > 0 ? fit.each / row : 0;
+    return STRATA_OK;
+}
+
+/* --- recurrent state, candidates -------------------------------------------------------------------------------------- */
+
+enum { CONV_FLOATS = (TAPS - 1) * CHANNELS, DELTA_FLOATS = VALUE_HEADS * STATE * STATE };
+
+static st_state_view state_of(timer *t)
+{
+    float *memory = take(t, (size_t)(CONV_FLOATS + DELTA_FLOATS) * sizeof *memory);
+    return (st_state_view){.conv = memory, .delta = memory + CONV_FLOATS, .slot_floats = CONV_FLOATS + DELTA_FLOATS, .slots = 1};
+}
+
+static void append_delta(timer *t, st_bound_value in, st_bound_value alpha, st_bound_value beta, st_bound_value out)
+{
+    st_op op = {.kind = ST_OP_DELTANET, .p.deltanet = {.key_heads = KEY_HEADS, .value_heads = VALUE_HEADS, .size = STATE}};
+    st_bound_op *b = append(t, op, in, out);
+    b->in[1] = alpha;
+    b->in[2] = beta;
+    b->weight[0] = floats(t, VALUE_HEADS, 1);
+    b->weight[1] = floats(t, VALUE_HEADS, 1);
+    b->state = state_of(t);
+}
+
+static strata_status time_recurrent(timer *t)
+{
+    enum { LAYERS = 48 };
+    st_class_rates *rates = &t->out->classes[ST_CLASS_RECURRENT];
+    double seconds;
+    begin(t);
+    for (size_t i = 0; i < LAYERS; i++) {
+        st_bound_value q = value_at(t, A_OFFSET, i, CHANNELS), out = value_at(t, B_OFFSET, i, VALUE_HEADS * STATE);
+        st_bound_value alpha = {(float *)q.data + CHANNELS, VALUE_HEADS}, beta = {(float *)q.data + CHANNELS + 64, VALUE_HEADS};
+        st_bound_op *conv = append(t, (st_op){.kind = ST_OP_CONV, .p.conv = {.width = TAPS}}, q, q);
+        conv->weight[0] = floats(t, TAPS, CHANNELS);
+        conv->state = state_of(t);
+        append_delta(t, q, alpha, beta, out);
+    }
+    strata_status status = time_ops(t, 1, 0, LAYERS, &seconds);
+    if (status != STRATA_OK) return status;
+    rates->seconds = above_zero(seconds - memory_seconds(t, 2.0 * (CONV_FLOATS + DELTA_FLOATS) * sizeof(float))) / 2;
+    begin(t);
+    st_bound_value alpha = {t->memory + A_OFFSET + 20 * MIB, VALUE_HEADS}, beta = {t->memory + A_OFFSET + 22 * MIB, VALUE_HEADS};
+    append_delta(t, value_at(t, A_OFFSET, 0, CHANNELS), alpha, beta, value_at(t, B_OFFSET, 0, VALUE_HEADS * STATE));
+    status = time_ops(t, BATCH, 0, 1, &seconds);
+    if (status == STRATA_OK) rates->op_share = 7.0 * DELTA_FLOATS * BATCH / seconds / t->out->batch_ops;
+    return status;
+}
+
+/* Vocabularies of two sizes; no penalties. */
+static strata_status time_candidates(timer *t)
+{
+    static const uint32_t sizes[] = {32768, 131072};
+    st_class_rates *rates = &t->out->classes[ST_CLASS_CANDIDATES];
+    st_bound_value lists = value_at(t, B_OFFSET, COPIES, sizeof(st_adjustments) / sizeof(float));
+    st_fit_point points[2];
+    st_cuda_result result = t->device->api->zero(lists.data, sizeof(st_adjustments), t->queue.stream);
+    strata_status status = st_cuda_check(t->device, result, "measuring the GPU", t->error);
+    for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
+        begin(t);
+        for (size_t k = 0; k < COPIES; k++)
+            append(t, (st_op){.kind = ST_OP_CANDIDATES}, value_at(t, A_OFFSET, k, sizes[i]),
+                   value_at(t, B_OFFSET, k, sizeof(st_candidates) / sizeof(float)))->in[1] = lists;
+        points[i].work = sizes[i] * (double)sizeof(float);
+        status = time_ops(t, 1, 0, COPIES, &points[i].seconds);
+    }
+    st_fit fit = st_fit_line(points, status == STRATA_OK ? 2 : 0);
+    rates->seconds = fit.fixed;
+    rates->memory_share = fit.each > 0 ? share_of(1 / fit.each, t->read_bytes * t->out->type_share[ST_TYPE_F32]) : 0;
+    return status;
+}
+
+/* --- in all ----------------------------------------------------------------------------------------------------------- */
+
+strata_status st_cuda_probe_classes(st_device *device, const st_cuda_probe_memory *memory, st_device_rates *out,
+                                    strata_error *error)
+{
+    /* Products first: they bring the GPU to its clock. Later ones use the rates of earlier ones. */
+    static strata_status (*const steps[])(timer *t) = {
+        time_products,    time_types, time_rows,         time_batches,   time_attention,
+        time_few_experts, time_route, time_many_experts, time_recurrent, time_candidates};
+    timer *t = st_alloc_zero(1, sizeof *t);
+    if (!t) return st_error_memory(error, sizeof *t, "measuring the GPU");
+    *t = (timer){.device = device, .queue = {device, device->stream}, .memory = memory->device, .host = memory->host,
+                 .begin = memory->begin, .end = memory->end, .read_bytes = out->read_bytes, .out = out, .error = error};
+    strata_status status = STRATA_OK;
+    bool profile = device->profile;
+    device->profile = false; /* which would wait for each operation, and count it */
+    for (size_t i = 0; i < sizeof steps / sizeof *steps && status == STRATA_OK; i++) status = steps[i](t);
+    device->profile = profile;
+    st_free(t);
+    return status;
+}
