@@ -37,9 +37,21 @@ static double prompt_seconds(const strata_engine *engine, uint32_t count)
     return tps > 0 ? count / tps : 0;
 }
 
+/* Of the experts that were chosen while decoding, the share that was in a slot; negative: none were chosen. */
+static double counted_hit_rate(const strata_engine *engine)
+{
+    const st_stats *stats = engine->watch.stats;
+    if (!stats) return -1;
+    st_engine_lock(engine);
+    double hits = (double)st_stats_total(stats, true, ST_STAT_HITS);
+    double misses = (double)st_stats_total(stats, true, ST_STAT_MISSES);
+    st_engine_unlock(engine);
+    return hits + misses > 0 ? hits / (hits + misses) : -1;
+}
+
 void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt)
 {
     double seconds = prompt_seconds(engine, depth + count) - prompt_seconds(engine, depth);
-    *decode = st_plan_predict(&engine->source, engine->plan, depth, 1, -1).decode_tps;
+    *decode = st_plan_predict(&engine->source, engine->plan, depth, 1, counted_hit_rate(engine)).decode_tps;
     *prompt = seconds > 0 ? count / seconds : 0;
 }

@@ -47,6 +47,9 @@ for placed in "-g 0" "-g 2" "-g -1"; do
         (0.05 if (d["engine"].get("plan") or {}).get("streamed") and r["test"] == "pp64" else 0.02) for r in d["rows"])'
     check "shares of the host's rates where it is alone ($placed)" json '(d["rows"][1]["read_share"] is None) == ("'"$placed"'" != "-g 0")'
 done
+run bench -m "$kit/qwen2moe.gguf" -p 0 -n 48 -r 1 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2
+check "decoding is predicted with the hit rate that was counted, here more than the plan's" json \
+    'd["rows"][0]["predicted_tps"] > 1.05 * d["engine"]["plan"]["predicted"]["decode_tps"]'
 run bench -m "$kit/llama.gguf" $few --device sim --vram 1GiB
 check "dashes where a GPU is used" grep -qE '^tg4 simulated +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
 
