@@ -4,7 +4,7 @@
  * (`bench/gpu fault`): then a sample of n fails. */
 #include <string.h>
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/probe.h"
 #include "base/alloc.h"
 #include "plugin/failing.h"
 #include "plugin/fake.h"
@@ -626,6 +626,101 @@ static void expert_tables_fill_several_blocks(void **state)
     assert_int_equal(failing.allocated, 0);
 }
 
+/* --- the probe ------------------------------------------------------------------------------------------------------ */
+
+static struct {
+    const st_cuda_api *below;
+    unsigned char *memory; /* the probe's */
+    uint64_t kinds[ST_OP_COUNT];
+} probed;
+
+static st_cuda_result alloc_probed(void **out, size_t bytes)
+{
+    st_cuda_result result = probed.below->alloc(out, bytes);
+    if (result == ST_CUDA_OK && bytes == ST_CUDA_PROBE_BYTES) probed.memory = *out;
+    return result;
+}
+
+/* The range is in the probe's memory, and before `limit`. */
+static void is_within(const char *what, const st_cuda_call *c, const void *at, size_t bytes, const void *limit)
+{
+    uintptr_t first = (uintptr_t)probed.memory, start = (uintptr_t)at;
+    uintptr_t end = limit ? (uintptr_t)limit : first + ST_CUDA_PROBE_BYTES;
+    if (start < first || start > end || bytes > end - start)
+        fail_msg("%s of %s with %u rows: %zu bytes at %td", what, st_op_name(c->bound->op->kind), c->rows, bytes,
+                 (const unsigned char *)at - probed.memory);
+}
+
+static void check_values(const st_cuda_call *c, uint32_t rows)
+{
+    const st_bound_op *b = c->bound;
+    for (int i = 0; i < ST_OP_INPUTS; i++)
+        if (b->in[i].data) is_within("an input", c, b->in[i].data, (size_t)rows * b->in[i].width * 4, NULL);
+    if (b->out.data) is_within("the output", c, b->out.data, (size_t)rows * b->out.width * 4, c->scratch);
+    if (b->out2.data) is_within("the other output", c, b->out2.data, (size_t)rows * b->out2.width * 4, c->scratch);
+    const int32_t *ids = b->in[1].data;
+    for (uint32_t i = 0; b->op->kind == ST_OP_EXPERTS && i < rows * b->in[1].width; i++)
+        assert_in_range(ids[i], 0, b->op->p.experts.experts - 1);
+}
+
+static void check_memory(const st_cuda_call *c)
+{
+    const st_bound_op *b = c->bound;
+    for (int i = 0; i < ST_OP_WEIGHTS; i++) {
+        const st_bound_weight *w = &b->weight[i];
+        for (uint64_t k = 0; w->data && k < w->ne[2]; k++)
+            is_within("a weight", c, w->parts ? w->parts[k] : w->data, w->row_bytes * w->ne[1], c->scratch);
+    }
+    if (b->kv.keys) is_within("keys", c, b->kv.keys, b->kv.pages * b->kv.key_page_bytes, c->scratch);
+    if (b->kv.values) is_within("values", c, b->kv.values, b->kv.pages * b->kv.value_page_bytes, c->scratch);
+    if (b->state.conv) is_within("state", c, b->state.conv, b->state.slots * b->state.slot_floats * 4, c->scratch);
+}
+
+/* In place of the kernels. */
+static int check_call(const st_cuda_call *c)
+{
+    enum { PAGE_SHIFT = 6 };
+    uint32_t rows = c->step->count;
+    if (!probed.memory) return 0;
+    probed.kinds[c->bound->op->kind]++;
+    check_values(c, rows);
+    check_memory(c);
+    is_within("scratch", c, c->scratch, st_cuda_scratch(c->bound, c->rows).shared_bytes, c->step);
+    is_within("the step", c, c->step, c->step->bytes, NULL);
+    const st_step_row *last = (const st_step_row *)(const void *)(c->step->values + c->step->rows_at) + rows - 1;
+    assert_in_range(last->position >> PAGE_SHIFT, 0, c->step->table_count - 1);
+    return 0;
+}
+
+static void the_probe_stays_within_its_memory(void **state)
+{
+    (void)state;
+    static const st_op_kind kinds[] = {ST_OP_ADD,      ST_OP_RMS_NORM,  ST_OP_GATED_ACT, ST_OP_MATMUL,
+                                       ST_OP_ROPE,     ST_OP_KV_STORE,  ST_OP_ATTENTION, ST_OP_ROUTE,
+                                       ST_OP_EXPERTS,  ST_OP_CONV,      ST_OP_DELTANET,  ST_OP_CANDIDATES};
+    if (is_real()) return;
+    st_device *device;
+    st_device_rates rates = {0};
+    strata_error error;
+    probed.below = st_cuda_fake(check_call);
+    st_cuda_api api = *probed.below;
+    api.alloc = alloc_probed;
+    assert_int_equal(st_cuda_open(&api, &(st_device_options){.profile = true}, &device, &error), STRATA_OK);
+    if (st_cuda_backend.probe(device, &rates, &error) != STRATA_OK) fail_msg("%s", error.message);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) assert_true(probed.kinds[kinds[i]] > 0);
+    assert_true(rates.read_bytes > 0 && rates.batch_ops > 0 && rates.type_share[ST_TYPE_Q4_K] > 0);
+    for (int i = 0; i < ST_CLASS_COUNT; i++) {
+        const st_class_rates *c = &rates.classes[i];
+        assert_true(c->seconds >= 0 && c->deep_seconds >= 0 && c->fill >= 0 && c->op_share >= 0);
+        assert_true(c->memory_share >= 0 && c->memory_share <= 1);
+    }
+    st_op_time times[ST_OP_COUNT];
+    st_cuda_backend.times(device, times);
+    for (int i = 0; i < ST_OP_COUNT; i++) assert_true(times[i].calls == 0); /* nothing of it is in a profile */
+    st_cuda_backend.close(device);
+    st_cuda_fake(NULL);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -643,6 +738,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(invalid_calls_are_errors),
         cmocka_unit_test(launches_are_graphs),
         cmocka_unit_test(scratch_is_for_the_rows_of_the_graph), cmocka_unit_test(expert_tables_fill_several_blocks),
+        cmocka_unit_test(the_probe_stays_within_its_memory),
     };
     return kit_run("cuda_fault", tests, sizeof tests / sizeof *tests, NULL, NULL, argc, argv);
 }
