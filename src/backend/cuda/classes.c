@@ -177,19 +177,29 @@ static void norm(timer *t, st_bound_value in, st_bound_value out, uint32_t group
 }
 
 /* A sum, its norm, an activation. */
+static void append_rows(timer *t, st_bound_value x, st_bound_value y)
+{
+    append(t, (st_op){.kind = ST_OP_ADD}, x, x)->in[1] = y;
+    norm(t, x, y, WIDTH);
+    append(t, (st_op){.kind = ST_OP_GATED_ACT}, y, y)->in[1] = x;
+}
+
+/* One row, and the rate at which a batch is read and written: three values, two and three. */
 static strata_status time_rows(timer *t)
 {
-    double seconds;
+    st_class_rates *rates = &t->out->classes[ST_CLASS_ROWS];
+    double bytes = 8.0 * LARGE_BATCH * WIDTH * sizeof(float), batch = 0;
     begin(t);
-    for (size_t i = 0; i < COPIES; i++) {
-        st_bound_value x = value_at(t, A_OFFSET, 2 * i, WIDTH), y = value_at(t, A_OFFSET, 2 * i + 1, WIDTH);
-        append(t, (st_op){.kind = ST_OP_ADD}, x, x)->in[1] = y;
-        norm(t, x, value_at(t, B_OFFSET, i, WIDTH), WIDTH);
-        append(t, (st_op){.kind = ST_OP_GATED_ACT}, y, y)->in[1] = x;
-    }
-    strata_status status = time_ops(t, 1, 0, 3 * COPIES, &seconds);
-    t->out->classes[ST_CLASS_ROWS].seconds = seconds;
-    return status;
+    for (size_t i = 0; i < COPIES; i++)
+        append_rows(t, value_at(t, A_OFFSET, i, WIDTH), value_at(t, B_OFFSET, i, WIDTH));
+    strata_status status = time_ops(t, 1, 0, 3 * COPIES, &rates->seconds);
+    begin(t);
+    append_rows(t, value_at(t, A_OFFSET, 0, WIDTH), value_at(t, B_OFFSET, 0, WIDTH));
+    if (status == STRATA_OK) status = time_ops(t, LARGE_BATCH, 0, 1, &batch);
+    if (status != STRATA_OK) return status;
+    rates->memory_share = share_of(bytes / batch, t->read_bytes * t->out->type_share[ST_TYPE_F32]);
+    t->out->classes[ST_CLASS_POSITIONS].memory_share = rates->memory_share;
+    return STRATA_OK;
 }
 
 typedef struct block {
