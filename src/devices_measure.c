@@ -69,6 +69,19 @@ static strata_status read_types(const st_backend *backend, st_device *device, st
     return STRATA_OK;
 }
 
+/* What experts of one row take beside their bytes: the host gets few of a layer's experts at a time. */
+static strata_status time_experts(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
+{
+    st_class_rates *rates = &m->classes[ST_CLASS_EXPERTS];
+    st_fit_point points[2] = {{0}};
+    strata_status status = st_measure_experts(backend, device, points, error);
+    st_fit fit = st_fit_line(points, status == STRATA_OK ? 2 : 0);
+    double share = m->type_share[ST_TYPE_Q4_K] > 0 ? m->type_share[ST_TYPE_Q4_K] : 1;
+    rates->seconds = fit.fixed;
+    if (fit.each > 0) rates->memory_share = fmin(1.0, 1 / fit.each / (m->read_rate * share));
+    return status;
+}
+
 strata_status st_rate_settle(st_rate_sample *sample, void *context, double *best, double *spread, strata_error *error)
 {
     enum { WINDOW = 3, SAMPLES_MAX = 9 };
@@ -121,7 +134,8 @@ static strata_status measure_device(const st_backend *backend, st_device *device
     if (!st_rate_sums_finish(&sums) || !(m->read_rate > 0.0))
         return st_error_set(error, STRATA_DEVICE, "free some memory and try again",
                             "%s: the measurement found no rates", m->cpu);
-    return read_types(backend, device, m, error);
+    status = read_types(backend, device, m, error);
+    return status == STRATA_OK ? time_experts(backend, device, m, error) : status;
 }
 
 strata_status st_measurement_take(st_measurement *out, strata_error *error)

@@ -282,6 +282,99 @@ strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on
     return status;
 }
 
+/* --- experts of one row, from memory ------------------------------------------------------------------------------- */
+
+enum { SPLIT_OPS_MAX = 64 }; /* launches of a pass */
+
+typedef struct split_timer {
+    op_timer *timer;
+    st_op op;
+    st_segment *segments[SPLIT_OPS_MAX];
+    const void *gate_up[SPLIT_OPS_MAX][USED], *down[SPLIT_OPS_MAX][USED];
+    uint32_t count;
+} split_timer;
+
+static strata_status prepare_split(split_timer *s, uint32_t used, const st_bound_op *shape, void *scratch,
+                                   const st_scratch *needed)
+{
+    op_timer *l = s->timer;
+    st_bound_op bound = *shape;
+    for (uint32_t i = 0; i < used; i++) {
+        s->gate_up[s->count][i] = reserve(l, bound.weight[0].row_bytes * 2 * EXPERT_WIDTH);
+        s->down[s->count][i] = reserve(l, bound.weight[2].row_bytes * WIDTH);
+    }
+    bound.weight[0].parts = s->gate_up[s->count];
+    bound.weight[2].parts = s->down[s->count];
+    st_segment_source source = {.ops = &bound, .count = 1, .rows = ST_ROWS_ALL, .step = l->step,
+                                .step_bytes = l->step->bytes, .scratch = scratch,
+                                .shared_bytes = needed->shared_bytes, .worker_bytes = needed->worker_bytes};
+    return l->backend->prepare(l->device, &source, &s->segments[s->count++], l->error);
+}
+
+/* The shortest pass over all segments, each launched alone. */
+static strata_status time_passes(const split_timer *s, double *seconds)
+{
+    strata_status status = STRATA_OK;
+    double end = st_clock_seconds() + SEGMENT_SECONDS, best = 1e9;
+    for (int try = 0; (try < TRIES || st_clock_seconds() < end) && status == STRATA_OK; try++) {
+        double start = st_clock_seconds();
+        for (uint32_t i = 0; i < s->count && status == STRATA_OK; i++)
+            status = s->timer->backend->launch(s->segments[i], s->timer->queue, 1, s->timer->error);
+        double took = (st_clock_seconds() - start) / s->count;
+        if (took < best) best = took;
+    }
+    *seconds = best;
+    return status;
+}
+
+/* Operations with `used` experts each, no expert twice, as many as `bytes` hold. */
+static strata_status time_split(split_timer *s, uint32_t used, size_t bytes, st_fit_point *point)
+{
+    op_timer *l = s->timer;
+    s->op = start(l, ST_OP_EXPERTS, 1, 0);
+    s->op.p.experts.experts = s->op.p.experts.used = used;
+    s->op.p.experts.width = EXPERT_WIDTH;
+    s->op.p.experts.fused = true;
+    st_bound_op shape = {.op = &s->op, .in = {value(l, WIDTH, 1), value(l, used, 1), value(l, used, 1)},
+                         .out = value(l, WIDTH, 1)};
+    for (uint32_t i = 0; i < used; i++) ((int32_t *)shape.in[1].data)[i] = (int32_t)i;
+    shape.weight[0] = matrix(l, ST_TYPE_Q4_K, WIDTH, 2 * EXPERT_WIDTH, 1);
+    shape.weight[2] = matrix(l, ST_TYPE_Q4_K, EXPERT_WIDTH, WIDTH, 1);
+    shape.weight[0].ne[2] = shape.weight[2].ne[2] = used;
+    shape.weight[0].parts = s->gate_up[0];
+    shape.weight[2].parts = s->down[0];
+    point->work = used * (double)(shape.weight[0].row_bytes * 2 * EXPERT_WIDTH + shape.weight[2].row_bytes * WIDTH);
+    st_scratch needed = l->backend->scratch(&shape, 1);
+    needed.shared_bytes = align_up(needed.shared_bytes);
+    needed.worker_bytes = align_up(needed.worker_bytes);
+    void *scratch = reserve(l, needed.shared_bytes + needed.worker_bytes * l->workers);
+    size_t count = (size_t)((double)bytes / point->work);
+    strata_status status = STRATA_OK;
+    s->count = 0;
+    while (s->count < count && s->count < SPLIT_OPS_MAX && status == STRATA_OK)
+        status = prepare_split(s, used, &shape, scratch, &needed);
+    if (status == STRATA_OK && s->count > 0) status = time_passes(s, &point->seconds);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->segments[i]) l->backend->segment_free(s->segments[i]);
+    memset(s->segments, 0, sizeof s->segments);
+    return status;
+}
+
+strata_status st_measure_experts(const st_backend *backend, st_device *device, st_fit_point points[2], strata_error *error)
+{
+    op_timer l = {.backend = backend, .device = device, .error = error};
+    split_timer *s = st_alloc_zero(1, sizeof *s);
+    size_t bytes = (size_t)st_memory_probe_bytes_now();
+    if (!s) return st_error_memory(error, sizeof *s, "the measurement of experts");
+    s->timer = &l;
+    strata_status status = open_timer(&l, bytes + ((size_t)32 << 20));
+    if (status == STRATA_OK) status = time_split(s, 1, bytes, &points[0]);
+    if (status == STRATA_OK) status = time_split(s, USED, bytes, &points[1]);
+    close_timer(&l);
+    st_free(s);
+    return status;
+}
+
 /* A decoder of nothing but matrices: each reads from what the one before it wrote. */
 static strata_status time_chain(op_timer *l, uint32_t type, size_t bytes, double *rate)
 {

@@ -3,6 +3,7 @@
 #define ST_RUN_MEASURE_H
 
 #include "backend/backend.h"
+#include "base/fit.h"
 
 typedef struct st_op_measure {
     st_op_kind kind;
@@ -26,5 +27,9 @@ strata_status st_measure_ops(const st_backend *backend, st_device *device, st_on
  * chain of matrices, larger than the last-level cache, multiplied by one row. */
 strata_status st_measure_reading(const st_backend *backend, st_device *device, double *rates, uint32_t types,
                                  strata_error *error);
+
+/* Times Q4_K experts of one row, read from memory, one and several of them in a launch of their own: the bytes and the
+ * seconds of a launch. Points stay as they are if there is no memory to measure with. */
+strata_status st_measure_experts(const st_backend *backend, st_device *device, st_fit_point points[2], strata_error *error);
 
 #endif
