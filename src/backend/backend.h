@@ -48,6 +48,7 @@ enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
 typedef enum st_op_class {
     ST_CLASS_ROWS,      /* on each row: norms, sums, activations, gates */
     ST_CLASS_PRODUCT,   /* with a matrix; those that follow with the same input and type of weights are a part of it */
+    ST_CLASS_PLAIN_PRODUCT, /* with a matrix of floats */
     ST_CLASS_POSITIONS, /* the storing of keys and values, with the norms of heads and the rotation before it */
     ST_CLASS_ATTENTION,
     ST_CLASS_WIDE_ATTENTION, /* with heads of more than ST_WIDE_HEAD elements */
@@ -66,11 +67,12 @@ enum {
 /* The rates of a class of operations. 0: unknown, or the full rate. */
 typedef struct st_class_rates {
     double seconds;      /* of each */
+    double batch_seconds; /* of each product of several rows, beside `seconds` */
     double deep_seconds; /* of attention, instead, with a deep context */
     double memory_share; /* of the memory's rate, and of the weight type's share of it */
     double op_share;     /* of the arithmetic of batches */
     double fill;         /* a batch takes the time of more work, as parts of the device are idle: of so many more
-                            outputs of a product, of so many more rows of each expert */
+                            outputs of a plain product, of so many more rows of each expert */
 } st_class_rates;
 
 /* Measured rates of the device. */

@@ -34,7 +34,8 @@ typedef struct st_profile {
     double type_share[ST_PROFILE_TYPES]; /* of memory_rate reached with weights of a type; 0: 1 */
     double op_rate;            /* multiplications and additions per second in batches */
     st_class_rates classes[ST_CLASS_COUNT];
-    bool joins;                /* products of one input, and the operations on positions, have the time of one */
+    bool joins;                /* products of one input, and the operations on positions, have the time of one; memory and
+                                  arithmetic of several rows add up */
     double link_up, link_down; /* bytes per second of pinned copies; of a GPU */
     double disk_rate;          /* bytes per second of reading the model's file; of a host */
     double handover_seconds;   /* from the end of the GPU's work until the host continues */

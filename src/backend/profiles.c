@@ -70,11 +70,16 @@ enum { CARDS = sizeof card_rows / sizeof *card_rows, HOSTS = sizeof host_rows / 
 
 /* What operations of an H200 take beside their bytes, rounded: the latency of their kernels. */
 static const st_class_rates card_classes[ST_CLASS_COUNT] = {
-    [ST_CLASS_ROWS] = {.seconds = 1e-6},      [ST_CLASS_PRODUCT] = {.seconds = 3e-6},
-    [ST_CLASS_POSITIONS] = {.seconds = 4e-6}, [ST_CLASS_ATTENTION] = {.seconds = 6e-6},
-    [ST_CLASS_WIDE_ATTENTION] = {.seconds = 20e-6}, [ST_CLASS_ROUTE] = {.seconds = 3e-6},
-    [ST_CLASS_EXPERTS] = {.seconds = 9e-6},   [ST_CLASS_RECURRENT] = {.seconds = 3e-6},
-    [ST_CLASS_CANDIDATES] = {.seconds = 24e-6},
+    [ST_CLASS_ROWS] = {.seconds = 1e-6},
+    [ST_CLASS_PRODUCT] = {.seconds = 3e-6, .batch_seconds = 12e-6},
+    [ST_CLASS_PLAIN_PRODUCT] = {.seconds = 3e-6},
+    [ST_CLASS_POSITIONS] = {.seconds = 2e-6},
+    [ST_CLASS_ATTENTION] = {.seconds = 5e-6},
+    [ST_CLASS_WIDE_ATTENTION] = {.seconds = 8e-6},
+    [ST_CLASS_ROUTE] = {.seconds = 1e-6},
+    [ST_CLASS_EXPERTS] = {.seconds = 12e-6},
+    [ST_CLASS_RECURRENT] = {.seconds = 2e-6},
+    [ST_CLASS_CANDIDATES] = {.seconds = 22e-6},
 };
 
 static st_profile card_profile(const card_row *row)

@@ -1,6 +1,8 @@
 /* What an operation costs, as functions of its shape and the batch: the planner's and the benchmark's arithmetic. */
 #include "model/program.h"
 
+#include <math.h>
+
 typedef struct op_view {
     const st_program *program;
     const st_binding *binding;
@@ -78,11 +80,17 @@ static st_op_cost cost_attention(const op_view *v)
                         .value_bytes = value_bytes(v)};
 }
 
-/* Each expert that a batch of r rows can touch is read once: at most all, at most r × used. */
+double st_experts_touched(const st_op *op, double rows)
+{
+    double experts = op->p.experts.experts, share = experts > 0 ? op->p.experts.used / experts : 1;
+    return share < 1 ? experts * (1 - pow(1 - share, rows)) : experts;
+}
+
+/* Each expert that a batch chooses is read once. */
 static st_op_cost cost_experts(const op_view *v)
 {
     double experts = v->op->p.experts.experts, used = v->op->p.experts.used;
-    double touched = used * v->rows < experts ? used * v->rows : experts;
+    double touched = st_experts_touched(v->op, v->rows);
     double e = width(v, v->op->in[0]), f = v->op->p.experts.width, matrices = v->op->p.experts.ungated ? 2 : 3;
     return (st_op_cost){.flops = 2 * matrices * e * f * used * v->rows,
                         .weight_bytes = weight_bytes(v) * touched / experts,

@@ -156,6 +156,9 @@ typedef struct st_op_cost {
     double value_bytes;
 } st_op_cost;
 
+/* Experts that some of the rows choose, on average, if each chooses independently. */
+double st_experts_touched(const st_op *experts, double rows);
+
 st_op_cost st_op_estimate(const st_program *program, const st_binding *binding, const st_op *op, uint32_t rows,
                           uint32_t depth);
 

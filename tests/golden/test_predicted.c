@@ -18,7 +18,8 @@ static void slow_devices(st_profile profiles[ST_DEVICES_MAX])
     for (int d = 0; d < ST_DEVICES_MAX; d++)
         for (int c = 0; c < ST_CLASS_COUNT; c++)
             profiles[d].classes[c] = (st_class_rates){.seconds = (c + 1) * 20e-6, .deep_seconds = 800e-6, .memory_share = 0.9,
-                                                      .op_share = 0.7, .fill = c == ST_CLASS_PRODUCT ? 200 : 3};
+                                                      .op_share = 0.7, .fill = c == ST_CLASS_PLAIN_PRODUCT ? 200 : 3,
+                                                      .batch_seconds = c == ST_CLASS_PLAIN_PRODUCT ? 40e-6 : 0};
 }
 
 static void check_close(const char *what, const char *name, double found, double expected)

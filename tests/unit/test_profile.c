@@ -43,8 +43,8 @@ static void experts_compute_at_their_share(void **state)
 static void a_batch_fills_the_device(void **state)
 {
     (void)state;
-    st_profile p = {.memory_rate = 1000, .op_rate = 500, .classes[ST_CLASS_PRODUCT].fill = 8};
-    st_work one = {.bytes = 3000, .ops = 100, .op_class = ST_CLASS_PRODUCT, .rows = 1, .ops_filled = 1000};
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .classes[ST_CLASS_PLAIN_PRODUCT].fill = 8};
+    st_work one = {.bytes = 3000, .ops = 100, .op_class = ST_CLASS_PLAIN_PRODUCT, .rows = 1, .ops_filled = 1000};
     close_to(st_profile_seconds(&p, &one), 3);
     assert_true(st_profile_reads(&p, &one));
     st_work few = one, many = one;
@@ -55,11 +55,47 @@ static void a_batch_fills_the_device(void **state)
     many.ops = 6400;
     close_to(st_profile_seconds(&p, &many), 28.8);
     assert_false(st_profile_reads(&p, &many));
-    p.classes[ST_CLASS_PRODUCT].fill = 0;
+    p.classes[ST_CLASS_PLAIN_PRODUCT].op_share = 0.5; /* the work, and what it fills up */
+    close_to(st_profile_seconds(&p, &few), 6);
+    close_to(st_profile_seconds(&p, &many), 57.6);
+    p.classes[ST_CLASS_PLAIN_PRODUCT] = (st_class_rates){0};
     close_to(st_profile_seconds(&p, &many), 12.8);
     many.op_class = ST_CLASS_ATTENTION; /* the fill of another class */
-    p.classes[ST_CLASS_PRODUCT].fill = 8;
+    p.classes[ST_CLASS_PLAIN_PRODUCT].fill = 8;
     close_to(st_profile_seconds(&p, &many), 12.8);
+}
+
+/* Experts with few rows each are limited by reading. */
+static void experts_fill_at_most_as_much_as_they_compute(void **state)
+{
+    (void)state;
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .classes[ST_CLASS_EXPERTS] = {.op_share = 0.5, .fill = 8}};
+    st_work experts = {.bytes = 10, .ops = 1000, .op_class = ST_CLASS_EXPERTS, .rows = 4, .ops_filled = 50};
+    close_to(st_profile_seconds(&p, &experts), 5.6);
+    experts.ops_filled = 500;
+    close_to(st_profile_seconds(&p, &experts), 8);
+}
+
+/* A product of several rows has a time of its own, and the arithmetic of all rows but one adds to the reading. */
+static void several_rows_add_up(void **state)
+{
+    (void)state;
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .joins = true,
+                    .classes[ST_CLASS_PRODUCT] = {.seconds = 1, .batch_seconds = 10}};
+    st_work work = {.bytes = 3000, .ops = 100, .op_class = ST_CLASS_PRODUCT, .rows = 1};
+    close_to(st_profile_seconds(&p, &work), 4);
+    work.rows = 2; /* the second row alone would take 4 s */
+    work.ops = 200;
+    close_to(st_profile_seconds(&p, &work), 1 + 4 + 3 + 0.2);
+    work.rows = 10;
+    work.ops = 1000;
+    close_to(st_profile_seconds(&p, &work), 1 + 10 + 3 + 1.8);
+    assert_true(st_profile_reads(&p, &work));
+    work.ops = 10000;
+    close_to(st_profile_seconds(&p, &work), 1 + 10 + 3 + 20);
+    assert_false(st_profile_reads(&p, &work));
+    p.joins = false; /* a CPU reads while it computes */
+    close_to(st_profile_seconds(&p, &work), 1 + 10 + 20);
 }
 
 static void a_class_has_its_own_time_and_rates(void **state)
@@ -102,7 +138,7 @@ static void operations_that_run_together_have_one_time(void **state)
     }
     assert_int_equal(counts[ST_CLASS_POSITIONS], layers);
     assert_int_equal(counts[ST_CLASS_ATTENTION], layers);
-    assert_int_equal(counts[ST_CLASS_PRODUCT], 4 * layers + 1);
+    assert_int_equal(counts[ST_CLASS_PLAIN_PRODUCT], 4 * layers + 1); /* the model is in F32 */
     assert_int_equal(joined, 7 * layers); /* k, v, up; two norms, two rotations */
     assert_true(st_profile_default(ST_DEVICE_CARD).joins && !st_profile_default(ST_DEVICE_HOST).joins);
     golden_close(&g);
@@ -149,8 +185,10 @@ static void check_work(const golden *g, const st_op *op, uint32_t rows, uint32_t
     } else if (op->kind == ST_OP_KV_STORE) {
         uint32_t k = g->program->values[op->in[0]].width, v = g->program->values[op->in[1]].width;
         close_to(work.bytes, (double)rows * ((double)st_row_bytes(kv, k) + (double)st_row_bytes(kv, v)));
-    } else if (op->kind == ST_OP_DELTANET || op->kind == ST_OP_CONV) {
+    } else if (op->kind == ST_OP_DELTANET) {
         close_to(work.bytes, cost.weight_bytes + cost.state_bytes); /* recurrent state is float32 for every KV type */
+    } else if (op->kind == ST_OP_CONV) {
+        close_to(work.bytes, cost.weight_bytes + cost.state_bytes + cost.value_bytes);
     } else {
         close_to(work.bytes, cost.weight_bytes + cost.value_bytes);
     }
@@ -258,7 +296,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_is_the_slower_of_memory_and_arithmetic), cmocka_unit_test(experts_compute_at_their_share),
-        cmocka_unit_test(a_batch_fills_the_device),
+        cmocka_unit_test(a_batch_fills_the_device), cmocka_unit_test(experts_fill_at_most_as_much_as_they_compute),
+        cmocka_unit_test(several_rows_add_up),
         cmocka_unit_test(a_class_has_its_own_time_and_rates),
         cmocka_unit_test(operations_that_run_together_have_one_time),
         cmocka_unit_test(every_class_has_a_name),

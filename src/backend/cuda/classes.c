@@ -168,6 +168,12 @@ static double above_zero(double x)
     return x > 0 ? x : 0;
 }
 
+/* What is left of a time without a part of it that is priced on its own. */
+static double without(double seconds, double part)
+{
+    return seconds > 2 * part ? seconds - part : seconds / 2;
+}
+
 /* --- rows and products ---------------------------------------------------------------------------------------------- */
 
 static void norm(timer *t, st_bound_value in, st_bound_value out, uint32_t group)
@@ -211,6 +217,13 @@ static const block q4_k = {ST_TYPE_Q4_K, 256, 144};
 static size_t row_bytes_of(const block *b)
 {
     return (size_t)WIDTH / b->elements * b->bytes;
+}
+
+/* Seconds in which one row reads weights of a type. */
+static double weights_seconds(const timer *t, uint32_t type, size_t bytes)
+{
+    double share = t->out->type_share[type];
+    return memory_seconds(t, (double)bytes) / (share > 0 ? share : 1);
 }
 
 /* Products that share nothing. */
@@ -257,28 +270,57 @@ static strata_status time_types(timer *t)
         if (!(st_cuda_types[ST_OP_MATMUL] >> types[k].type & 1)) continue;
         append_products(t, &types[k], columns, copies);
         status = time_ops(t, 1, 0, copies, &seconds);
-        double own = seconds > 2 * fixed ? seconds - fixed : seconds / 2;
-        t->out->type_share[types[k].type] = share_of((double)(columns * row_bytes) / own, t->read_bytes);
+        t->out->type_share[types[k].type] = share_of((double)(columns * row_bytes) / without(seconds, fixed), t->read_bytes);
     }
     return status;
 }
 
-/* Batches: the time of a product grows with its outputs, and does not vanish with them. */
+/* Batches: beside what one row takes, a product of several rows has a time of its own and that of its arithmetic. Single
+ * matrices stay in the cache; several are read, as in a model. */
 static strata_status time_batches(timer *t)
 {
-    static const struct { uint32_t rows, columns; } sizes[] = {{BATCH, 1024}, {BATCH, 4096}, {LARGE_BATCH, 4096}};
-    st_fit_point points[3];
+    static const struct { uint32_t rows, columns, copies; } sizes[] = {
+        {16, 4096, COPIES}, {64, 16384, 4}, {BATCH, 1024, 1}, {BATCH, 4096, 1}, {LARGE_BATCH, 4096, 1}};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    st_class_rates *rates = &t->out->classes[ST_CLASS_PRODUCT];
+    st_fit_point points[SIZES];
     strata_status status = STRATA_OK;
-    for (size_t i = 0; i < 3 && status == STRATA_OK; i++) {
-        append_products(t, &q4_k, sizes[i].columns, 1);
-        points[i].work = (double)sizes[i].rows * sizes[i].columns;
-        status = time_ops(t, sizes[i].rows, 0, 1, &points[i].seconds);
+    for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
+        append_products(t, &q4_k, sizes[i].columns, sizes[i].copies);
+        points[i].work = 2.0 * WIDTH * sizes[i].rows * sizes[i].columns;
+        status = time_ops(t, sizes[i].rows, 0, sizes[i].copies, &points[i].seconds);
+        double read = sizes[i].copies > 1 ? weights_seconds(t, ST_TYPE_Q4_K, sizes[i].columns * row_bytes_of(&q4_k)) : 0;
+        points[i].seconds = without(points[i].seconds, rates->seconds + read);
     }
     if (status != STRATA_OK) return status;
-    st_fit fit = st_fit_line(points, 3);
-    double each = fit.each > 0 ? fit.each : points[2].seconds / points[2].work;
-    t->out->batch_ops = 2.0 * WIDTH / each;
-    t->out->classes[ST_CLASS_PRODUCT].fill = fit.fixed / each;
+    st_fit fit = st_fit_line(points, SIZES);
+    t->out->batch_ops = fit.each > 0 ? 1 / fit.each : points[SIZES - 1].work / points[SIZES - 1].seconds;
+    rates->batch_seconds = fit.fixed;
+    return STRATA_OK;
+}
+
+static const block plain = {ST_TYPE_F32, 1, sizeof(float)};
+
+/* Matrices of floats. A batch with few columns, as a router's, takes the time of so many outputs more. */
+static strata_status time_plain(timer *t)
+{
+    static const uint32_t columns[] = {128, 4096};
+    st_class_rates *rates = &t->out->classes[ST_CLASS_PLAIN_PRODUCT];
+    st_fit_point points[2];
+    double one = 0;
+    append_products(t, &plain, columns[0], COPIES);
+    strata_status status = time_ops(t, 1, 0, COPIES, &one);
+    rates->seconds = without(one, weights_seconds(t, ST_TYPE_F32, columns[0] * row_bytes_of(&plain)));
+    for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
+        append_products(t, &plain, columns[i], 1);
+        points[i].work = (double)LARGE_BATCH * columns[i];
+        status = time_ops(t, LARGE_BATCH, 0, 1, &points[i].seconds);
+    }
+    if (status != STRATA_OK) return status;
+    st_fit fit = st_fit_line(points, 2);
+    double each = fit.each > 0 ? fit.each : points[1].seconds / points[1].work;
+    rates->op_share = 2.0 * WIDTH / each / t->out->batch_ops;
+    rates->fill = fit.fixed / each;
     return STRATA_OK;
 }
 
@@ -475,6 +517,9 @@ static strata_status time_many_experts(timer *t)
         points[i].work = shapes[i].experts;
         status = send_ids(t, shapes[i].experts, BATCH, 1);
         if (status == STRATA_OK) status = time_ops(t, BATCH, 0, 1, &points[i].seconds);
+        double read = weights_seconds(t, ST_TYPE_Q4_K, shapes[i].experts * expert_bytes(&shapes[i]));
+        if (rates->memory_share > 0) read /= rates->memory_share;
+        points[i].seconds = without(points[i].seconds, rates->seconds + read);
     }
     if (status != STRATA_OK) return status;
     st_fit fit = st_fit_line(points, 2);
@@ -530,24 +575,25 @@ static strata_status time_recurrent(timer *t)
     return status;
 }
 
-/* Vocabularies of two sizes; no penalties. */
+/* Vocabularies of two sizes, and rows of several conversations; no penalties. */
 static strata_status time_candidates(timer *t)
 {
-    static const uint32_t sizes[] = {32768, 131072};
+    static const struct { uint32_t vocabulary, rows, copies; } sizes[] = {{32768, 1, COPIES}, {131072, 1, COPIES}, {131072, 16, 1}};
+    enum { SIZES = sizeof sizes / sizeof *sizes, ROWS_MAX = 16 };
     st_class_rates *rates = &t->out->classes[ST_CLASS_CANDIDATES];
     st_bound_value lists = value_at(t, B_OFFSET, COPIES, sizeof(st_adjustments) / sizeof(float));
-    st_fit_point points[2];
-    st_cuda_result result = t->device->api->zero(lists.data, sizeof(st_adjustments), t->queue.stream);
+    st_fit_point points[SIZES];
+    st_cuda_result result = t->device->api->zero(lists.data, ROWS_MAX * sizeof(st_adjustments), t->queue.stream);
     strata_status status = st_cuda_check(t->device, result, "measuring the GPU", t->error);
-    for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
+    for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
         begin(t);
-        for (size_t k = 0; k < COPIES; k++)
-            append(t, (st_op){.kind = ST_OP_CANDIDATES}, value_at(t, A_OFFSET, k, sizes[i]),
+        for (size_t k = 0; k < sizes[i].copies; k++)
+            append(t, (st_op){.kind = ST_OP_CANDIDATES}, value_at(t, A_OFFSET, k, sizes[i].vocabulary),
                    value_at(t, B_OFFSET, k, sizeof(st_candidates) / sizeof(float)))->in[1] = lists;
-        points[i].work = sizes[i] * (double)sizeof(float);
-        status = time_ops(t, 1, 0, COPIES, &points[i].seconds);
+        points[i].work = sizes[i].rows * (double)sizes[i].vocabulary * sizeof(float);
+        status = time_ops(t, sizes[i].rows, 0, sizes[i].copies, &points[i].seconds);
     }
-    st_fit fit = st_fit_line(points, status == STRATA_OK ? 2 : 0);
+    st_fit fit = st_fit_line(points, status == STRATA_OK ? SIZES : 0);
     rates->seconds = fit.fixed;
     rates->memory_share = fit.each > 0 ? share_of(1 / fit.each, t->read_bytes * t->out->type_share[ST_TYPE_F32]) : 0;
     return status;
@@ -560,7 +606,7 @@ strata_status st_cuda_probe_classes(st_device *device, const st_cuda_probe_memor
 {
     /* Products first: they bring the GPU to its clock. Later ones use the rates of earlier ones. */
     static strata_status (*const steps[])(timer *t) = {
-        time_products,    time_types, time_rows,         time_batches,   time_attention,
+        time_products,    time_types, time_rows, time_batches, time_plain, time_attention,
         time_few_experts, time_route, time_many_experts, time_recurrent, time_candidates};
     timer *t = st_alloc_zero(1, sizeof *t);
     if (!t) return st_error_memory(error, sizeof *t, "measuring the GPU");

@@ -118,7 +118,7 @@ static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *w
     if (read == touched) return;
     work->ops *= (double)here / pairs;
     work->ops_filled *= (double)read / touched;
-    work->bytes *= (double)read / (pairs < experts ? pairs : experts);
+    work->bytes *= read / st_experts_touched(bound->op, rows);
 }
 
 /* Each conversation has a KV cache of its own depth, and a recurrent state of its own. */
