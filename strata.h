@@ -261,6 +261,9 @@ double strata_engine_clock(const strata_engine *engine);
  * that has decoded with an expert cache predicts with the hit rate that it has counted, a new one with the plan's. */
 void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt);
 
+/* The same for `conversations` that decode together: tokens per second in all. */
+double strata_engine_predict_together(const strata_engine *engine, uint32_t depth, uint32_t conversations);
+
 /* The engine's backend, kernels and memory, as a JSON object (strata_free): docs/json.md. */
 strata_status strata_engine_describe(const strata_engine *engine, char **json, strata_error *error);
 

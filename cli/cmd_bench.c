@@ -140,16 +140,15 @@ static double prompt_ops(const bench *b, uint32_t count)
 }
 
 /* The planner's prediction after `base` tokens; for decoding, that of the middle token. */
-static double predict_decode(const bench *b, uint32_t base, uint32_t count)
+static double predict_decode(const bench *b, uint32_t base, uint32_t count, uint32_t conversations)
 {
-    double decode, prompt;
-    strata_engine_predict(b->engine.engine, base + (count - 1) / 2, 1, &decode, &prompt);
-    return decode;
+    return strata_engine_predict_together(b->engine.engine, base + (count - 1) / 2, conversations ? conversations : 1);
 }
 
-static double predict_prompt(const bench *b, uint32_t base, uint32_t count)
+static double predict_prompt(const bench *b, uint32_t base, uint32_t count, uint32_t conversations)
 {
     double decode, prompt;
+    (void)conversations;
     strata_engine_predict(b->engine.engine, base, count, &decode, &prompt);
     return prompt;
 }
@@ -167,7 +166,7 @@ typedef struct bench_test {
     strata_status (*run)(bench *b, size_t base, uint32_t count, strata_error *error);
     double (*bytes)(const bench *b, uint32_t base, uint32_t count);
     double (*ops)(const bench *b, uint32_t count);
-    double (*predict)(const bench *b, uint32_t base, uint32_t count);
+    double (*predict)(const bench *b, uint32_t base, uint32_t count, uint32_t conversations);
 } bench_test;
 
 static const bench_test tests[TESTS] = {
@@ -260,11 +259,11 @@ static strata_status run_test(bench *b, const bench_test *test, bench_row *row, 
     free(speeds);
     row->read_bytes = test->bytes(b, base_of(b, test), row->tokens);
     row->ops = test->ops(b, row->tokens);
-    row->predicted = test->predict(b, base_of(b, test), row->tokens);
+    row->predicted = test->predict(b, base_of(b, test), row->tokens, row->parallel);
     return status;
 }
 
-/* Predictions are made for one conversation. */
+/* Conversations that run together read weights once for all of them: bytes per token mean nothing. */
 static strata_status run_row(bench *b, const bench_test *test, uint32_t tokens, uint32_t parallel, strata_error *error)
 {
     bench_row *row = &b->rows[b->row_count++];
@@ -276,7 +275,7 @@ static strata_status run_row(bench *b, const bench_test *test, uint32_t tokens, 
     if (row->depth) snprintf(depth, sizeof depth, " @ d%u", row->depth);
     snprintf(row->name, sizeof row->name, "%s%u%s%s", test->name, tokens, many, depth);
     strata_status status = run_test(b, test, row, error);
-    if (parallel > 1) row->predicted = row->read_bytes = -1.0;
+    if (parallel > 1) row->read_bytes = -1.0;
     return status;
 }
 

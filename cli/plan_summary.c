@@ -121,6 +121,10 @@ static void print_speed(const json_t *speed, const char *mark)
            json_is_true(json_object_get(speed, "estimate")) ? "estimate: " : "", cli_real_of(speed, "decode_tps"), mark,
            cli_group_digits(cli_number_of(speed, "depth"), depth, sizeof depth), cli_real_of(speed, "prefill_tps"),
            mark, cli_group_digits(cli_number_of(speed, "prefill_tokens"), prompt, sizeof prompt));
+    if (json_object_get(speed, "together_tps")) {
+        print_label("together");
+        printf("%.1f t/s%s decoding, all conversations in one step\n", cli_real_of(speed, "together_tps"), mark);
+    }
     print_label("bottleneck");
     puts(bottleneck_of(cli_text_of(speed, "limit")));
 }

@@ -55,3 +55,8 @@ void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t
     *decode = st_plan_predict(&engine->source, engine->plan, depth, 1, counted_hit_rate(engine)).decode_tps;
     *prompt = seconds > 0 ? count / seconds : 0;
 }
+
+double strata_engine_predict_together(const strata_engine *engine, uint32_t depth, uint32_t conversations)
+{
+    return st_plan_together_tps(&engine->source, engine->plan, depth, conversations, counted_hit_rate(engine));
+}

@@ -23,6 +23,7 @@ typedef struct predictor {
     const st_plan *plan;
     const st_plan_part *main; /* with the most stages: of steps that stream dense parts, or of others */
     uint32_t depth, batch;
+    uint32_t together;        /* conversations that decode at a time, a row each */
     double host_weight_bytes; /* of all weights that the host reads */
     st_priced *token, *step;  /* events of a decoded token; of the current prompt batch */
     uint32_t token_count;
@@ -74,7 +75,7 @@ typedef struct pricing {
     uint32_t rows[2]; /* by st_rows */
     uint32_t depth;
     bool chained;     /* the range is a chain */
-    bool answer;      /* a token is chosen from candidates; a prompt brings all logits to the host */
+    bool answer;      /* rows of conversations: tokens are chosen from candidates. A prompt brings all logits to the host */
 } pricing;
 
 static st_priced *push(pricing *w, st_event_kind kind, int32_t mark)
@@ -99,12 +100,19 @@ static double value_bytes(const pricing *w, int32_t value)
     return (double)v->width * sizeof(float) * w->rows[v->rows];
 }
 
-/* An operation has the rows of its output; one without an output belongs to a body. */
+/* An operation has the rows of its output; one without an output belongs to a body. Conversations have KV and state of
+ * their own. */
 static st_work work_of(const pricing *w, const st_op *op)
 {
     const st_plan_source *s = &w->p->source;
-    st_rows rows = op->out == ST_NO_VALUE ? ST_ROWS_ALL : s->program->values[op->out].rows;
-    return st_work_of(s->program, s->binding, op, w->rows[rows], w->depth, w->p->plan->kv_type);
+    uint32_t rows = w->rows[op->out == ST_NO_VALUE ? ST_ROWS_ALL : s->program->values[op->out].rows];
+    bool apart = w->answer && rows > 1 && (st_op_has_kv(op->kind) || st_op_has_state(op->kind));
+    st_work work = st_work_of(s->program, s->binding, op, apart ? 1 : rows, w->depth, w->p->plan->kv_type);
+    if (!apart) return work;
+    work.bytes *= rows;
+    work.ops *= rows;
+    work.rows = rows;
+    return work;
 }
 
 static void add_op(const pricing *w, const st_op *op, uint32_t device, st_priced *to)
@@ -158,16 +166,17 @@ static void price_move(pricing *w, const st_stages *stages, uint32_t index)
     if (stage->device == ST_HOST && before % ST_LINK_VALUES) w->events[w->count - 1].handover = 0;
 }
 
-/* The step block of one conversation: its page tables grow with its positions. */
+/* The step block: the page tables of a conversation grow with its positions. */
 static size_t body_step_bytes(const pricing *w)
 {
     const st_plan *plan = w->p->plan;
-    st_step_limits sent = {.rows = w->rows[ST_ROWS_ALL], .out_rows = plan->step.out_rows, .conversations = 1,
+    st_step_limits sent = {.rows = w->rows[ST_ROWS_ALL], .out_rows = plan->step.out_rows,
+                           .conversations = w->answer ? w->rows[ST_ROWS_ALL] : 1,
                            .choice_words = plan->step.choice_words};
-    uint64_t positions = (uint64_t)w->depth + sent.rows;
+    uint64_t positions = (uint64_t)w->depth + (w->answer ? 1 : sent.rows);
     uint64_t entries = plan->conversations ? plan->step.tables / plan->conversations : 0; /* of a full context */
     if (positions < plan->context) entries = (entries * positions + plan->context - 1) / plan->context;
-    sent.tables = (uint32_t)entries;
+    sent.tables = (uint32_t)entries * sent.conversations;
     return st_step_bytes(&sent);
 }
 
@@ -181,7 +190,7 @@ static void price_range(pricing *w, const st_stages *stages, size_t step_bytes)
 {
     w->chained = false;
     if (card_takes_part(stages)) push_copy(w, true, (double)step_bytes, stages->count);
-    if (stages->chained && w->answer) {
+    if (stages->chained && w->answer && w->rows[ST_ROWS_ALL] <= ST_CHAIN_ROWS) {
         w->chained = true;
         push(w, ST_EVENT_CARD, ST_NO_MARK)->chained = false; /* the launch of all of it */
     }
@@ -208,7 +217,7 @@ static void price_reduction(pricing *w, const st_part *part)
     add_op(w, &op, ST_CARD, push(w, ST_EVENT_CARD, ST_NO_MARK));
 }
 
-/* The head for one row, and what it computes to the host: its best candidates, or all logits. */
+/* The head, and what it computes to the host: the best candidates, or all logits. */
 static void price_head(pricing *w)
 {
     const st_part *part = &w->p->source.program->main;
@@ -217,14 +226,16 @@ static void price_head(pricing *w)
     price_range(w, &w->part->head, head_step_bytes(w));
     if (w->part->logits_device == ST_HOST) return;
     if (reduces) price_reduction(w, part);
-    push_copy(w, false, reduces ? sizeof(st_candidates) : value_bytes(w, part->logits), end);
+    double candidates = (double)sizeof(st_candidates) * w->rows[ST_ROWS_OUT];
+    push_copy(w, false, reduces ? candidates : value_bytes(w, part->logits), end);
     push(w, ST_EVENT_HOST, (int32_t)end);
 }
 
 static uint32_t price_step(const predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
 {
-    pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = 1}, .depth = depth,
-                 .answer = events == p->token};
+    bool answer = events == p->token;
+    pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = answer ? rows : 1},
+                 .depth = depth, .answer = answer};
     w.part = p->plan->dense.rows && rows >= p->plan->dense.rows ? &p->plan->streamed : &p->plan->parts[ST_PART_MAIN];
     price_range(&w, &w.part->body, body_step_bytes(&w));
     if (last) price_head(&w);
@@ -272,17 +283,17 @@ static strata_status build(predictor *p, st_arena *arena, strata_error *error)
     p->marks_streamed = st_arena_alloc(arena, most, sizeof *p->marks_streamed);
     if (!p->token || !p->step || !p->marks || !p->marks_streamed || !add_host_weights(p))
         return st_error_memory(error, most * sizeof *p->token, "a prediction");
-    p->token_count = price_step(p, 1, p->depth, true, p->token);
+    p->token_count = price_step(p, p->together, p->depth, true, p->token);
     return STRATA_OK;
 }
 
-static strata_status predictor_new(const st_plan_source *source, const st_plan *plan, uint32_t depth, st_arena *arena,
-                                   predictor **out, strata_error *error)
+static strata_status predictor_new(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t together,
+                                   st_arena *arena, predictor **out, strata_error *error)
 {
     predictor *p = st_arena_alloc(arena, 1, sizeof *p);
     if (!p) return st_error_memory(error, sizeof *p, "a prediction");
     *p = (predictor){.source = *source, .plan = plan, .main = &plan->parts[ST_PART_MAIN],
-                     .batch = plan->batch ? plan->batch : 1};
+                     .batch = plan->batch ? plan->batch : 1, .together = together ? together : 1};
     if (plan->streamed.body.count + plan->streamed.head.count > p->main->body.count + p->main->head.count)
         p->main = &plan->streamed;
     p->depth = depth < plan->context ? depth : plan->context - (plan->context > 0);
@@ -377,7 +388,7 @@ strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *pl
     st_arena arena = {0};
     predictor *p;
     const char *limit;
-    strata_status status = predictor_new(source, plan, depth, &arena, &p, error);
+    strata_status status = predictor_new(source, plan, depth, 1, &arena, &p, error);
     double seconds = status == STRATA_OK ? decode_seconds(p, -1, &limit) : 0;
     if (status == STRATA_OK) *tps = seconds > 0 ? 1 / seconds : 0;
     st_arena_free(&arena);
@@ -389,7 +400,7 @@ uint32_t st_plan_prompt_rows(const st_plan_source *source, const st_plan *plan)
     st_arena arena = {0};
     predictor *p;
     uint32_t rows = plan->batch;
-    if (predictor_new(source, plan, 0, &arena, &p, NULL) == STRATA_OK) {
+    if (predictor_new(source, plan, 0, 1, &arena, &p, NULL) == STRATA_OK) {
         double row = prefill_seconds(p, plan->batch, false) / plan->batch;
         rows = ST_PROMPT_ROWS_MIN;
         while (rows < plan->batch && prefill_seconds(p, rows, false) * ST_PROMPT_SPEED_KEPT > row * rows) rows *= 2;
@@ -405,7 +416,7 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
     predictor *p;
     st_plan_speed speed = {.limit = "unknown", .prefill = prefill_of(plan, prefill)};
     for (uint32_t i = 0; i < plan->device_count; i++) speed.estimate |= source->devices[i].estimate;
-    if (predictor_new(source, plan, depth, &arena, &p, NULL) == STRATA_OK) {
+    if (predictor_new(source, plan, depth, 1, &arena, &p, NULL) == STRATA_OK) {
         double decode = decode_seconds(p, hit_rate, &speed.limit);
         double whole = prefill_seconds(p, speed.prefill, true);
         speed.depth = p->depth;
@@ -413,5 +424,20 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
         speed.prefill_tps = whole > 0 ? speed.prefill / whole : 0;
     }
     st_arena_free(&arena);
+    if (plan->conversations > 1)
+        speed.together_tps = st_plan_together_tps(source, plan, depth, plan->conversations, hit_rate);
     return speed;
+}
+
+double st_plan_together_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t conversations,
+                            double hit_rate)
+{
+    st_arena arena = {0};
+    predictor *p;
+    const char *limit;
+    double seconds = 0;
+    if (predictor_new(source, plan, depth, conversations, &arena, &p, NULL) == STRATA_OK)
+        seconds = decode_seconds(p, hit_rate, &limit);
+    st_arena_free(&arena);
+    return seconds > 0 ? conversations / seconds : 0;
 }

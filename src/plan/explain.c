@@ -256,6 +256,7 @@ static json_t *speed_json(explainer *e)
     const st_plan_speed *speed = &e->plan->speed;
     json_t *object = json_object();
     set(e, object, "decode_tps", json_real(speed->decode_tps));
+    if (speed->together_tps > 0) set(e, object, "together_tps", json_real(speed->together_tps));
     set(e, object, "prefill_tps", json_real(speed->prefill_tps));
     set(e, object, "limit", json_string(speed->limit ? speed->limit : ""));
     set_size(e, object, "depth", speed->depth);

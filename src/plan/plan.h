@@ -111,6 +111,7 @@ typedef struct st_plan_memory {
 
 typedef struct st_plan_speed {
     double decode_tps, prefill_tps;
+    double together_tps; /* of all conversations that may run at a time, decoding at this depth; 0: there is one */
     const char *limit; /* the bottleneck of decoding: "the card's memory" (the GPU's), "RAM", "the link", … */
     uint32_t depth;    /* positions before the decoded token */
     uint32_t prefill;  /* tokens of the prompt that prefill_tps is for */
@@ -231,6 +232,10 @@ bool st_plan_fetches(const st_plan_source *source, const st_plan *plan, uint32_t
 /* The prediction of a scheduled plan for any depth and prompt; with another hit rate if it is not negative. */
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate);
+
+/* Tokens per second of conversations that decode together at the depth, in all. 0: unknown. */
+double st_plan_together_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t conversations,
+                            double hit_rate);
 
 /* The least rows of a step with which a prompt runs at ST_PROMPT_SPEED_KEPT of the speed that whole batches have: what a
  * step costs whatever its rows, as reading experts in RAM, is then a small part of it. */

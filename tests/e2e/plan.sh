@@ -55,6 +55,7 @@ done
 run plan "$kit/qwen3.gguf" --json -c 999999999
 check "-c above the model's maximum is reduced to it" json 'd["context"] == 512 and any("999,999,999" in line and "512" in line for line in d["why"])'
 run plan "$kit/qwen3.gguf" --json -c 100 -b 7 --kv-type q8_0 -t 3 --parallel 2
+check "all conversations together" json 'd["predicted"]["together_tps"] > d["predicted"]["decode_tps"]'
 check "-c, -b, --kv-type, --parallel" json 'd["context"] == 100 and d["batch"] == 7 and d["kv_type"] == "q8_0" and d["sequences"] == 2'
 check "the pool holds both contexts" json 'd["pool_tokens"] == 256 and all(r["positions"] >= 256 and
     r["bytes"] == r["layers"] * r["positions"] * r["position_bytes"] for r in d["kv"])'

@@ -16,6 +16,9 @@ check "bench: memory" eval '! grep -E "^memory" "$work/out" | grep -oE "(weights
 check "bench: why it takes long" err_has "note: this CPU computes what the simulated GPU would"
 run bench -m "$model" $few -d 40 --parallel 1,2 $sim
 check "bench: rows at a depth, and of several conversations" eval '[ "$(grep -cE "^(pp8 @ d40|tg4@[12] @ d40) simulated +[0-9]" "$work/out")" = 3 ]'
+run bench -m "$model" $few --parallel 1,2 $sim --json
+check "bench --parallel: predictions of all conversations together" json 'all(r["predicted_tps"] > 0 for r in d["rows"]) and
+    d["rows"][2]["predicted_tps"] > d["rows"][1]["predicted_tps"]'
 run bench -m "$model" $few $sim --json
 check "bench --json" json 'd["simulated"] is True and all(r["repetitions"] == 1 for r in d["rows"])'
 run bench -m "$model" $few -r 1 --json

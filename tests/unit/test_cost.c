@@ -174,6 +174,23 @@ static void all_on_the_host(void **state)
     takes(&r, 0.8 + 12.8 + 3.2 + 3.2 + 160, 1, 0.8 + 12.8 + 3.2 + 3.2 + 160, "arithmetic");
 }
 
+/* Two rows: weights are read once for both. */
+static void conversations_read_weights_once(void **state)
+{
+    (void)state;
+    rig r;
+    set_up(&r, &dense, all_host);
+    st_arena arena = {0};
+    strata_error error;
+    assert_int_equal(st_plan_schedule(&r.source, &r.plan, &arena, &error), STRATA_OK);
+    close_to(st_plan_together_tps(&r.source, &r.plan, 10, 1, -1), 1 / 5.224);
+    close_to(st_plan_together_tps(&r.source, &r.plan, 10, 2, -1), 2 / (0.128 + 1 + 0.192 + 0.128 + 4));
+    assert_true(st_plan_predict(&r.source, &r.plan, 10, 1, -1).together_tps == 0);
+    r.plan.conversations = 2;
+    close_to(st_plan_predict(&r.source, &r.plan, 10, 1, -1).together_tps, 2 / 5.448);
+    st_arena_free(&arena);
+}
+
 /* The step goes up, the embedding follows, two segments run, logits come down. In the prompt the second batch's
  * embedding waits until the first has left the host's memory. */
 static void all_but_the_embedding_on_the_gpu(void **state)
@@ -597,6 +614,27 @@ static void the_decode_prediction_equals_that_of_both(void **state)
     golden_close(&r.g);
 }
 
+/* Each conversation has its own positions before it: those of four take four times as long. */
+static void conversations_have_their_own_kv(void **state)
+{
+    (void)state;
+    static model_rig r;
+    open_model(&r, "llama");
+    r.devices[ST_HOST] = (st_profile){.kind = ST_DEVICE_HOST, .memory_rate = 1e6};
+    r.plan = (st_plan){.context = 4096, .batch = 32, .device_count = 1, .op_device = r.op_device, .kv_type = ST_TYPE_F16};
+    st_arena arena = {0};
+    strata_error error;
+    assert_int_equal(st_plan_schedule(&r.source, &r.plan, &arena, &error), STRATA_OK);
+    double took[2][2]; /* for one and for four, at two depths */
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t d = 0; d < 2; d++)
+            took[i][d] = (i ? 4 : 1) / st_plan_together_tps(&r.source, &r.plan, 10 + 2000 * d, i ? 4 : 1, -1);
+    double deeper = took[0][1] - took[0][0];
+    assert_true(deeper > 0 && fabs(took[1][1] - took[1][0] - 4 * deeper) < 1e-9 * took[1][1]);
+    st_arena_free(&arena);
+    golden_close(&r.g);
+}
+
 static void failed_allocations_are_errors(void **state)
 {
     (void)state;
@@ -633,7 +671,7 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 16];
+    static struct CMUnitTest tests[FAMILIES + 18];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = predictions_are_monotonic,
@@ -653,6 +691,8 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(assumed_hit_rates);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(depth_and_prefill_are_clamped);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_decode_prediction_equals_that_of_both);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(conversations_read_weights_once);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(conversations_have_their_own_kv);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(failed_allocations_are_errors);
     return _cmocka_run_group_tests("cost", tests, n, NULL, NULL);
 }
