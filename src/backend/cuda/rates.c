@@ -10,6 +10,7 @@
 
 enum {
     READ_BYTES = 192 << 20, /* more than the L2 cache holds */
+    PIECE_BYTES = 1 << 20,  /* of a copy, as large as the matrices of small experts */
     TRIES = 5,
     STEP_OFFSET = ST_CUDA_PROBE_BYTES - (1 << 20),
     ROUND_TRIPS = 64,        /* of a chain */
@@ -27,13 +28,24 @@ typedef struct probe {
     void *begin, *end; /* events */
 } probe;
 
+/* One piece behind the other, as experts are fetched. */
+static st_cuda_result copy_pieces(const probe *p, bool up)
+{
+    st_cuda_result result = ST_CUDA_OK;
+    for (size_t at = 0; at < ST_CUDA_PROBE_BYTES && result == ST_CUDA_OK; at += PIECE_BYTES) {
+        void *to = up ? p->memory + at : p->host + at, *from = up ? p->host + at : p->memory + at;
+        result = p->device->api->copy(to, from, PIECE_BYTES, up ? ST_COPY_UP : ST_COPY_DOWN, p->device->stream);
+    }
+    return result;
+}
+
 static st_cuda_result run_once(const probe *p, probe_kind kind)
 {
     const st_cuda_api *api = p->device->api;
     void *stream = p->device->stream;
     switch (kind) {
-    case PROBE_UP: return api->copy(p->memory, p->host, ST_CUDA_PROBE_BYTES, ST_COPY_UP, stream);
-    case PROBE_DOWN: return api->copy(p->host, p->memory, ST_CUDA_PROBE_BYTES, ST_COPY_DOWN, stream);
+    case PROBE_UP: return copy_pieces(p, true);
+    case PROBE_DOWN: return copy_pieces(p, false);
     case PROBE_READ: return api->probe_read(p->memory, READ_BYTES, (uint32_t *)(void *)(p->memory + READ_BYTES), stream);
     case PROBE_HANDOVER: return api->zero(p->memory, 4, stream);
     }
