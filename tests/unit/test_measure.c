@@ -52,6 +52,22 @@ static void matrices_and_experts_have_rates_of_their_own(void **state)
     assert_true(m.type_share[ST_TYPE_Q8_0] == 0);
 }
 
+/* Eight experts have eight times the bytes of one, and take longer. */
+static void experts_are_timed_from_memory(void **state)
+{
+    (void)state;
+    const st_backend *cpu = st_backend_cpu();
+    strata_error error;
+    st_device *device = NULL;
+    st_fit_point points[2] = {{0}};
+    assert_int_equal(cpu->open(&(st_device_options){.threads = 1}, &device, &error), STRATA_OK);
+    if (st_measure_experts(cpu, device, points, &error) != STRATA_OK) fail_msg("%s", error.message);
+    cpu->close(device);
+    close_to(points[0].work, 3.0 * 2048 * 768 / 256 * 144);
+    close_to(points[1].work, 8 * points[0].work);
+    assert_true(points[0].seconds > 0 && points[1].seconds > points[0].seconds);
+}
+
 static void experts_are_at_most_as_fast_as_matrices(void **state)
 {
     (void)state;
@@ -76,6 +92,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_timed_matrix_grows_with_the_workers),
         cmocka_unit_test(matrices_and_experts_have_rates_of_their_own),
+        cmocka_unit_test(experts_are_timed_from_memory),
         cmocka_unit_test(experts_are_at_most_as_fast_as_matrices),
     };
     return cmocka_run_group_tests_name("measure", tests, NULL, NULL);
