@@ -360,13 +360,16 @@ static json_t *row_json(const bench *b, const bench_row *row)
     return NULL;
 }
 
-/* The statistics of routed experts so far. */
-static bool add_expert_stats(const bench *b, json_t *root)
+/* The counts of routed experts so far, and with --expert-stats their statistics: the engine's facts are from before the
+ * first token. */
+static bool add_experts(const bench *b, json_t *root, json_t *engine)
 {
     json_t *facts = NULL;
     if (cli_engine_facts(&b->engine, &facts, NULL) != STRATA_OK) return false;
-    json_t *stats = json_object_get(facts, "expert_stats");
-    bool whole = !stats || json_object_set(root, "expert_stats", stats) == 0;
+    json_t *counts = json_object_get(facts, "experts"), *stats = json_object_get(facts, "expert_stats");
+    if (!b->arguments->values[OPTION_EXPERT_STATS].set) stats = NULL;
+    bool whole = (!counts || json_object_set(engine, "experts", counts) == 0) &&
+                 (!stats || json_object_set(root, "expert_stats", stats) == 0);
     json_decref(facts);
     return whole;
 }
@@ -390,7 +393,7 @@ static strata_status print_json(const bench *b, strata_error *error)
                 json_object_set_new(root, "load_seconds", json_real(b->load_seconds)) == 0 &&
                 json_object_set_new(root, "first_token_seconds", json_real(b->first_seconds)) == 0 &&
                 json_object_set_new(root, "peak_bytes", json_integer((json_int_t)b->peak_bytes)) == 0 && whole;
-    if (whole && b->arguments->values[OPTION_EXPERT_STATS].set) whole = add_expert_stats(b, root);
+    if (whole) whole = add_experts(b, root, engine);
     strata_status status = root && whole ? cli_print_json(root, JSON_INDENT(2), error)
                                          : cli_fail(error, STRATA_MEMORY, NULL, "no memory to write JSON");
     json_decref(rows);

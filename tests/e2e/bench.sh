@@ -50,6 +50,7 @@ done
 run bench -m "$kit/qwen2moe.gguf" -p 0 -n 48 -r 1 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2
 check "decoding is predicted with the hit rate that was counted, here more than the plan's" json \
     'd["rows"][0]["predicted_tps"] > 1.05 * d["engine"]["plan"]["predicted"]["decode_tps"]'
+check "the counts of experts are those of the end" json 'd["engine"]["experts"]["hits"] > 0 and d["engine"]["experts"]["misses"] > 0'
 run bench -m "$kit/llama.gguf" $few --device sim --vram 1GiB
 check "dashes where a GPU is used" grep -qE '^tg4 simulated +[0-9.]+ +\([0-9.]+ – [0-9.]+\) +[0-9.]+ +[0-9.]+ +[0-9.]+ +- +[0-9.]+ +- *$' "$work/out"
 
