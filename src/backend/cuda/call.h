@@ -320,27 +320,28 @@ static inline st_cuda_delta_layout st_cuda_delta_lay_out(const st_op *op, uint32
     return l;
 }
 
-/* Candidates: a block has a chunk of a row's logits, and ST_CUDA_CHUNK_GROUPS groups of tokens in it. Scratch of a row, by offset: the
- * highest key of each group (first), the keys that were found (as many as KEPT groups have tokens), sums of each chunk's raw
- * logits, counters. */
+/* Candidates: a block has a chunk of a row's logits, and ST_CUDA_CHUNK_GROUPS groups of tokens in it. Few tokens are in small chunks:
+ * with as many groups as candidates, or fewer, all of them would be sorted. Scratch of a row, by offset: the highest key of each
+ * group (first), the keys that were found (as many as KEPT groups have tokens), sums of each chunk's raw logits, counters. */
 enum {
-    ST_CUDA_CHUNK = 4096, ST_CUDA_CHUNK_GROUPS = 32, ST_CUDA_CHUNK_SUMS_BYTES = 16,
+    ST_CUDA_CHUNK_MIN = 1024, ST_CUDA_CHUNK_MAX = 4096, ST_CUDA_SMALL_CHUNK_TOKENS = 65536, ST_CUDA_CHUNK_GROUPS = 32, ST_CUDA_CHUNK_SUMS_BYTES = 16,
     ST_CUDA_CANDIDATE_ROWS = 16, /* at a time */
 };
 
 typedef struct st_cuda_candidates_layout {
     size_t found, sums, counters, bytes;
-    uint32_t chunks, groups;
+    uint32_t chunk, chunks, groups; /* chunk: tokens */
 } st_cuda_candidates_layout;
 
 static inline st_cuda_candidates_layout st_cuda_candidates_lay_out(uint32_t vocab)
 {
     st_cuda_candidates_layout l;
-    l.chunks = (vocab + ST_CUDA_CHUNK - 1) / ST_CUDA_CHUNK;
+    l.chunk = vocab < ST_CUDA_SMALL_CHUNK_TOKENS ? ST_CUDA_CHUNK_MIN : ST_CUDA_CHUNK_MAX;
+    l.chunks = (vocab + l.chunk - 1) / l.chunk;
     l.groups = l.chunks * ST_CUDA_CHUNK_GROUPS;
     uint32_t held = l.groups < ST_CANDIDATES_MAX ? l.groups : (uint32_t)ST_CANDIDATES_MAX;
     l.found = l.groups * sizeof(uint64_t);
-    l.sums = l.found + (size_t)held * (ST_CUDA_CHUNK / ST_CUDA_CHUNK_GROUPS) * sizeof(uint64_t);
+    l.sums = l.found + (size_t)held * (l.chunk / ST_CUDA_CHUNK_GROUPS) * sizeof(uint64_t);
     l.counters = l.sums + (size_t)l.chunks * ST_CUDA_CHUNK_SUMS_BYTES;
     l.bytes = l.counters + 2 * sizeof(uint64_t);
     return l;

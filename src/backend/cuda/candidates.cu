@@ -9,11 +9,11 @@ namespace {
 enum {
     THREADS = 1024,
     WARPS = THREADS / ST_CUDA_WARP,
-    EACH = ST_CUDA_CHUNK / THREADS, /* tokens of a thread */
     KEPT = ST_CANDIDATES_MAX,
     BINS = 256,
 };
 static_assert((int)WARPS == (int)ST_CUDA_CHUNK_GROUPS, "a warp has the tokens of a group");
+static_assert((int)THREADS == (int)ST_CUDA_CHUNK_MIN, "a thread has a token of the smallest chunk");
 static_assert((int)WARPS == (int)ST_CUDA_WARP, "a warp joins the sums of the others");
 
 /* Of the raw logits of a chunk, or of a row. */
@@ -107,22 +107,22 @@ __device__ sums join_warp(sums mine)
     return mine;
 }
 
-/* --- a chunk of a row: a thread has every THREADS-th token ---------------------------------------------------------- */
+/* --- a chunk of a row: a thread has EACH tokens, one for every THREADS ---------------------------------------------- */
 
-__device__ uint32_t token_of(int i)
+template <int EACH> __device__ uint32_t token_of(int i)
 {
-    return blockIdx.x * ST_CUDA_CHUNK + i * THREADS + threadIdx.x;
+    return (blockIdx.x * EACH + i) * THREADS + threadIdx.x;
 }
 
-__device__ void load_values(const candidates_args &a, float *values)
+template <int EACH> __device__ void load_values(const candidates_args &a, float *values)
 {
     const float *logits = a.logits + (size_t)a.row() * a.vocab;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) values[i] = token_of(i) < a.vocab ? logits[token_of(i)] : -INFINITY;
+    for (int i = 0; i < EACH; i++) values[i] = token_of<EACH>(i) < a.vocab ? logits[token_of<EACH>(i)] : -INFINITY;
 }
 
 /* The sums of the chunk's raw logits, in thread 0. */
-__device__ sums sum_values(const float *values)
+template <int EACH> __device__ sums sum_values(const float *values)
 {
     __shared__ sums warps[WARPS];
     sums mine = {-INFINITY, 0, 0, 0};
@@ -139,42 +139,42 @@ __device__ sums sum_values(const float *values)
     return threadIdx.x < ST_CUDA_WARP ? join_warp(warps[threadIdx.x]) : mine;
 }
 
-/* `shared` is of ST_CUDA_CHUNK floats. */
-__device__ void adjust_values(const candidates_args &a, float *values, float *shared)
+/* `shared` is of EACH × THREADS floats. */
+template <int EACH> __device__ void adjust_values(const candidates_args &a, float *values, float *shared)
 {
     const st_adjustments &list = a.lists[a.row()];
     if (list.count == 0) return; /* the same for the block */
-    uint32_t first = blockIdx.x * ST_CUDA_CHUNK;
+    uint32_t tokens = EACH * THREADS, first = blockIdx.x * tokens;
 #pragma unroll
     for (int i = 0; i < EACH; i++) shared[i * THREADS + threadIdx.x] = values[i];
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < list.count; i += THREADS) {
         uint32_t id = (uint32_t)list.items[i].id;
-        if (id >= first && id < a.vocab && id - first < ST_CUDA_CHUNK) shared[id - first] = adjust(shared[id - first], list.items[i]);
+        if (id >= first && id < a.vocab && id - first < tokens) shared[id - first] = adjust(shared[id - first], list.items[i]);
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < EACH; i++) values[i] = shared[i * THREADS + threadIdx.x];
 }
 
-__device__ key key_at(const candidates_args &a, const float *values, int i)
+template <int EACH> __device__ key key_at(const candidates_args &a, const float *values, int i)
 {
-    return token_of(i) < a.vocab ? key_of(values[i], token_of(i)) : 0;
+    return token_of<EACH>(i) < a.vocab ? key_of(values[i], token_of<EACH>(i)) : 0;
 }
 
 /* A block for each chunk and row. */
-__global__ void __launch_bounds__(THREADS) find_tops(candidates_args a)
+template <int EACH> __global__ void __launch_bounds__(THREADS) find_tops(candidates_args a)
 {
     st_cuda_begin();
-    __shared__ float shared[ST_CUDA_CHUNK];
+    __shared__ float shared[EACH * THREADS];
     if (a.row() >= a.rows.count()) return;
     float values[EACH];
-    load_values(a, values);
-    sums all = sum_values(values);
-    adjust_values(a, values, shared);
+    load_values<EACH>(a, values);
+    sums all = sum_values<EACH>(values);
+    adjust_values<EACH>(a, values, shared);
     key top = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) top = max(top, key_at(a, values, i));
+    for (int i = 0; i < EACH; i++) top = max(top, key_at<EACH>(a, values, i));
     for (int step = ST_CUDA_WARP / 2; step > 0; step /= 2) top = max(top, __shfl_xor_sync(0xFFFFFFFFu, top, step));
     if (threadIdx.x % ST_CUDA_WARP == 0) a.tops()[blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP] = top;
     if (threadIdx.x == 0) a.chunk_sums()[blockIdx.x] = all;
@@ -253,7 +253,7 @@ __device__ void sort(key *keys, uint32_t count)
 __device__ void sort_found(const key *found, uint32_t count, key *keys)
 {
     for (uint32_t taken = 0, held = 0; taken < count; held = KEPT) {
-        uint32_t take = min(count - taken, ST_CUDA_CHUNK - held), size = 2;
+        uint32_t take = min(count - taken, ST_CUDA_CHUNK_MAX - held), size = 2;
         while (size < held + take) size *= 2;
         for (uint32_t i = threadIdx.x; i < size - held; i += THREADS) keys[held + i] = i < take ? __ldcg(found + taken + i) : 0;
         taken += take;
@@ -287,18 +287,18 @@ __device__ bool is_last(const candidates_args &a)
 }
 
 /* A block for each chunk and row. */
-__global__ void __launch_bounds__(THREADS) take_best(candidates_args a)
+template <int EACH> __global__ void __launch_bounds__(THREADS) take_best(candidates_args a)
 {
     st_cuda_begin();
-    __shared__ key keys[ST_CUDA_CHUNK];
+    __shared__ key keys[ST_CUDA_CHUNK_MAX];
     if (a.row() >= a.rows.count()) return;
     float values[EACH];
-    load_values(a, values);
-    adjust_values(a, values, (float *)keys);
+    load_values<EACH>(a, values);
+    adjust_values<EACH>(a, values, (float *)keys);
     key least = threshold(a.tops(), a.layout.groups);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        key k = key_at(a, values, i);
+        key k = key_at<EACH>(a, values, i);
         if (k > 0 && k >= least) a.found()[atomicAdd(&a.counters()[0], 1)] = k;
     }
     if (!is_last(a)) return;
@@ -314,6 +314,12 @@ __global__ void __launch_bounds__(THREADS) take_best(candidates_args a)
     if (i < ST_CUDA_WARP) write_sums(a, count);
 }
 
+template <int EACH> int start(const st_cuda_call *call, dim3 grid, const candidates_args &args)
+{
+    int result = st_cuda_start<find_tops<EACH>>(call, grid, THREADS, 0, args);
+    return result ? result : st_cuda_start<take_best<EACH>>(call, grid, THREADS, 0, args);
+}
+
 } // namespace
 
 extern "C" int st_cuda_candidates(const st_cuda_call *call)
@@ -324,8 +330,7 @@ extern "C" int st_cuda_candidates(const st_cuda_call *call)
     int result = (int)cudaSuccess;
     for (; args.first < call->rows && !result; args.first += ST_CUDA_CANDIDATE_ROWS) {
         dim3 grid(args.layout.chunks, min(call->rows - args.first, (uint32_t)ST_CUDA_CANDIDATE_ROWS));
-        result = st_cuda_start<find_tops>(call, grid, THREADS, 0, args);
-        if (!result) result = st_cuda_start<take_best>(call, grid, THREADS, 0, args);
+        result = args.layout.chunk == THREADS ? start<1>(call, grid, args) : start<ST_CUDA_CHUNK_MAX / THREADS>(call, grid, args);
     }
     return result;
 }
