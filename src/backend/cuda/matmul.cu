@@ -1,14 +1,14 @@
 /* out = w0 · in0 (+ w1), float32 products of dequantised weights; most quantised types are in matmul_int8.cu (few rows),
  * matmul_cores.cu and matmul_tiles.cu. A few rows: a warp per column, each weight is read once for ROWS rows. Plain types up to
- * ST_CUDA_FEW_ROWS rows, such as a router: a block has SIDE columns of SEVERAL rows, and its warps a part of the depth each. Batches:
- * tiles of columns × rows in shared memory. */
+ * ST_CUDA_FEW_ROWS rows, such as a router: a block has SIDE columns of SEVERAL rows, and its warps a part of the depth each; more rows
+ * with NARROW columns at most: NEAR of both. Other batches: tiles of columns × rows in shared memory. */
 #include "backend/cuda/products.h"
 #include "backend/cuda/weights.cuh"
 
 namespace {
 
 enum { WARPS = 4, FEW = 4, SEVERAL = 8, TILE = 64, DEPTH = 32, SIDE = 4, TILE_THREADS = 256 };
-enum { SPLITS = 8, SPLIT_THREADS = SPLITS * ST_CUDA_WARP };
+enum { SPLITS = 8, SPLIT_THREADS = SPLITS * ST_CUDA_WARP, NEAR = 32, NARROW = 512 };
 
 typedef st_cuda_product_args matmul_args;
 
@@ -100,6 +100,51 @@ template <class W> __global__ void __launch_bounds__(SPLIT_THREADS) several_rows
     a.out_of(row)[column] = sum;
 }
 
+/* … with NEAR columns and NEAR rows of a block. A warp has four neighbours of every 32 elements of the depth, a lane SEVERAL rows of
+ * SIDE columns: so many blocks and warps that a router keeps the GPU busy. */
+template <class W> __global__ void __launch_bounds__(SPLIT_THREADS) many_rows_by_four(matmul_args a)
+{
+    static_assert((NEAR / SEVERAL) * (NEAR / SIDE) == ST_CUDA_WARP, "a lane has its sums");
+    enum { SUMS = SIDE * SEVERAL, STEP = 4 * SPLITS };
+    __shared__ float parts[SPLITS][NEAR][NEAR + 1]; /* [row][column] */
+    st_cuda_begin();
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, count = a.rows.count();
+    uint32_t own_row = lane / (NEAR / SIDE) * SEVERAL, own_column = lane % (NEAR / SIDE) * SIDE;
+    uint32_t first_column = blockIdx.x * NEAR, first_row = blockIdx.y * NEAR;
+    if (first_row >= count) return; /* the same for the whole block */
+    const unsigned char *weights[SIDE]; /* rows and columns past the end: the last, not stored */
+    const float *in[SEVERAL];
+    float sums[SUMS] = {};
+#pragma unroll
+    for (int c = 0; c < SIDE; c++) weights[c] = a.weights_of(min(first_column + own_column + c, a.columns - 1));
+#pragma unroll
+    for (int r = 0; r < SEVERAL; r++) in[r] = a.in_of(min(first_row + own_row + r, count - 1));
+#pragma unroll 1
+    for (uint32_t k = 4 * warp; k < a.width; k += STEP) {
+        float4 w[SIDE], x[SEVERAL];
+#pragma unroll
+        for (int c = 0; c < SIDE; c++) w[c] = W::four(weights[c], k);
+#pragma unroll
+        for (int r = 0; r < SEVERAL; r++) x[r] = *(const float4 *)(in[r] + k);
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) {
+            const float4 &v = x[i / SIDE], &u = w[i % SIDE];
+            sums[i] += u.x * v.x + u.y * v.y + u.z * v.z + u.w * v.w;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) parts[warp][own_row + i / SIDE][own_column + i % SIDE] = sums[i];
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < NEAR * NEAR; i += SPLIT_THREADS) {
+        uint32_t row = first_row + i / NEAR, column = first_column + i % NEAR;
+        if (row >= count || column >= a.columns) continue;
+        float sum = a.bias.data ? a.bias.at(column) : 0;
+#pragma unroll
+        for (int s = 0; s < SPLITS; s++) sum += parts[s][i / NEAR][i % NEAR];
+        a.out_of(row)[column] = sum;
+    }
+}
+
 template <class W, int ROWS> __global__ void few_rows(matmul_args a)
 {
     st_cuda_begin();
@@ -174,6 +219,8 @@ struct matmul {
             if (aligned && call->rows <= SEVERAL) return st_cuda_start<few_rows_by_four<W, SEVERAL>>(call, all, threads, 0, args);
             if (aligned && call->rows <= ST_CUDA_FEW_ROWS)
                 return st_cuda_start_early<several_rows_by_four<W>>(call, by_several, SPLIT_THREADS, 0, args);
+            dim3 by_many(st_cuda_blocks(args.columns, NEAR), st_cuda_blocks(call->rows, NEAR), args.heads);
+            if (aligned && args.columns <= NARROW) return st_cuda_start<many_rows_by_four<W>>(call, by_many, SPLIT_THREADS, 0, args);
         }
         if (call->rows == 1) return st_cuda_start<few_rows<W, 1>>(call, all, threads, 0, args);
         if (call->rows <= SEVERAL) return st_cuda_start<few_rows<W, FEW>>(call, by_few, threads, 0, args);
