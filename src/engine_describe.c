@@ -52,17 +52,20 @@ static json_t *kv_read_rows(const strata_engine *engine)
     return rows;
 }
 
-/* Calls and seconds of each kind of operation; empty unless options.profile is set. */
+/* Calls and seconds of each kind of operation on each device; empty unless options.profile is set. */
 static json_t *profile_rows(const strata_engine *engine)
 {
-    st_op_time times[ST_OP_COUNT];
-    engine->backends.devices[ST_HOST].backend->times(engine->backends.devices[ST_HOST].device, times);
     json_t *rows = json_array();
-    for (int i = 0; i < ST_OP_COUNT; i++)
-        if (times[i].calls &&
-            json_array_append_new(rows, json_pack("{s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "calls",
-                                                  (json_int_t)times[i].calls, "seconds", times[i].seconds)))
-            break;
+    for (uint32_t d = 0; d < engine->plan->device_count; d++) {
+        st_op_time times[ST_OP_COUNT];
+        engine->backends.devices[d].backend->times(engine->backends.devices[d].device, times);
+        for (int i = 0; i < ST_OP_COUNT; i++)
+            if (times[i].calls &&
+                json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:f}", "op", st_op_name((st_op_kind)i), "device",
+                                                      d == ST_HOST ? "host" : "card", "calls", (json_int_t)times[i].calls,
+                                                      "seconds", times[i].seconds)))
+                return rows;
+    }
     return rows;
 }
 

@@ -121,7 +121,7 @@ check "a row for tokens" grep -qE '^tg4 @ d40 +[0-9.]+ +\([0-9.]+ – [0-9.]+\) 
 check "the machine" grep -qE '^the machine: reads [0-9.]+ GB/s.*; kernels "[a-z0-9]+", [0-9]+ threads$' "$work/out"
 check "the memory" grep -qE '^memory: weights .* mapped, KV .*, scratch .*, peak .*; loaded in [0-9.]+ s' "$work/out"
 run bench -m "$kit/llama.gguf" $few --profile
-check "--profile: a table for each test" eval '[ "$(grep -cE "^matmul +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/out")" = 2 ]'
+check "--profile: a table for each test" eval '[ "$(grep -cE "^matmul +CPU +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/out")" = 2 ]'
 run run -m "$kit/llama.gguf" -p hello -n 4 --profile -v
 check "run --profile: on standard error" eval 'grep -qE "^attention +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/err" && err_has "scratch"'
 
