@@ -29,14 +29,20 @@ PLAIN_TYPE(i16, int16_t, (float)x)
 PLAIN_TYPE(i32, int32_t, (float)x)
 PLAIN_TYPE(i64, int64_t, (float)x)
 
-/* The same for blocks. A block is copied, because its address in the file may be unaligned. */
+/* The same for blocks. A block is copied, because its address in the file may be unaligned. With the steps unrolled, the compiler
+ * computes what the elements of a step share once, and several of them together. */
+enum { STEP = 16 };
 #define BLOCK_TYPE(name, elements)                                                              \
+    _Static_assert((elements) % STEP == 0, "whole steps");                                      \
     void st_dequantise_##name(const void *from, float *to, size_t blocks)                       \
     {                                                                                           \
         for (size_t i = 0; i < blocks; i++) {                                                   \
             st_block_##name block;                                                              \
             memcpy(&block, (const unsigned char *)from + i * sizeof block, sizeof block);       \
-            for (int k = 0; k < (elements); k++) to[i * (elements) + k] = st_at_##name(&block, k); \
+            _Pragma("GCC unroll 16")                                                            \
+            for (int first = 0; first < (elements); first += STEP)                              \
+                for (int k = first; k < first + STEP; k++)                                      \
+                    to[i * (elements) + k] = st_at_##name(&block, k);                           \
         }                                                                                       \
     }
 
