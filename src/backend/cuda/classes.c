@@ -24,11 +24,11 @@ enum {
     HEAD = 128, KV_WIDTH = 1024, WIDE_HEAD = 256,
     PAGE_SHIFT = 6,
     SHORT = 128, LONG = 32768, /* positions; between them ST_DEEP_POSITIONS */
-    EMBEDDING = 2048, USED = 8, EXPERTS_MAX = 128, EXPERT_WIDTH = 768, /* of experts */
+    EMBEDDING = 2048, USED = 8, EXPERTS_MAX = 64, EXPERT_WIDTH = 768, /* of experts */
     KEY_HEADS = 16, VALUE_HEADS = 32, STATE = 128, TAPS = 4,           /* of the delta rule */
     CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * STATE,
     BATCH = 512, LARGE_BATCH = 2048, /* rows */
-    TYPE_BYTES = 24 * MIB,    /* of a matrix of each type */
+    TYPE_BYTES = 48 * MIB,    /* of a matrix of each type */
     COPIES = 16, COPIES_MAX = 64, OPS_MAX = 5 * COPIES_MAX,
     LAUNCHES = 4, TRIES = 4,
 };
@@ -190,18 +190,23 @@ static void append_rows(timer *t, st_bound_value x, st_bound_value y)
     append(t, (st_op){.kind = ST_OP_GATED_ACT}, y, y)->in[1] = x;
 }
 
-/* One row, and the rate at which a batch is read and written: three values, two and three. */
+/* One row. Its time is that of a GPU which has its clock. */
+static strata_status time_row(timer *t)
+{
+    begin(t);
+    for (size_t i = 0; i < COPIES; i++)
+        append_rows(t, value_at(t, A_OFFSET, i, WIDTH), value_at(t, B_OFFSET, i, WIDTH));
+    return time_for(t, 1, 0, 3 * COPIES, WARM_SECONDS, &t->out->classes[ST_CLASS_ROWS].seconds);
+}
+
+/* The rate at which a batch is read and written: three values, two and three. */
 static strata_status time_rows(timer *t)
 {
     st_class_rates *rates = &t->out->classes[ST_CLASS_ROWS];
     double bytes = 8.0 * LARGE_BATCH * WIDTH * sizeof(float), batch = 0;
     begin(t);
-    for (size_t i = 0; i < COPIES; i++)
-        append_rows(t, value_at(t, A_OFFSET, i, WIDTH), value_at(t, B_OFFSET, i, WIDTH));
-    strata_status status = time_ops(t, 1, 0, 3 * COPIES, &rates->seconds);
-    begin(t);
     append_rows(t, value_at(t, A_OFFSET, 0, WIDTH), value_at(t, B_OFFSET, 0, WIDTH));
-    if (status == STRATA_OK) status = time_ops(t, LARGE_BATCH, 0, 1, &batch);
+    strata_status status = time_ops(t, LARGE_BATCH, 0, 1, &batch);
     if (status != STRATA_OK) return status;
     rates->memory_share = share_of(bytes / batch, t->read_bytes * t->out->type_share[ST_TYPE_F32]);
     t->out->classes[ST_CLASS_POSITIONS].memory_share = rates->memory_share;
@@ -214,9 +219,9 @@ typedef struct block {
 
 static const block q4_k = {ST_TYPE_Q4_K, 256, 144};
 
-static size_t row_bytes_of(const block *b)
+static size_t row_bytes_of(const block *b, uint32_t width)
 {
-    return (size_t)WIDTH / b->elements * b->bytes;
+    return (size_t)width / b->elements * b->bytes;
 }
 
 /* Seconds in which one row reads weights of a type. */
@@ -226,29 +231,41 @@ static double weights_seconds(const timer *t, uint32_t type, size_t bytes)
     return memory_seconds(t, (double)bytes) / (share > 0 ? share : 1);
 }
 
-/* Products that share nothing. */
-static void append_products(timer *t, const block *b, uint32_t columns, uint32_t copies)
+/* Products that share nothing, each of the norm of its own input: a norm also quantises for a single row. */
+static void append_products(timer *t, const block *b, uint32_t width, uint32_t columns, uint32_t copies)
 {
     static const st_op op = {.kind = ST_OP_MATMUL};
     begin(t);
     for (size_t i = 0; i < copies; i++) {
-        st_bound_value in = value_at(t, A_OFFSET, i, WIDTH), out = value_at(t, B_OFFSET, i, columns);
-        append(t, op, in, out)->weight[0] = matrix(t, b->type, row_bytes_of(b), WIDTH, columns);
+        st_bound_value in = value_at(t, A_OFFSET, i, width), out = value_at(t, B_OFFSET, i, columns);
+        norm(t, in, in, width);
+        append(t, op, in, out)->weight[0] = matrix(t, b->type, row_bytes_of(b, width), width, columns);
     }
 }
 
-/* Each has an input of its own, which it quantises. The first run lasts until the GPU has its clock. */
+/* Seconds of a product of `rows` rows, without the norm. */
+static strata_status time_product(timer *t, uint32_t rows, uint32_t copies, double *out)
+{
+    const st_class_rates *norms = &t->out->classes[ST_CLASS_ROWS];
+    double bytes = rows > 1 ? 2.0 * rows * t->bound[0].in[0].width * sizeof(float) : 0;
+    strata_status status = time_ops(t, rows, 0, copies, out);
+    if (norms->memory_share > 0) bytes /= norms->memory_share * t->out->type_share[ST_TYPE_F32];
+    *out = without(*out, norms->seconds + memory_seconds(t, bytes));
+    return status;
+}
+
 static strata_status time_products(timer *t)
 {
-    static const struct { uint32_t columns, copies; } sizes[] = {{4096, 16}, {1024, 64}, {16384, 4}, {4096, 16}};
-    st_fit_point points[4];
+    static const struct { uint32_t columns, copies; } sizes[] = {{1024, 64}, {4096, 16}, {10240, 6}, {20480, 3}};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    st_fit_point points[SIZES];
     strata_status status = STRATA_OK;
-    for (size_t i = 0; i < 4 && status == STRATA_OK; i++) {
-        append_products(t, &q4_k, sizes[i].columns, sizes[i].copies);
-        points[i].work = (double)(sizes[i].columns * row_bytes_of(&q4_k));
-        status = time_for(t, 1, 0, sizes[i].copies, i == 0 ? WARM_SECONDS : 0, &points[i].seconds);
+    for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
+        append_products(t, &q4_k, WIDTH, sizes[i].columns, sizes[i].copies);
+        points[i].work = (double)(sizes[i].columns * row_bytes_of(&q4_k, WIDTH));
+        status = time_product(t, 1, sizes[i].copies, &points[i].seconds);
     }
-    t->out->classes[ST_CLASS_PRODUCT].seconds = st_fit_line(points + 1, 3).fixed;
+    t->out->classes[ST_CLASS_PRODUCT].seconds = st_fit_line(points, status == STRATA_OK ? SIZES : 0).fixed;
     return status;
 }
 
@@ -264,12 +281,12 @@ static strata_status time_types(timer *t)
     strata_status status = STRATA_OK;
     double fixed = t->out->classes[ST_CLASS_PRODUCT].seconds;
     for (size_t k = 0; k < sizeof types / sizeof *types && status == STRATA_OK; k++) {
-        size_t row_bytes = row_bytes_of(&types[k]);
+        size_t row_bytes = row_bytes_of(&types[k], WIDTH);
         uint32_t columns = (uint32_t)(TYPE_BYTES / row_bytes / 256 * 256), copies = WEIGHT_BYTES / TYPE_BYTES;
         double seconds;
         if (!(st_cuda_types[ST_OP_MATMUL] >> types[k].type & 1)) continue;
-        append_products(t, &types[k], columns, copies);
-        status = time_ops(t, 1, 0, copies, &seconds);
+        append_products(t, &types[k], WIDTH, columns, copies);
+        status = time_product(t, 1, copies, &seconds);
         t->out->type_share[types[k].type] = share_of((double)(columns * row_bytes) / without(seconds, fixed), t->read_bytes);
     }
     return status;
@@ -286,10 +303,10 @@ static strata_status time_batches(timer *t)
     st_fit_point points[SIZES];
     strata_status status = STRATA_OK;
     for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
-        append_products(t, &q4_k, sizes[i].columns, sizes[i].copies);
+        append_products(t, &q4_k, WIDTH, sizes[i].columns, sizes[i].copies);
         points[i].work = 2.0 * WIDTH * sizes[i].rows * sizes[i].columns;
-        status = time_ops(t, sizes[i].rows, 0, sizes[i].copies, &points[i].seconds);
-        double read = sizes[i].copies > 1 ? weights_seconds(t, ST_TYPE_Q4_K, sizes[i].columns * row_bytes_of(&q4_k)) : 0;
+        status = time_product(t, sizes[i].rows, sizes[i].copies, &points[i].seconds);
+        double read = sizes[i].copies > 1 ? weights_seconds(t, ST_TYPE_Q4_K, sizes[i].columns * row_bytes_of(&q4_k, WIDTH)) : 0;
         points[i].seconds = without(points[i].seconds, rates->seconds + read);
     }
     if (status != STRATA_OK) return status;
@@ -308,18 +325,18 @@ static strata_status time_plain(timer *t)
     st_class_rates *rates = &t->out->classes[ST_CLASS_PLAIN_PRODUCT];
     st_fit_point points[2];
     double one = 0;
-    append_products(t, &plain, columns[0], COPIES);
-    strata_status status = time_ops(t, 1, 0, COPIES, &one);
-    rates->seconds = without(one, weights_seconds(t, ST_TYPE_F32, columns[0] * row_bytes_of(&plain)));
+    append_products(t, &plain, EMBEDDING, columns[0], COPIES);
+    strata_status status = time_product(t, 1, COPIES, &one);
+    rates->seconds = without(one, weights_seconds(t, ST_TYPE_F32, columns[0] * row_bytes_of(&plain, EMBEDDING)));
     for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
-        append_products(t, &plain, columns[i], 1);
+        append_products(t, &plain, EMBEDDING, columns[i], 1);
         points[i].work = (double)LARGE_BATCH * columns[i];
-        status = time_ops(t, LARGE_BATCH, 0, 1, &points[i].seconds);
+        status = time_product(t, LARGE_BATCH, 1, &points[i].seconds);
     }
     if (status != STRATA_OK) return status;
     st_fit fit = st_fit_line(points, 2);
     double each = fit.each > 0 ? fit.each : points[1].seconds / points[1].work;
-    rates->op_share = 2.0 * WIDTH / each / t->out->batch_ops;
+    rates->op_share = 2.0 * EMBEDDING / each / t->out->batch_ops;
     rates->fill = fit.fixed / each;
     return STRATA_OK;
 }
@@ -353,7 +370,7 @@ static void rope(timer *t, st_bound_value of, st_bound_value angles, uint32_t si
 
 static void attend(timer *t, const heads *h, st_bound_value q, st_bound_value out, const st_kv_view *kv)
 {
-    st_op op = {.kind = ST_OP_ATTENTION, .p.attention = {.heads = WIDTH / h->size, .kv_heads = h->kv, .key_length = h->size,
+    st_op op = {.kind = ST_OP_ATTENTION, .p.attention = {.heads = q.width / h->size, .kv_heads = h->kv, .key_length = h->size,
                                                          .value_length = h->size, .scale = 0.1f}};
     append(t, op, q, out)->kv = *kv;
 }
@@ -383,15 +400,22 @@ static strata_status time_layers(timer *t, const heads *h, uint32_t depth, uint3
     return time_ops(t, 1, depth, copies, seconds);
 }
 
-/* A prompt from an empty context: a row sees half of the others. */
+/* Prompts from an empty context: a row sees half of the others. Half as many heads keep the GPU less busy: the mean of both. */
 static strata_status time_prompt(timer *t, const heads *h)
 {
-    double seconds, ops = 2.0 * LARGE_BATCH * WIDTH * (LARGE_BATCH + 1);
-    begin(t);
-    st_kv_view kv = kv_of(t, LARGE_BATCH);
-    attend(t, h, value_at(t, A_OFFSET, 0, WIDTH), value_at(t, B_OFFSET, 0, WIDTH), &kv);
-    strata_status status = time_ops(t, LARGE_BATCH, 0, 1, &seconds);
-    if (status == STRATA_OK) t->out->classes[h->op_class].op_share = ops / seconds / t->out->batch_ops;
+    static const uint32_t widths[] = {WIDTH, WIDTH / 2};
+    double all = 0, ops = 0;
+    strata_status status = STRATA_OK;
+    for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
+        double seconds = 0;
+        begin(t);
+        st_kv_view kv = kv_of(t, LARGE_BATCH);
+        attend(t, h, value_at(t, A_OFFSET, 0, widths[i]), value_at(t, B_OFFSET, 0, widths[i]), &kv);
+        status = time_ops(t, LARGE_BATCH, 0, 1, &seconds);
+        all += seconds;
+        ops += 2.0 * LARGE_BATCH * widths[i] * (LARGE_BATCH + 1);
+    }
+    if (status == STRATA_OK) t->out->classes[h->op_class].op_share = ops / all / t->out->batch_ops;
     return status;
 }
 
@@ -423,8 +447,7 @@ static strata_status time_attention(timer *t)
 enum { IDS_OFFSET = B_OFFSET, CHOSEN_OFFSET = B_OFFSET + 4 * MIB, SUM_OFFSET = B_OFFSET + 16 * MIB };
 
 typedef struct expert_shape {
-    uint32_t experts, kept; /* some may be the same ones */
-    uint32_t width;
+    uint32_t experts, width;
 } expert_shape;
 
 static size_t expert_bytes(const expert_shape *s)
@@ -445,7 +468,7 @@ static void append_experts(timer *t, const expert_shape *s, size_t index)
         b->weight[m] = (st_bound_weight){.data = t->memory, .parts = t->parts[m], .type = ST_TYPE_Q4_K,
                                          .ne = {width, columns, s->experts}, .row_bytes = width / 256 * 144};
         for (uint32_t i = 0; i < s->experts; i++)
-            t->parts[m][i] = t->memory + i % s->kept * expert_bytes(s) + (size_t)m * expert_bytes(s) / 3;
+            t->parts[m][i] = t->memory + i * expert_bytes(s) + (size_t)m * expert_bytes(s) / 3;
     }
 }
 
@@ -465,7 +488,7 @@ static strata_status send_ids(timer *t, uint32_t experts, uint32_t rows, uint32_
 /* One row: experts of two widths, no expert twice. */
 static strata_status time_few_experts(timer *t)
 {
-    static const expert_shape shapes[] = {{64, 64, 512}, {40, 40, 1024}};
+    static const expert_shape shapes[] = {{64, 512}, {40, 1024}};
     st_class_rates *rates = &t->out->classes[ST_CLASS_EXPERTS];
     st_fit_point points[2];
     strata_status status = STRATA_OK;
@@ -487,7 +510,7 @@ static strata_status time_few_experts(timer *t)
 /* The router prepares what its experts read: it is timed with them. */
 static strata_status time_route(timer *t)
 {
-    static const expert_shape shape = {64, 64, 512};
+    static const expert_shape shape = {64, 512};
     double alone = 0, both = 0;
     strata_status status = send_ids(t, shape.experts, 1, 1);
     for (int routed = 0; routed < 2 && status == STRATA_OK; routed++) {
@@ -507,7 +530,7 @@ static strata_status time_route(timer *t)
 /* Batches: more experts for the same rows take the time of so many rows more for each. */
 static strata_status time_many_experts(timer *t)
 {
-    static const expert_shape shapes[] = {{32, 32, EXPERT_WIDTH}, {EXPERTS_MAX, 32, EXPERT_WIDTH}};
+    static const expert_shape shapes[] = {{16, EXPERT_WIDTH}, {56, EXPERT_WIDTH}};
     st_class_rates *rates = &t->out->classes[ST_CLASS_EXPERTS];
     st_fit_point points[2];
     strata_status status = STRATA_OK;
@@ -575,16 +598,32 @@ static strata_status time_recurrent(timer *t)
     return status;
 }
 
+/* Logits that differ: equal ones would all be candidates. */
+static strata_status send_logits(timer *t)
+{
+    const st_cuda_api *api = t->device->api;
+    float *logits = (float *)(void *)t->host;
+    uint32_t state = 1;
+    for (size_t i = 0; i < VALUE_BYTES / sizeof *logits; i++) {
+        state = state * 1664525u + 1013904223u;
+        logits[i] = (float)(state >> 8) * 0x1p-20f;
+    }
+    st_cuda_result result = api->copy(t->memory + A_OFFSET, logits, VALUE_BYTES, ST_COPY_UP, t->queue.stream);
+    if (result == ST_CUDA_OK) result = api->stream_sync(t->queue.stream);
+    return st_cuda_check(t->device, result, "measuring the GPU", t->error);
+}
+
 /* Vocabularies of two sizes, and rows of several conversations; no penalties. */
 static strata_status time_candidates(timer *t)
 {
-    static const struct { uint32_t vocabulary, rows, copies; } sizes[] = {{32768, 1, COPIES}, {131072, 1, COPIES}, {131072, 16, 1}};
+    static const struct { uint32_t vocabulary, rows, copies; } sizes[] = {{65536, 1, COPIES}, {131072, 1, COPIES}, {131072, 16, 1}};
     enum { SIZES = sizeof sizes / sizeof *sizes, ROWS_MAX = 16 };
     st_class_rates *rates = &t->out->classes[ST_CLASS_CANDIDATES];
     st_bound_value lists = value_at(t, B_OFFSET, COPIES, sizeof(st_adjustments) / sizeof(float));
     st_fit_point points[SIZES];
     st_cuda_result result = t->device->api->zero(lists.data, ROWS_MAX * sizeof(st_adjustments), t->queue.stream);
     strata_status status = st_cuda_check(t->device, result, "measuring the GPU", t->error);
+    if (status == STRATA_OK) status = send_logits(t);
     for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
         begin(t);
         for (size_t k = 0; k < sizes[i].copies; k++)
@@ -604,10 +643,10 @@ static strata_status time_candidates(timer *t)
 strata_status st_cuda_probe_classes(st_device *device, const st_cuda_probe_memory *memory, st_device_rates *out,
                                     strata_error *error)
 {
-    /* Products first: they bring the GPU to its clock. Later ones use the rates of earlier ones. */
+    /* The first brings the GPU to its clock. Later ones use the rates of earlier ones. */
     static strata_status (*const steps[])(timer *t) = {
-        time_products,    time_types, time_rows, time_batches, time_plain, time_attention,
-        time_few_experts, time_route, time_many_experts, time_recurrent, time_candidates};
+        time_row,       time_products,    time_types, time_rows,         time_batches,   time_plain,
+        time_attention, time_few_experts, time_route, time_many_experts, time_recurrent, time_candidates};
     timer *t = st_alloc_zero(1, sizeof *t);
     if (!t) return st_error_memory(error, sizeof *t, "measuring the GPU");
     *t = (timer){.device = device, .queue = {device, device->stream}, .memory = memory->device, .host = memory->host,
