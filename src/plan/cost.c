@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "base/error.h"
+#include "kv/stops.h"
 #include "plan/timeline.h"
 #include "sampler/candidates.h"
 
@@ -360,14 +361,25 @@ static double decode_seconds(const predictor *p, double hit_rate, const char **l
     return end_of(&line);
 }
 
-/* Experts without a slot are computed by the host or streamed, whichever is faster. */
+/* Where the step of a prompt from `done` on ends: a restore point ends it early. */
+static uint32_t step_end(const predictor *p, uint32_t done, uint32_t tokens)
+{
+    uint32_t end = tokens - done < p->batch ? tokens : done + p->batch;
+    st_stops stops = {.diverged = ST_NO_STOP, .end = tokens, .page_tokens = p->plan->memory[ST_HOST].kv->options.page_tokens};
+    st_restore_kind kind;
+    uint32_t stop = p->plan->restore_bytes > 0 ? st_stops_next(&stops, done, &kind) : ST_NO_STOP;
+    return stop < end ? stop : end;
+}
+
+/* Of a prompt, or of some of its rows, without the head. Experts without a slot are computed by the host or streamed, whichever is
+ * faster. */
 static double prefill_seconds(const predictor *p, uint32_t tokens, bool head)
 {
     st_timeline shared = begin(p, -1), streamed = shared;
     streamed.marks = p->marks_streamed;
     streamed.streams = true;
     for (uint32_t done = 0; done < tokens;) {
-        uint32_t rows = tokens - done < p->batch ? tokens - done : p->batch;
+        uint32_t rows = head ? step_end(p, done, tokens) - done : tokens - done < p->batch ? tokens - done : p->batch;
         uint32_t count = price_step(p, rows, done, head && done + rows == tokens, p->step);
         st_timeline_walk(&shared, p->step, count);
         st_timeline_walk(&streamed, p->step, count);
