@@ -6,15 +6,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "sched/leases.h"
 
-/* A session that has prompted usually generates next: it keeps its place for these seconds. */
-static const double LEASE_SECONDS = 0.02;
 enum { STOP_POLL_MS = 50 }; /* a signal handler can set a request's flag, but cannot wake the scheduler */
-
-typedef struct lease {
-    st_conversation *conversation;
-    double until; /* real time: a virtual clock stands still while nothing runs */
-} lease;
 
 struct st_sched {
     st_sched_source source;
@@ -33,8 +27,7 @@ struct st_sched {
     /* Guarded by the engine's lock. */
     st_request *first; /* in the order of arrival */
     st_sched_counts counts;
-    lease leases[ST_CONVERSATIONS_MAX];
-    uint32_t lease_count;
+    st_leases leases;
     st_request **requests; /* [capacity]: those of the tasks */
     st_task *tasks;        /* [capacity] */
     st_candidates *best;   /* [conversations]: by slot, of requests that wait */
@@ -71,11 +64,6 @@ static void unlink_request(st_sched *s, st_request *r)
         if (other->leader == r) other->leader_until = 0;
 }
 
-static void start_lease(st_sched *s, st_conversation *c)
-{
-    s->leases[s->lease_count++] = (lease){c, st_clock_seconds() + LEASE_SECONDS};
-}
-
 /* Ends a request; its memory belongs to its caller from then on. */
 static void finish(st_sched *s, st_request *r, strata_status status, const strata_error *error)
 {
@@ -83,7 +71,7 @@ static void finish(st_sched *s, st_request *r, strata_status status, const strat
     r->status = status;
     if (error) r->error = *error;
     bool keeps = status == STRATA_OK && r->admitted && r->prompt && !r->alone;
-    if (keeps) start_lease(s, r->conversation);
+    if (keeps) st_leases_add(&s->leases, r->conversation);
     else if (r->admitted) st_conversation_run(r->conversation, false);
     tell(s, r, true);
 }
@@ -169,33 +157,9 @@ static void take_inbox(st_sched *s, double now)
     }
 }
 
-static void end_lease(st_sched *s, uint32_t i)
-{
-    st_conversation_run(s->leases[i].conversation, false);
-    s->leases[i] = s->leases[--s->lease_count];
-}
-
-static void end_leases(st_sched *s)
-{
-    double now = st_clock_seconds();
-    for (uint32_t i = s->lease_count; i-- > 0;)
-        if (s->leases[i].until <= now) end_lease(s, i);
-}
-
-/* A conversation that has kept its place loses nothing by a new request. */
-static bool take_lease(st_sched *s, const st_conversation *c)
-{
-    for (uint32_t i = 0; i < s->lease_count; i++)
-        if (s->leases[i].conversation == c) {
-            s->leases[i] = s->leases[--s->lease_count];
-            return true;
-        }
-    return false;
-}
-
 void st_sched_forget(st_sched *sched, const st_conversation *conversation)
 {
-    (void)take_lease(sched, conversation);
+    (void)st_leases_take(&sched->leases, conversation);
 }
 
 /* Whether the request's caller wants it to end. A request that is alone and admitted ends by itself. */
@@ -375,15 +339,16 @@ static void list_tasks(st_sched *s)
 /* `enough`: the pages that the decision may need. */
 static st_policy_state state_of(const st_sched *s, uint32_t enough)
 {
-    return (st_policy_state){.pace = &s->pace, .places_held = s->lease_count, .owed = s->owed,
+    return (st_policy_state){.pace = &s->pace, .places_held = s->leases.count, .owed = s->owed,
                              .room = st_kv_room(s->kv, enough)};
 }
 
 /* A request whose conversation has kept its place. */
+/* A conversation that has kept its place loses nothing by a new request. */
 static st_request *find_leased(st_sched *s)
 {
     for (st_request *r = s->first; r; r = r->after)
-        if (!r->admitted && !r->alone && take_lease(s, r->conversation)) return r;
+        if (!r->admitted && !r->alone && st_leases_take(&s->leases, r->conversation)) return r;
     return NULL;
 }
 
@@ -642,7 +607,7 @@ static bool turn(st_sched *s)
     double now = s->source.clock(s->source.context);
     take_inbox(s, now);
     end_stopped(s);
-    end_leases(s);
+    st_leases_end(&s->leases);
     release_followers(s);
     find_lost(s);
     admit_all(s, now);
@@ -678,7 +643,7 @@ static bool wait_for_work(st_sched *s, bool busy, uint32_t most_ms)
 static uint32_t nap_ms(const st_sched *s)
 {
     if (!s->first) return 0;
-    return s->lease_count > 0 ? (uint32_t)(LEASE_SECONDS * 1000) + 1 : STOP_POLL_MS;
+    return s->leases.count > 0 ? (uint32_t)(ST_LEASE_SECONDS * 1000) + 1 : STOP_POLL_MS;
 }
 
 static void *serve(void *context)
