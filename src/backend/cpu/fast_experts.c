@@ -77,12 +77,14 @@ static size_t batch_acts_bytes(size_t width, size_t rows)
 }
 
 /* Columns of a part of a pass that computes `width` columns `times` times. For a few rows as many as leave the fewest
- * threads idle at the end: with 8 experts, 768 columns each and 16 threads 192, not 256. */
+ * threads idle at the end: of 768 columns, 16 threads get 192 at a time with 8 experts, and 48 with one, not 256 and 64. */
+enum { COLUMNS_STEP = 16 };
+
 static size_t columns_of_part(const experts_job *job, size_t width, size_t times)
 {
     size_t most = columns_max(job->call->op, job->call->rows, job->panels), threads = st_pool_threads(job->call->pool);
     size_t best = most, least = SIZE_MAX;
-    for (size_t columns = most; columns >= ST_STRIP_ROWS && !job->batch; columns -= ST_STRIP_ROWS) {
+    for (size_t columns = most; columns >= COLUMNS_STEP && !job->batch; columns -= COLUMNS_STEP) {
         size_t parts = times * ((width + columns - 1) / columns), longest = (parts + threads - 1) / threads * columns;
         if (longest >= least) continue;
         least = longest;
