@@ -123,7 +123,7 @@ check "the memory" grep -qE '^memory: weights .* mapped, KV .*, scratch .*, peak
 run bench -m "$kit/llama.gguf" $few --profile
 check "--profile: a table for each test" eval '[ "$(grep -cE "^matmul +CPU +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/out")" = 2 ]'
 run run -m "$kit/llama.gguf" -p hello -n 4 --profile -v
-check "run --profile: on standard error" eval 'grep -qE "^attention +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/err" && err_has "scratch"'
+check "run --profile: on standard error" eval 'grep -qE "^attention +CPU +[0-9]+ +[0-9.]+ +[0-9.]+ %$" "$work/err" && err_has "scratch"'
 
 # --- operations
 run bench -m "$kit/llama.gguf" --ops --json

@@ -124,7 +124,7 @@ for json in "" --json; do
     check "plan $json says that -c is longer than the model's maximum" eval '[ $code = 0 ] && err_has "tokens, the model'"'"'s maximum, instead of 131072"'
 done
 run plan "$model" --vram 1GiB
-check "the bottleneck is no lack of memory" grep -qE '^  bottleneck +(reading|hand-overs|the link|arithmetic)' "$work/out"
+check "the bottleneck is no lack of memory" grep -qE '^  bottleneck +(reading|hand-overs|the link|arithmetic|small operations)' "$work/out"
 
 # --- ways to name a model
 run run "$model" -p "Is it?" $short

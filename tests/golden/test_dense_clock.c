@@ -38,6 +38,7 @@ static st_conversation *open_clock(clock_rig *r, uint32_t dense_rows, uint32_t b
     r->plan.devices[ST_CARD].link_up = r->plan.devices[ST_CARD].link_down = link;
     r->plan.options.dense_rows = dense_rows;
     r->plan.options.batch = batch;
+    r->plan.options.restore_bytes = 0; /* which would end steps early: the scheduler is not here */
     clock_rig_load(r, &(st_stream_options){0}, &routing);
     clock_must(st_conversation_new(st_run_kv(r->run), &c, &error), &error);
     for (uint32_t i = 0; i < PROMPT + SHORT + 1; i++) st_conversation_tokens(c)[i] = 1;
