@@ -365,9 +365,10 @@ static double decode_seconds(const predictor *p, double hit_rate, const char **l
 static uint32_t step_end(const predictor *p, uint32_t done, uint32_t tokens)
 {
     uint32_t end = tokens - done < p->batch ? tokens : done + p->batch;
+    if (p->plan->restore_bytes == 0) return end;
     st_stops stops = {.diverged = ST_NO_STOP, .end = tokens, .page_tokens = p->plan->memory[ST_HOST].kv->options.page_tokens};
     st_restore_kind kind;
-    uint32_t stop = p->plan->restore_bytes > 0 ? st_stops_next(&stops, done, &kind) : ST_NO_STOP;
+    uint32_t stop = st_stops_next(&stops, done, &kind);
     return stop < end ? stop : end;
 }
 

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "kv/stops.h"
+
 enum { PROMPT = 4096, SHORT = 24 };
 
 static const plan_shape shape = {.arch = "qwen35", .layers = 64, .embedding = 5120, .heads = 24, .kv_heads = 4,
@@ -38,11 +40,19 @@ static st_conversation *open_clock(clock_rig *r, uint32_t dense_rows, uint32_t b
     r->plan.devices[ST_CARD].link_up = r->plan.devices[ST_CARD].link_down = link;
     r->plan.options.dense_rows = dense_rows;
     r->plan.options.batch = batch;
-    r->plan.options.restore_bytes = 0; /* which would end steps early: the scheduler is not here */
     clock_rig_load(r, &(st_stream_options){0}, &routing);
     clock_must(st_conversation_new(st_run_kv(r->run), &c, &error), &error);
     for (uint32_t i = 0; i < PROMPT + SHORT + 1; i++) st_conversation_tokens(c)[i] = 1;
     return c;
+}
+
+/* Where the scheduler ends a piece of the prompt: a batch, or a restore point. */
+static uint32_t piece_end(const st_plan *plan, uint32_t done)
+{
+    st_stops stops = {.diverged = ST_NO_STOP, .end = PROMPT, .page_tokens = plan->memory[ST_HOST].kv->options.page_tokens};
+    st_restore_kind kind;
+    uint32_t stop = st_stops_next(&stops, done, &kind), end = done + plan->batch < PROMPT ? done + plan->batch : PROMPT;
+    return stop < end ? stop : end;
 }
 
 static speeds run(uint32_t dense_rows, double link)
@@ -52,11 +62,14 @@ static speeds run(uint32_t dense_rows, double link)
     st_conversation *c = open_clock(&r, dense_rows, 0, link);
     const st_plan *plan = r.plan.plan;
     double start = st_sim_world_seconds(r.world);
-    for (uint32_t done = 0; done < PROMPT; done += plan->batch) {
-        st_run_piece piece = {.conversation = c, .count = plan->batch, .prompt = true};
+    uint32_t rows = 0;
+    for (uint32_t done = 0; done < PROMPT; done += rows) {
+        rows = piece_end(plan, done) - done;
+        st_run_piece piece = {.conversation = c, .count = rows, .prompt = true};
         clock_must(st_run_step(r.run, &piece, 1, &error), &error);
     }
-    clock_head(r.run, plan->batch - 1, true);
+    assert_true(plan->restore_bytes > 0 && rows < plan->batch); /* the last step is short */
+    clock_head(r.run, rows - 1, true);
     speeds s = {.prompt = PROMPT / (st_sim_world_seconds(r.world) - start), .batch = plan->batch,
                 .rows = plan->dense.rows, .ffn_on_card = plan->ffn_on_card};
     s.small_step = timed_step(&r, c, SHORT);
