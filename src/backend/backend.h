@@ -47,7 +47,7 @@ enum { ST_PROFILE_TYPES = 64 }; /* tensor types by their number in a file */
  * computes together have that cost once. */
 typedef enum st_op_class {
     ST_CLASS_ROWS,      /* on each row: norms, sums, activations, gates */
-    ST_CLASS_PRODUCT,   /* with a matrix; those that follow with the same input and type of weights are a part of it */
+    ST_CLASS_PRODUCT,   /* with a matrix, and those of the same input and type of weights that follow it */
     ST_CLASS_PLAIN_PRODUCT, /* with a matrix of floats */
     ST_CLASS_POSITIONS, /* the storing of keys and values, with the norms of heads and the rotation before it */
     ST_CLASS_ATTENTION,
