@@ -61,7 +61,7 @@ static bool read_class(const char *name, json_t *object, st_class_rates *out, ch
         size_t i = 0;
         while (i < FIELDS && strcmp(fields[i].name, key) != 0) i++;
         if (i == FIELDS)
-            return snprintf(wrong, size, "%s with us, deep_us, memory_share, op_share or fill", name), false;
+            return snprintf(wrong, size, "%s with us, batch_us, deep_us, memory_share, op_share or fill", name), false;
         double number = json_number_value(value);
         if (!json_is_number(value) || !(number >= fields[i].low && number <= fields[i].high))
             return snprintf(wrong, size, "%s.%s from %g to %g", name, key, fields[i].low, fields[i].high), false;

@@ -76,10 +76,10 @@ static size_t batch_acts_bytes(size_t width, size_t rows)
     return acts > panel ? acts : panel;
 }
 
-/* Columns of a part of a pass that computes `width` columns `times` times. For a few rows as many as leave the fewest
- * threads idle at the end: of 768 columns, 16 threads get 192 at a time with 8 experts, and 48 with one, not 256 and 64. */
 enum { COLUMNS_STEP = 16 };
 
+/* Columns of a part of a pass that computes `width` columns `times` times. For a few rows as many as leave the fewest
+ * threads idle at the end: of 768 columns, 16 threads get 192 at a time with 8 experts, and 48 each with one. */
 static size_t columns_of_part(const experts_job *job, size_t width, size_t times)
 {
     size_t most = columns_max(job->call->op, job->call->rows, job->panels), threads = st_pool_threads(job->call->pool);

@@ -190,7 +190,7 @@ static void append_rows(timer *t, st_bound_value x, st_bound_value y)
     append(t, (st_op){.kind = ST_OP_GATED_ACT}, y, y)->in[1] = x;
 }
 
-/* One row. Its time is that of a GPU which has its clock. */
+/* One row. This is the first measurement: it lasts until the GPU has its clock. */
 static strata_status time_row(timer *t)
 {
     begin(t);
