@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static bool reserve(server_buf *buf, size_t more)
 {
@@ -120,11 +119,4 @@ strata_status server_error(strata_error *error, strata_status status, const char
     snprintf(error->hint, sizeof error->hint, "%s", hint ? hint : "");
     error->status = status;
     return status;
-}
-
-double server_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }

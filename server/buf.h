@@ -27,6 +27,5 @@ char *server_copy(const char *text, size_t length);
 #include "strata.h"
 strata_status server_error(strata_error *error, strata_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-double server_now(void); /* seconds on a clock that never goes back */
 
 #endif

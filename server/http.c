@@ -555,6 +555,11 @@ void http_quiesce(http_server *server)
     if (listening != MHD_INVALID_SOCKET) close(listening);
 }
 
+void http_wait_sent(http_server *server, double seconds)
+{
+    http_watcher_wait_sent(&server->watcher, seconds);
+}
+
 void http_stop(http_server *server)
 {
     if (!server) return;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "buf.h"
+#include "clock.h"
 
 typedef struct http_server http_server;
 typedef struct http_request http_request;
@@ -47,6 +48,8 @@ typedef struct http_options {
 strata_status http_start(const http_options *options, http_server **out, strata_error *error);
 /* Accepts no further connections. */
 void http_quiesce(http_server *server);
+/* Waits at most `seconds` until the clients have the answers that have ended. */
+void http_wait_sent(http_server *server, double seconds);
 /* Closes every connection. No other thread may answer requests any more. */
 void http_stop(http_server *server);
 

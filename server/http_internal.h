@@ -21,6 +21,7 @@ typedef struct http_connection {
  * connection; it is taken before a request's lock. */
 typedef struct http_watcher {
     pthread_mutex_t lock;
+    pthread_cond_t completed; /* a request is over */
     pthread_t thread;
     bool started;
     bool stopping;
@@ -70,6 +71,8 @@ void http_watcher_remove(http_watcher *watcher, http_connection *connection);
 void http_watcher_deadline(http_watcher *watcher, http_connection *connection, double deadline);
 /* The connection's current request. Returns whether the client has closed its side already. */
 bool http_watcher_request(http_watcher *watcher, http_connection *connection, http_request *request);
+/* Waits until no connection has an ended answer that is not sent whole, or until `seconds` have passed. */
+void http_watcher_wait_sent(http_watcher *watcher, double seconds);
 /* The thread wakes at this time or earlier. */
 void http_watcher_before(http_watcher *watcher, double seconds);
 

@@ -21,7 +21,8 @@ enum {
     LIMIT_IDLE_SECONDS = 75,           /* until those of its next request are */
     LIMIT_BODY_SECONDS = 120,
     LIMIT_KEEP_ALIVE_SECONDS = 5,      /* between comments in a silent stream */
-    LIMIT_DRAIN_SECONDS = 10,          /* running answers may finish after SIGTERM */
+    LIMIT_DRAIN_SECONDS = 10,          /* after SIGTERM running answers may finish, and clients read their ends */
+    LIMIT_LAST_SECONDS = 1,            /* the least that a client has to read the end of an answer then */
     LIMIT_RETRY_SECONDS = 2,           /* Retry-After of a full queue */
     LIMIT_KNOWN_CONVERSATIONS = 64,    /* whose ids are remembered */
     LIMIT_KNOWN_TOKENS = 8 << 20,      /* of all of them */

@@ -190,10 +190,14 @@ static void wait_for_signal(void)
 static void drain(server *s)
 {
     atomic_store(&s->draining, true);
+    double end = server_now() + LIMIT_DRAIN_SECONDS;
     http_quiesce(s->http);
-    if (server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS)) return;
-    server_work_cancel_all(&s->work);
-    server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS * 60);
+    if (!server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS)) {
+        server_work_cancel_all(&s->work);
+        server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS * 60);
+    }
+    double left = end - server_now();
+    http_wait_sent(s->http, left > LIMIT_LAST_SECONDS ? left : LIMIT_LAST_SECONDS);
 }
 
 strata_status server_run(server *s, const server_engine *engine, void (*ready)(const server *s), strata_error *error)

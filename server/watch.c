@@ -81,9 +81,31 @@ bool http_watcher_request(http_watcher *w, http_connection *c, http_request *req
     pthread_mutex_lock(&w->lock);
     c->request = request;
     if (!request) c->answered = true;
+    if (!request) pthread_cond_broadcast(&w->completed);
     bool gone = c->peer_closed;
     pthread_mutex_unlock(&w->lock);
     return gone;
+}
+
+/* The lock is held. */
+static bool is_sending(const http_watcher *w)
+{
+    bool sending = false;
+    for (http_connection *c = w->first; c && !sending; c = c->next) {
+        if (!c->request) continue;
+        pthread_mutex_lock(&c->request->lock);
+        sending = c->request->phase == HTTP_ANSWERED || c->request->phase == HTTP_ENDED;
+        pthread_mutex_unlock(&c->request->lock);
+    }
+    return sending;
+}
+
+void http_watcher_wait_sent(http_watcher *w, double seconds)
+{
+    double until = server_now() + seconds;
+    pthread_mutex_lock(&w->lock);
+    while (is_sending(w) && server_wait(&w->completed, &w->lock, until)) continue;
+    pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------------------ */
@@ -177,6 +199,7 @@ static void *watch(void *context)
 strata_status http_watcher_start(http_watcher *w, strata_error *error)
 {
     pthread_mutex_init(&w->lock, NULL);
+    server_cond_init(&w->completed);
     w->epoll = epoll_create1(EPOLL_CLOEXEC);
     w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
@@ -198,5 +221,6 @@ void http_watcher_stop(http_watcher *w)
     }
     if (w->epoll >= 0) close(w->epoll);
     if (w->wake >= 0) close(w->wake);
+    pthread_cond_destroy(&w->completed);
     pthread_mutex_destroy(&w->lock);
 }

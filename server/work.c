@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core.h"
 
@@ -145,12 +144,9 @@ void server_work_task_ended(server_work *w, server_task *task)
 
 bool server_work_wait_idle(server_work *w, double seconds)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)seconds;
-    int result = 0;
+    double until = server_now() + seconds;
     pthread_mutex_lock(&w->lock);
-    while (w->tasks && result == 0) result = pthread_cond_timedwait(&w->idle, &w->lock, &until);
+    while (w->tasks && server_wait(&w->idle, &w->lock, until)) continue;
     bool idle = !w->tasks;
     pthread_mutex_unlock(&w->lock);
     return idle;
@@ -383,16 +379,12 @@ static void *preparer(void *context)
 
 strata_status server_work_start(server_work *w, server *s, size_t sessions, strata_error *error)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     *w = (server_work){.server = s};
     w->jobs_end = &w->jobs;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->prepare_ready, NULL);
     pthread_cond_init(&w->choice_ready, NULL);
-    pthread_cond_init(&w->idle, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    server_cond_init(&w->idle);
     w->thread_max = PREPARING_THREADS + sessions + LIMIT_QUEUE;
     w->threads = calloc(w->thread_max, sizeof *w->threads);
     if (!w->threads) return server_error(error, STRATA_MEMORY, NULL, "no memory for the server's threads");

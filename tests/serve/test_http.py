@@ -500,19 +500,41 @@ def sigterm_lets_running_answers_finish():
         assert s.process.wait(20) == 0
 
 
+def unread(s, **more):
+    """A connection whose client has not read its answer, which is larger than what the kernel holds."""
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.settimeout(30)
+    c.connect(("127.0.0.1", s.port))
+    c.sendall(request(ask("hi", logprobs=True, top_logprobs=20, max_tokens=400, **more)))
+    wait_until(lambda: s.metrics()["strata_answer_tokens_total"] == 400 and running(s) == 0)
+    return c
+
+
 @test
-def sigterm_ends_endless_answers_after_a_while():
-    with Server(model("loop"), "-c", 100000) as s:
-        with stream(s, ask("hi", stream=True)) as c:
-            c.recv(1000)
-            begun = time.monotonic()
+def sigterm_lets_slow_clients_read_the_end():
+    for streamed, last in ((True, b"data: [DONE]\n\n\r\n0\r\n\r\n"), (False, b"}")):
+        with Server(model("loop"), "-c", 50000) as s, unread(s, stream=streamed) as c:
             s.process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-            try:
-                with socket.create_connection(("127.0.0.1", s.port), timeout=2) as other: assert other.recv(10) == b""
-            except OSError: pass  # no new connections
-            threading.Thread(target=receive, args=(c,), daemon=True).start()
-            assert s.process.wait(40) == 0 and time.monotonic() - begun < 30
+            time.sleep(0.3)
+            assert s.process.poll() is None
+            got = receive(c)
+            assert len(got) > 400000 and got.endswith(last), (streamed, len(got), got[-300:])
+            assert s.process.wait(5) == 0
+
+
+@test
+def sigterm_ends_endless_and_unread_answers_after_a_while():
+    with Server(model("loop"), "-c", 100000) as s, unread(s), stream(s, ask("hi", stream=True)) as c:
+        c.recv(1000)
+        begun = time.monotonic()
+        s.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        try:
+            with socket.create_connection(("127.0.0.1", s.port), timeout=2) as other: assert other.recv(10) == b""
+        except OSError: pass  # no new connections
+        threading.Thread(target=receive, args=(c,), daemon=True).start()
+        assert s.process.wait(40) == 0 and time.monotonic() - begun < 30
 
 
 @test
