@@ -166,8 +166,9 @@ CUDA_PTX := -gencode arch=compute_120,code=compute_120
 CUDA_INCLUDE ?= $(dir $(shell command -v $(NVCC)))../include
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. -Isrc -Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror
 CUDA_SOURCES := $(CUDA_HOST) $(CUDA_STATEMENT) src/backend/cuda/api.c src/backend/cuda/kernels.c src/backend/cuda/plugin.c src/base/alloc.c src/base/buf.c src/base/cores.c src/base/error.c \
-    src/base/fault.c src/base/large.c src/base/utf8.c
+    src/base/fault.c src/base/large.c src/base/slices.c src/base/utf8.c
 CUDA_KERNELS := $(sort $(wildcard src/backend/cuda/*.cu))
+CUDA_EXPORTS := src/backend/cuda/plugin.map
 # For the tests on a GPU, build/cuda80 has a plugin with the code path of 8.0, compiled for the same GPUs (the kernels see
 # __CUDA_ARCH__ 800), and build/cuda/tests/test_cuda_fault has the plugin's host part on the real CUDA runtime.
 CUDA80_GENCODE = $(foreach a,$(CUDA_LIST),-gencode arch=compute_80,code=sm_$(a))

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/fault.h"
+#include "base/slices.h"
 
 /* Called before each system call of this file, so that a test can make it fail. */
 static bool must_fail(void)
@@ -76,17 +79,56 @@ void st_file_unmap(st_mapping *mapping)
     *mapping = (st_mapping){0};
 }
 
-void st_file_populate(const void *data, size_t bytes)
+/* --- populating: the kernel enters every page of a mapping into the page tables and reads missing pages ------------ */
+
+enum { SLICE_BYTES = 8 << 20, SAMPLES = 256 };
+
+static void populate(void *memory, size_t bytes)
+{
+#ifdef MADV_POPULATE_READ
+    if (madvise(memory, bytes, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise(memory, bytes, MADV_WILLNEED);
+}
+
+typedef struct pages {
+    unsigned char *start;
+    size_t bytes, page;
+} pages;
+
+/* The pages of a range, which the system is asked to read as large ones. */
+static pages pages_of(const void *data, size_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)data & ~(page - 1);
-    size_t length = bytes + ((uintptr_t)data - start);
+    pages p = {(unsigned char *)start, bytes + ((uintptr_t)data - start), page};
 #ifdef MADV_HUGEPAGE
-    madvise((void *)start, length, MADV_HUGEPAGE); /* huge pages in the page cache make reads faster */
+    madvise(p.start, p.bytes, MADV_HUGEPAGE); /* huge pages in the page cache make reads faster */
 #endif
-#ifdef MADV_POPULATE_READ
-    if (madvise((void *)start, length, MADV_POPULATE_READ) == 0) return;
-#endif
-    madvise((void *)start, length, MADV_WILLNEED);
+    return p;
+}
+
+/* Whether a sample of the pages is in the page cache. */
+static bool is_cached(const pages *p)
+{
+    for (size_t i = 0; i < SAMPLES; i++) {
+        unsigned char there;
+        if (mincore(p->start + p->bytes / SAMPLES * i / p->page * p->page, p->page, &there) != 0 || !(there & 1)) return false;
+    }
+    return true;
+}
+
+bool st_file_populate_cached(const void *data, size_t bytes)
+{
+    pages p = pages_of(data, bytes);
+    if (!is_cached(&p)) return false;
+    st_slices_run(p.start, p.bytes, SLICE_BYTES, populate);
+    return true;
+}
+
+void st_file_populate(const void *data, size_t bytes)
+{
+    pages p = pages_of(data, bytes);
+    populate(p.start, p.bytes);
 }
 
 static ssize_t read_some(int fd, void *bytes, size_t length)

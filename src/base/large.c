@@ -1,19 +1,12 @@
 #include "base/large.h"
 
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
-#include "base/cores.h"
 #include "base/fault.h"
+#include "base/slices.h"
 
-enum { LARGE_PAGE = 2 << 20, SMALL_PAGE = 4096, THREADS_MAX = 16 };
-
-typedef struct slice {
-    volatile unsigned char *memory;
-    size_t bytes;
-} slice;
+enum { LARGE_PAGE = 2 << 20, SMALL_PAGE = 4096 };
 
 static size_t round_up(size_t bytes)
 {
@@ -21,29 +14,10 @@ static size_t round_up(size_t bytes)
 }
 
 /* One write makes the system provide a page. */
-static void *touch(void *of)
+static void touch(void *memory, size_t bytes)
 {
-    const slice *s = of;
-    for (size_t at = 0; at < s->bytes; at += SMALL_PAGE) s->memory[at] = 0;
-    return NULL;
-}
-
-/* A slice whose thread cannot be started is touched here. */
-static void touch_all(unsigned char *memory, size_t bytes)
-{
-    pthread_t threads[THREADS_MAX];
-    slice slices[THREADS_MAX];
-    bool started[THREADS_MAX];
-    uint32_t cores = st_cores_here(), count = cores < THREADS_MAX ? cores : THREADS_MAX;
-    size_t each = round_up(bytes / count);
-    for (uint32_t i = 0; i < count; i++) {
-        size_t first = i * each < bytes ? i * each : bytes, end = bytes - first < each ? bytes : first + each;
-        slices[i] = (slice){memory + first, end - first};
-        started[i] = i + 1 < count && slices[i].bytes > 0 && pthread_create(&threads[i], NULL, touch, &slices[i]) == 0;
-    }
-    for (uint32_t i = 0; i < count; i++)
-        if (started[i]) pthread_join(threads[i], NULL);
-        else touch(&slices[i]);
+    volatile unsigned char *page = memory;
+    for (size_t at = 0; at < bytes; at += SMALL_PAGE) page[at] = 0;
 }
 
 void *st_large_new(size_t bytes)
@@ -56,7 +30,7 @@ void *st_large_new(size_t bytes)
     if (before > 0) munmap(map, before);
     munmap(map + before + whole, LARGE_PAGE - before);
     madvise(map + before, whole, MADV_HUGEPAGE); /* a kernel without large pages provides small ones */
-    touch_all(map + before, whole);
+    st_slices_run(map + before, whole, LARGE_PAGE, touch);
     return map + before;
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -23,6 +24,7 @@ struct st_load {
     const void **pinned;                  /* [file_count]: start of the file's pinned range; NULL: not pinned */
     uint32_t file_count;
     bool refused;                         /* pinning has failed: the user has been told */
+    bool populated;                       /* the page tables have all weights */
     uint64_t done_bytes, total_bytes;     /* of weights */
     uint64_t placed_bytes[ST_DEVICES_MAX]; /* in each block: the sum of the owners' ranges … */
     uint64_t end_bytes[ST_DEVICES_MAX];    /* … and the end of the last range */
@@ -95,7 +97,8 @@ static strata_status load_on_host(st_load *load, uint32_t index, strata_error *e
     load->weights[ST_HOST][index] = w->tensor->data;
     for (uint32_t i = 0; i < part_count(w) && status == STRATA_OK; i++) {
         const st_gguf_tensor *tensor = part_at(w, i);
-        if (!load->plan->on_disk && !load->options.untouched) st_file_populate(tensor->data, tensor->bytes);
+        if (!load->plan->on_disk && !load->options.untouched && !load->populated)
+            st_file_populate(tensor->data, tensor->bytes);
         status = report_progress(load, tensor->bytes, error);
     }
     if (!load->plan->on_disk) st_ledger_commit(load->ledger, ST_HOST, owner_of(w), w->bytes);
@@ -133,9 +136,74 @@ static strata_status load_on_gpu(st_load *load, uint32_t index, strata_error *er
     return status;
 }
 
-/* --- pinning the mapped files: uploads from pinned memory need no staging ---------------------------------------- */
+/* --- the mapped files ------------------------------------------------------------------------------------------- */
+
+/* A layer's weights, or those of EVERY_LAYER, that a range is to hold. */
+typedef bool (*weight_filter)(const st_load *load, uint32_t index, int32_t layer);
 
 enum { EVERY_LAYER = INT32_MIN };
+
+static bool is_any(const st_load *load, uint32_t index, int32_t layer)
+{
+    (void)load;
+    (void)index;
+    (void)layer;
+    return true;
+}
+
+/* The range of a file that holds the weights; 0 bytes: it has none. */
+static size_t range_of(const st_load *load, uint32_t file, weight_filter holds, int32_t layer, const unsigned char **first)
+{
+    const unsigned char *end = *first = NULL;
+    for (uint32_t i = 0; i < load->source->binding->count; i++) {
+        const st_weight *w = &load->source->binding->weights[i];
+        for (uint32_t k = 0; holds(load, i, layer) && k < part_count(w); k++) {
+            const st_gguf_tensor *tensor = part_at(w, k);
+            if (tensor->file != file || tensor->bytes == 0) continue;
+            if (!*first || tensor->data < *first) *first = tensor->data;
+            if (tensor->data + tensor->bytes > end) end = tensor->data + tensor->bytes;
+        }
+    }
+    return *first ? (size_t)(end - *first) : 0;
+}
+
+static void count_files(st_load *load)
+{
+    const st_binding *binding = load->source->binding;
+    for (uint32_t i = 0; i < binding->count; i++)
+        for (uint32_t k = 0; k < part_count(&binding->weights[i]); k++) {
+            uint32_t file = part_at(&binding->weights[i], k)->file;
+            if (file >= load->file_count) load->file_count = file + 1;
+        }
+}
+
+/* A piece that takes longer is read from a disk: to users who do not own the file the system reports every page as cached. */
+#define PIECE_BYTES ((size_t)1 << 30)
+#define PIECE_SECONDS 0.5
+
+static bool populate_file(const unsigned char *first, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        double begin = st_clock_seconds();
+        size_t piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        if (!st_file_populate_cached(first + at, piece) || st_clock_seconds() - begin > PIECE_SECONDS) return false;
+    }
+    return true;
+}
+
+/* Files that the page cache does not have are read tensor by tensor, with progress. */
+static void populate_cached(st_load *load)
+{
+    const unsigned char *first;
+    if (load->plan->on_disk || load->options.untouched) return;
+    load->populated = true;
+    for (uint32_t file = 0; file < load->file_count; file++) {
+        size_t bytes = range_of(load, file, is_any, EVERY_LAYER, &first);
+        load->populated = populate_file(first, bytes) && load->populated;
+    }
+}
+
+/* --- pinning the mapped files: uploads from pinned memory need no staging ---------------------------------------- */
 
 /* Without weights that are streamed one layer is pinned at a time, because the GPU's page tables grow with pinned
  * memory. A larger layer is not pinned. */
@@ -161,30 +229,8 @@ static bool is_uploaded(const st_load *load, uint32_t index, int32_t layer)
     return (layer == EVERY_LAYER || w->layer == layer) && (resident || cached || dense);
 }
 
-/* The range of a file that holds its uploaded weights; 0 bytes: it has none. */
-static size_t uploaded_range(const st_load *load, uint32_t file, int32_t layer, const unsigned char **first)
+static strata_status list_pinned(st_load *load, strata_error *error)
 {
-    const unsigned char *end = *first = NULL;
-    for (uint32_t i = 0; i < load->source->binding->count; i++) {
-        const st_weight *w = &load->source->binding->weights[i];
-        for (uint32_t k = 0; is_uploaded(load, i, layer) && k < part_count(w); k++) {
-            const st_gguf_tensor *tensor = part_at(w, k);
-            if (tensor->file != file || tensor->bytes == 0) continue;
-            if (!*first || tensor->data < *first) *first = tensor->data;
-            if (tensor->data + tensor->bytes > end) end = tensor->data + tensor->bytes;
-        }
-    }
-    return *first ? (size_t)(end - *first) : 0;
-}
-
-static strata_status count_files(st_load *load, strata_error *error)
-{
-    const st_binding *binding = load->source->binding;
-    for (uint32_t i = 0; i < binding->count; i++)
-        for (uint32_t k = 0; k < part_count(&binding->weights[i]); k++) {
-            uint32_t file = part_at(&binding->weights[i], k)->file;
-            if (file >= load->file_count) load->file_count = file + 1;
-        }
     load->pinned = st_alloc_zero(load->file_count, sizeof *load->pinned);
     if (!load->pinned) return st_error_memory(error, load->file_count * sizeof *load->pinned, "pinning the file");
     return STRATA_OK;
@@ -197,10 +243,10 @@ static strata_status pin_files(st_load *load, int32_t layer, strata_error *error
     const unsigned char *first;
     strata_status status = STRATA_OK;
     if (load->plan->device_count < 2 || !card->backend->host_pin || load->plan->on_disk) return STRATA_OK;
-    if (!load->pinned) status = count_files(load, error);
+    if (!load->pinned) status = list_pinned(load, error);
     for (uint32_t file = 0; file < load->file_count && status == STRATA_OK; file++) {
         bool pinned = false;
-        size_t bytes = uploaded_range(load, file, layer, &first);
+        size_t bytes = range_of(load, file, is_uploaded, layer, &first);
         if (bytes == 0 || (layer != EVERY_LAYER && bytes > LAYER_BYTES_MAX)) continue;
         status = card->backend->host_pin(card->device, first, bytes, &pinned, error);
         if (status == STRATA_OK && !pinned && !load->refused)
@@ -364,7 +410,10 @@ static strata_status load_all(st_load *load, strata_error *error)
     }
     strata_status status = open_ledger(load, error);
     if (status == STRATA_OK) status = allocate_blocks(load, error);
-    if (status == STRATA_OK && streams(load)) status = pin_files(load, EVERY_LAYER, error);
+    if (status != STRATA_OK) return status;
+    count_files(load);
+    populate_cached(load);
+    if (streams(load)) status = pin_files(load, EVERY_LAYER, error);
     if (status == STRATA_OK) status = load_weights(load, error);
     if (status != STRATA_OK) return status;
     place_slots(load);

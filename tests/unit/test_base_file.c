@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +46,45 @@ static int open_descriptors(void)
     for (int fd = 0; fd < 256; fd++)
         if (fcntl(fd, F_GETFD) != -1) count++;
     return count;
+}
+
+/* Pages of a mapping that are in RAM. */
+static size_t resident_pages(const st_mapping *mapping)
+{
+    enum { MOST = 8192 };
+    static unsigned char there[MOST];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (mapping->size + page - 1) / page, count = 0;
+    assert_true(pages <= MOST);
+    assert_int_equal(mincore((void *)(uintptr_t)mapping->data, mapping->size, there), 0);
+    for (size_t i = 0; i < pages; i++) count += there[i] & 1;
+    return count;
+}
+
+/* In threads only if the page cache has the file; it may have been dropped from there. */
+static void a_file_is_populated(void **state)
+{
+    (void)state;
+    enum { BYTES = (20 << 20) + 5000, PAGES = BYTES / 4096 + 1 };
+    st_mapping mapping = {0};
+    char *text = calloc(1, BYTES);
+    strata_error error;
+    write_file(text, BYTES);
+    free(text);
+    for (int dropped = 0; dropped < 2; dropped++) {
+        int fd = open(path, O_RDONLY);
+        assert_int_equal(fsync(fd), 0);
+        if (dropped) assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+        close(fd);
+        assert_int_equal(st_file_map(path, &mapping, &error), STRATA_OK);
+        size_t cached = resident_pages(&mapping);
+        assert_true(cached == PAGES || dropped);
+        bool populated = st_file_populate_cached(mapping.data + 100, mapping.size - 100);
+        if (cached == PAGES) assert_true(populated);
+        if (cached == 0) assert_false(populated);
+        if (!populated) st_file_populate(mapping.data + 100, mapping.size - 100);
+        assert_int_equal(resident_pages(&mapping), PAGES);
+        st_file_unmap(&mapping);
+    }
 }
 
 static void a_file_is_mapped(void **state)
@@ -198,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_mapped),
+        cmocka_unit_test(a_file_is_populated),
         cmocka_unit_test(only_regular_files_are_mapped),
         cmocka_unit_test(a_file_is_read_up_to_its_limit),
         cmocka_unit_test(every_call_may_fail),

@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/large.h"
 #include "base/memory.h"
+#include "base/slices.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define V2_MOUNT "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -176,6 +177,32 @@ static void probes_are_larger_than_the_cache(void **state)
     assert_in_range(st_memory_probe_bytes_now(), 1, st_memory_now().total_bytes / 4);
 }
 
+static unsigned char marked[100000];
+static size_t slice_unit;
+static _Atomic size_t slices_off; /* that do not begin at a unit */
+
+static void mark(void *memory, size_t bytes)
+{
+    unsigned char *at = memory;
+    if ((size_t)(at - marked) % slice_unit) slices_off++;
+    for (size_t i = 0; i < bytes; i++) at[i]++;
+}
+
+/* Each byte is in one slice. */
+static void slices_cover_a_range(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 50000, sizeof marked}, units[] = {1, 4096, 1 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
+            memset(marked, 0, sizeof marked);
+            slice_unit = units[k];
+            st_slices_run(marked, sizes[i], units[k], mark);
+            for (size_t at = 0; at < sizeof marked; at++) assert_int_equal(marked[at], at < sizes[i]);
+        }
+    assert_int_equal(slices_off, 0);
+}
+
 /* Whole large pages, zeroed, whatever was asked for. */
 static void large_pages(void **state)
 {
@@ -209,6 +236,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(hybrid, tree_make, tree_remove),
         cmocka_unit_test_setup_teardown(malformed_files, tree_make, tree_remove),
         cmocka_unit_test(probes_are_larger_than_the_cache),
+        cmocka_unit_test(slices_cover_a_range),
         cmocka_unit_test(large_pages),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
