@@ -20,7 +20,9 @@
  *
  * A worker that shares its core with another process is preempted in the middle of a part again and again, and every
  * thread waits for it. So a worker that the caller waited for much longer than parts take backs off: it claims no
- * part for 2 ms, and each time it is late again, for twice as long as the last time. */
+ * part for 2 ms, and each time it is late again, for twice as long as the last time.
+ *
+ * Between the parts of two jobs memory would be idle. Threads without a part prefetch what the next job reads first. */
 enum {
     COUNT_BITS = 24, /* of the number of parts, and of the next part */
     SPIN_US = 50,
@@ -30,10 +32,24 @@ enum {
     BACKOFF_US = 2000,
     BACKOFF_MAX_US = 256000,
     REPEAT_US = 10000,  /* late again within this time after a back-off … */
-    REPEAT_BACKOFFS = 4 /* … plus this many times its length: the next back-off is twice as long */
+    REPEAT_BACKOFFS = 4, /* … plus this many times its length: the next back-off is twice as long */
+    LINE_BYTES = 64,
+    LINES_AT_ONCE = 8, /* of a prefetch, between two looks for a part */
 };
 
 #define COUNT_MASK (((uint64_t)1 << COUNT_BITS) - 1)
+
+/* How far a thread has prefetched its shares of what is expected. */
+typedef struct ahead {
+    uint32_t number, range;
+    size_t at;
+} ahead;
+
+/* Written while threads read it: they may see fields of two calls, and prefetch what nobody needs. */
+typedef struct expected_range {
+    _Atomic uintptr_t from;
+    _Atomic size_t step, bytes, all;
+} expected_range;
 
 typedef struct worker_thread {
     st_pool *pool;
@@ -41,6 +57,7 @@ typedef struct worker_thread {
     pthread_t thread;
     uint64_t late_us;                    /* when the caller found it late; 0: in time */
     uint64_t backoff_us, backoff_end_us; /* the last back-off; the caller's, as is late_us */
+    ahead ahead;                         /* the worker's */
     _Alignas(64) _Atomic bool busy;      /* running a part, or about to claim one */
     _Atomic uint64_t backs_off_until_us; /* 0: it does not back off */
 } worker_thread;
@@ -54,6 +71,10 @@ struct st_pool {
     _Atomic bool awake;    /* idle workers do not sleep */
     const atomic_bool *flag; /* parts are skipped once it is true; NULL: never */
     _Atomic bool skipped;
+    _Alignas(64) _Atomic uint32_t expected; /* counts calls of st_pool_expect */
+    _Atomic uint32_t range_count;
+    expected_range ranges[ST_POOL_RANGES];
+    _Alignas(64) ahead ahead; /* the caller's */
     st_pool_job job;       /* written before the word names the job, read only by threads that claimed a part of it */
     void *context;
     st_pool_clock clock;
@@ -138,14 +159,45 @@ static void run_parts(st_pool *pool, worker_thread *self)
     }
 }
 
+void st_pool_expect(st_pool *pool, const st_pool_range *ranges, uint32_t count)
+{
+    if (count > ST_POOL_RANGES) count = ST_POOL_RANGES;
+    for (uint32_t i = 0; i < count; i++) {
+        expected_range *range = &pool->ranges[i];
+        atomic_store_explicit(&range->from, (uintptr_t)ranges[i].from, memory_order_relaxed);
+        atomic_store_explicit(&range->step, ranges[i].step, memory_order_relaxed);
+        atomic_store_explicit(&range->bytes, ranges[i].bytes, memory_order_relaxed);
+        atomic_store_explicit(&range->all, ranges[i].all, memory_order_relaxed);
+    }
+    atomic_store_explicit(&pool->range_count, count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->expected, 1, memory_order_release);
+}
+
+/* Prefetches some lines of the thread's shares; false: nothing is left. */
+static bool prefetch_some(st_pool *pool, ahead *done, uint32_t worker)
+{
+    uint32_t number = atomic_load_explicit(&pool->expected, memory_order_acquire);
+    if (done->number != number) *done = (ahead){.number = number};
+    if (done->range >= atomic_load_explicit(&pool->range_count, memory_order_relaxed)) return false;
+    const expected_range *range = &pool->ranges[done->range];
+    size_t all = atomic_load_explicit(&range->all, memory_order_relaxed);
+    size_t bytes = atomic_load_explicit(&range->bytes, memory_order_relaxed);
+    size_t first = worker * atomic_load_explicit(&range->step, memory_order_relaxed) + done->at;
+    uintptr_t from = atomic_load_explicit(&range->from, memory_order_relaxed);
+    for (uint32_t i = 0; i < LINES_AT_ONCE && done->at < bytes && first < all; i++, first += LINE_BYTES, done->at += LINE_BYTES)
+        __builtin_prefetch((const void *)(from + first), 0, 2);
+    if (done->at >= bytes || first >= all) *done = (ahead){.number = number, .range = done->range + 1};
+    return true;
+}
+
 /* Returns when a job has parts left, the pool stops, or SPIN_US have passed and workers may sleep. */
-static void spin(const st_pool *pool)
+static void spin(st_pool *pool, worker_thread *self)
 {
     double end = st_clock_seconds() + 1e-6 * SPIN_US;
     for (;;) {
         for (int i = 0; i < CHECKS_PER_CLOCK; i++) {
             if (has_parts(atomic_load_explicit(&pool->word, memory_order_relaxed)) || atomic_load(&pool->stop)) return;
-            relax();
+            if (!prefetch_some(pool, &self->ahead, self->index)) relax();
         }
         if (st_clock_seconds() < end) continue;
         if (!atomic_load_explicit(&pool->awake, memory_order_relaxed)) return;
@@ -178,7 +230,7 @@ static void *worker_main(void *argument)
             sleep_for(pool, backoff);
             continue;
         }
-        spin(pool);
+        spin(pool, self);
         if (has_parts(atomic_load(&pool->word))) run_parts(pool, self);
         else sleep_until_job(pool, epoch);
     }
@@ -293,7 +345,7 @@ static void wait_for_workers(st_pool *pool, size_t parts, size_t mine, uint64_t 
     uint64_t limit = 0;
     bool late = false;
     for (uint32_t looks = 1; atomic_load_explicit(&pool->done, memory_order_acquire) < parts; looks++) {
-        relax();
+        if (!prefetch_some(pool, &pool->ahead, 0)) relax();
         if (looks > 4096) sched_yield(); /* the worker with the last part may need this core */
         if (mine == 0 || looks % CHECKS_PER_CLOCK) continue;
         uint64_t now = now_us(pool);

@@ -29,6 +29,17 @@ bool st_pool_skipped(const st_pool *pool); /* whether parts were skipped since s
 /* Runs parts 0 … parts − 1 and returns when all are done. Called by one thread at a time, never from a job. */
 void st_pool_run(st_pool *pool, st_pool_job job, void *context, size_t parts);
 
+/* What the next job reads first: each thread `bytes` from `from` + worker × step on, within `all` bytes from `from` on. */
+typedef struct st_pool_range {
+    const void *from;
+    size_t step, bytes, all;
+} st_pool_range;
+enum { ST_POOL_RANGES = 8 };
+
+/* From now on threads without a part prefetch their shares of the ranges, in order; count 0: nothing. At most ST_POOL_RANGES
+ * count. The memory need not exist any more. */
+void st_pool_expect(st_pool *pool, const st_pool_range *ranges, uint32_t count);
+
 /* Idle workers stay awake from now on, until false: jobs follow in short succession, with pauses in which workers would
  * fall asleep. They yield their cores to other threads. */
 void st_pool_keep_awake(st_pool *pool, bool awake);

@@ -54,6 +54,32 @@ static void add_part(void *context, uint32_t worker, size_t part)
     atomic_fetch_add((_Atomic uint64_t *)context, part + 1);
 }
 
+/* Idle threads prefetch while the ranges change; a prefetch of memory that does not exist is no error. */
+static void what_is_expected_need_not_exist(void **state)
+{
+    (void)state;
+    static unsigned char memory[1 << 16];
+    static const st_pool_range ranges[] = {{memory, 1 << 13, 1 << 13, sizeof memory}, {memory, 0, 64, 64}, {(void *)64, 4096, 1 << 20, SIZE_MAX},
+                                           {NULL, 0, 0, 0}, {memory, 1, SIZE_MAX, 100}, {memory, 0, 0, 0}, {memory, 0, 0, 0},
+                                           {memory, 64, 64, 128}, {memory, 64, 64, 128}};
+    st_pool *pool = NULL;
+    assert_int_equal(st_pool_new(4, &pool, NULL), STRATA_OK);
+    st_pool_keep_awake(pool, true);
+    for (uint32_t i = 0; i < 2000; i++) {
+        st_pool_expect(pool, ranges + i % 4, i % (sizeof ranges / sizeof *ranges - 3));
+        memset(&the_job, 0, sizeof the_job);
+        the_job.threads = 4;
+        st_pool_run(pool, count_part, &the_job, 9);
+        assert_int_equal(the_job.wrong, 0);
+        for (size_t k = 0; k < 10; k++) assert_int_equal(the_job.runs[k], k < 9);
+        if (i % 100 == 0) usleep(200);
+    }
+    st_pool_expect(pool, ranges, sizeof ranges / sizeof *ranges); /* at most ST_POOL_RANGES count */
+    st_pool_run(pool, count_part, &the_job, 9);
+    st_pool_expect(pool, NULL, 0);
+    st_pool_free(pool);
+}
+
 /* When run returns, all parts are done: no worker of the last job may touch the next. */
 static void many_short_jobs(void **state)
 {
@@ -161,26 +187,24 @@ static uint64_t read_clock(void *context)
 
 typedef struct slow_job {
     test_clock *clock;
-    _Atomic uint32_t by_worker;
-    uint32_t wanted; /* the caller's part waits until the worker has claimed so many parts … */
-    uint64_t end_us; /* … and the worker's parts take until then */
+    _Atomic uint32_t by_worker, by_caller;
+    bool each;       /* a part of the caller and one of the worker wait for each other … */
+    uint64_t end_us; /* … and the worker's takes until then */
 } slow_job;
 
 static void part_of_slow_job(void *context, uint32_t worker, size_t part)
 {
     (void)part;
     slow_job *j = context;
-    if (worker) {
-        atomic_fetch_add(&j->by_worker, 1);
-        while (atomic_load(&j->clock->now_us) < j->end_us) sched_yield();
-    } else
-        while (atomic_load(&j->by_worker) < j->wanted) sched_yield();
+    atomic_fetch_add(worker ? &j->by_worker : &j->by_caller, 1);
+    while (j->each && atomic_load(worker ? &j->by_caller : &j->by_worker) == 0) sched_yield();
+    while (worker && atomic_load(&j->clock->now_us) < j->end_us) sched_yield();
 }
 
 /* One part for each of two threads; the worker's takes `us` longer than the caller's. */
 static void run_one_each(st_pool *pool, test_clock *c, uint64_t us)
 {
-    slow_job j = {.clock = c, .wanted = 1, .end_us = c->now_us + us};
+    slow_job j = {.clock = c, .each = true, .end_us = c->now_us + us};
     c->step_us = us ? 100 : 0;
     st_pool_run(pool, part_of_slow_job, &j, 2);
     assert_int_equal(j.by_worker, 1);
@@ -316,7 +340,8 @@ static void idle_workers_stay_awake_on_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_part_runs_once), cmocka_unit_test(many_short_jobs),
+        cmocka_unit_test(every_part_runs_once), cmocka_unit_test(what_is_expected_need_not_exist),
+        cmocka_unit_test(many_short_jobs),
         cmocka_unit_test(two_callers_share_a_pool), cmocka_unit_test(two_pools_run_side_by_side),
         cmocka_unit_test(sleeping_workers_wake_up),
         cmocka_unit_test(idle_workers_stay_awake_on_request), cmocka_unit_test(a_slow_worker_backs_off),
