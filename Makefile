@@ -17,6 +17,7 @@ CFLAGS_fuzz    := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-
 # The kernels of an instruction set are compiled for it; the program chooses one at run time.
 KERNEL_MATH := -ffp-contract=fast -fno-math-errno -fno-trapping-math
 CFLAGS_EXTRA_avx2   := -mavx2 -mfma -mf16c $(KERNEL_MATH)
+CFLAGS_EXTRA_avxvnni := $(CFLAGS_EXTRA_avx2) -mavxvnni
 CFLAGS_EXTRA_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c $(KERNEL_MATH) \
     -mprefer-vector-width=512
 CFLAGS_EXTRA_amx := $(CFLAGS_EXTRA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16

@@ -209,7 +209,8 @@ typedef struct strata_engine_options {
     uint64_t kv_save_bytes; /* limit of the folder's files; the least recently used are removed. 0: 16 GiB */
     const strata_placement *placement; /* NULL: STRATA_PLACEMENT_DEFAULT */
     uint32_t threads;    /* 0: all physical cores */
-    const char *cpu;     /* CPU kernels: "ref", "avx2", "avx512" or "amx"; NULL: the fastest that the CPU supports */
+    const char *cpu;     /* CPU kernels: "ref", "avx2", "avxvnni", "avx512" or "amx"; NULL: the fastest that the CPU
+                            supports */
     const char *kv_type; /* "f32", "f16", "bf16" or "q8_0"; NULL: f16, or bf16 for models with recurrent layers */
     bool nextn;          /* also run the model's NextN block (multi-token prediction) */
     bool profile;        /* time every kind of operation, for strata_engine_describe */

@@ -11,12 +11,12 @@
 #include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/memory.h"
 #include "quant/row.h"
 
 enum {
     ROWS_MAX = 512,
     COPIES_MAX = 64,
-    COPIES_BYTES = 192 << 20, /* of all copies of a matrix */
     EXPERTS = 64,
     USED = 8,
     EXPERT_WIDTH = 1024,
@@ -169,8 +169,9 @@ static void time_matmul(st_type type, uint32_t in, uint32_t out)
     if (!strstr(name, selected)) return;
     st_op op = {.kind = ST_OP_MATMUL};
     st_bound_weight w = weight_of(type, in, out, 1);
-    size_t bytes = (w.row_bytes * out + 4095) / 4096 * 4096, copies = COPIES_BYTES / bytes;
+    size_t bytes = (w.row_bytes * out + 4095) / 4096 * 4096, copies = (size_t)st_memory_probe_bytes_now() / bytes; /* more than the cache */
     if (copies > COPIES_MAX) copies = COPIES_MAX;
+    if (copies == 0) copies = 1; /* little memory */
     unsigned char *weights = memory_of(bytes * copies);
     timed all[COUNTS];
     for (size_t i = 0; i < COUNTS; i++) {
@@ -274,6 +275,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         time_matmul(types[i], 1024, 3072);  /* qwen3-0.6b, gate */
         time_matmul(types[i], 4096, 12288); /* qwen3-8b, gate */
+        time_matmul(types[i], 12288, 4096); /* … down */
     }
     time_experts(ST_TYPE_Q4_K);
     time_experts(ST_TYPE_Q8_0);

@@ -16,7 +16,7 @@ enum { POSITIONS = 200, PAGES = 4, PAGE_SHIFT = 6 };
 enum { HEADS = 6, KV_HEADS = 2, KEY = 48, VALUE = 40, SCRATCH_BYTES = 1 << 22, THREADS_MAX = 5 };
 
 static const st_type kv_types[] = {ST_TYPE_F32, ST_TYPE_F16, ST_TYPE_BF16, ST_TYPE_Q8_0};
-static const char *const levels[] = {"ref", "avx2", "avx512"};
+static const char *const levels[] = {"ref", "avx2", "avxvnni", "avx512"};
 enum { TYPES = sizeof kv_types / sizeof *kv_types, LEVELS = sizeof levels / sizeof *levels };
 
 typedef struct attention_case {

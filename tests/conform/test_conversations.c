@@ -519,7 +519,7 @@ enum { TESTS_MAX = 96 };
 
 int main(int argc, char **argv)
 {
-    const char *levels[] = {"ref", "avx2", "avx512", "amx"};
+    const char *levels[] = {"ref", "avx2", "avxvnni", "avx512", "amx"};
     size_t level_count = sizeof levels / sizeof *levels;
     if (mirror_name()) {
         levels[0] = mirror_name();

@@ -230,8 +230,8 @@ int main(int argc, char **argv)
     static const struct { const char *name; CMUnitTestFunction run; } kinds[] = {
         {"rows", row_operations}, {"head_matmul", head_matmul}, {"attention", attention}, {"experts", experts},
         {"conv", convolution}, {"deltanet", deltanet}, {"ssm", state_space}};
-    enum { KINDS = sizeof kinds / sizeof *kinds, LEVELS = 3 };
-    static level_case cases[LEVELS] = {{.cpu = "avx2"}, {.cpu = "avx512"}, {.cpu = "amx"}};
+    enum { KINDS = sizeof kinds / sizeof *kinds, LEVELS = 4 };
+    static level_case cases[LEVELS] = {{.cpu = "avx2"}, {.cpu = "avxvnni"}, {.cpu = "avx512"}, {.cpu = "amx"}};
     static struct CMUnitTest tests[KINDS * LEVELS];
     static char names[KINDS * LEVELS][32];
     size_t count = 0;

@@ -111,7 +111,7 @@ static void check_sums(const st_isa *isa, const shape *s)
 /* Every shape on every instruction set of this machine. */
 static void test_all_shapes(void (*test)(const st_isa *isa, const shape *s))
 {
-    const st_isa *const all[] = {st_isa_avx2(), st_isa_avx512()};
+    const st_isa *const all[] = {st_isa_avx2(), st_isa_avxvnni(), st_isa_avx512()};
     bool any = false;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (size_t k = 0; all[i] && k < sizeof shapes / sizeof *shapes; k++, any = true) test(all[i], &shapes[k]);

@@ -194,7 +194,7 @@ static void narrow_kv_fast(void **state)
 enum {
     FAMILIES_MAX = 64,
     NARROWS = sizeof narrows / sizeof *narrows,
-    LEVELS = 4,
+    LEVELS = 5,
     TESTS_MAX = FAMILIES_MAX * LEVELS * 5 + 2 * NARROWS,
 };
 
@@ -221,7 +221,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; CMUnitTestFunction run; bool on_long; } kinds[] = {
         {"whole", whole_batch, true}, {"token by token", token_by_token, false}, {"sevens", batches_of_seven, false},
         {"cut", after_a_cut, false}, {"threads", threads_are_equal, false}};
-    static const char *const levels[LEVELS] = {"ref", "avx2", "avx512", "amx"};
+    static const char *const levels[LEVELS] = {"ref", "avx2", "avxvnni", "avx512", "amx"};
     static level_case cases[LEVELS][FAMILIES_MAX];
     size_t level_count = mirror_name() ? 1 : LEVELS; /* another backend has one level */
     for (size_t l = 0; l < level_count; l++)

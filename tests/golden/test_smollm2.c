@@ -25,7 +25,7 @@ typedef struct kernels {
     double perplexity_max, spread_max, margin_max;
 } kernels;
 
-static kernels reference = {"reference", "ref", 1e-4, 1e-4, 1e-2}, fastest = {"best kernels", NULL, 2e-3, 0.05, 0.5},
+static kernels reference = {"reference", "ref", 1e-4, 1e-4, 1e-2}, fastest = {"best kernels", NULL, 2e-3, 0.05, 0.1},
                backend = {"backend", NULL, 1e-3, 0.05, 0.1};
 
 static json_t *expected;

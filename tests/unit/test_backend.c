@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/cpu/fast.h"
+#include "backend/cpu/parts.h"
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "support/steps.h"
@@ -212,6 +213,31 @@ static void a_prepared_segment_runs_repeatedly(void **state)
     cpu->close(device);
 }
 
+/* Idle threads prefetch where parts begin, for each number of rows. */
+static void parts_begin_where_they_are_expected(void **state)
+{
+    (void)state;
+    enum { COLUMNS = 24576, BLOCKS = 128, THREADS = 16, MOST_BYTES = 384 << 10 };
+    const st_isa *isa = st_isa_avx2();
+    if (!isa) skip();
+    st_op op = {.kind = ST_OP_MATMUL};
+    st_bound_op bound = {.op = &op, .in[0] = {.width = BLOCKS * 32}, .out = {.width = COLUMNS}};
+    const st_type_info *info = st_type_find(ST_TYPE_Q4_0);
+    bound.weight[0] = (st_bound_weight){.info = info, .type = ST_TYPE_Q4_0, .ne = {BLOCKS * 32, COLUMNS, 1}, .row_bytes = BLOCKS * info->bytes};
+    for (uint32_t rows = 1; rows < ST_FEW_ROWS; rows++) {
+        st_parts parts;
+        st_pool_range range;
+        st_parts_cut(&parts, &(st_parts_of){COLUMNS, 16, BLOCKS * info->bytes, rows > 1 ? MOST_BYTES : 0}, THREADS);
+        assert_true(st_cpu_fast_expected(isa, &bound, 1, rows, THREADS, &range));
+        for (uint32_t i = 0; i < THREADS; i++)
+            assert_int_equal(i * range.step, st_parts_at(&parts, i).first * BLOCKS * info->bytes);
+        assert_int_equal(range.bytes, ST_EXPECTED_BYTES);
+        assert_int_equal(range.all, COLUMNS * BLOCKS * info->bytes);
+    }
+    op.kind = ST_OP_ADD;
+    assert_false(st_cpu_fast_expected(isa, &bound, 1, 1, THREADS, &(st_pool_range){0}));
+}
+
 static void failed_allocations_are_errors(void **state)
 {
     (void)state;
@@ -249,7 +275,7 @@ int main(void)
         cmocka_unit_test(device_info_states_kernels_and_workers), cmocka_unit_test(kernels_by_name),
         cmocka_unit_test(memory_is_aligned_and_moves), cmocka_unit_test(events_complete_in_queue_order),
         cmocka_unit_test(counters_synchronise_queues), cmocka_unit_test(a_prepared_segment_runs_repeatedly),
-        cmocka_unit_test(failed_allocations_are_errors),
+        cmocka_unit_test(parts_begin_where_they_are_expected), cmocka_unit_test(failed_allocations_are_errors),
     };
     return cmocka_run_group_tests_name("backend", tests, NULL, NULL);
 }

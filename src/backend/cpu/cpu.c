@@ -40,6 +40,9 @@ struct st_event {
 struct st_segment {
     st_device *device;
     st_segment_source source; /* its `ops` points to the array below */
+    /* [2][source.count]: what the next product behind an operation reads first, for one row, and for a few, which have shorter
+     * parts; bytes 0: unknown */
+    st_pool_range *expected;
     st_bound_op ops[];
 };
 
@@ -55,6 +58,7 @@ typedef struct cpu_level {
 static const cpu_level levels[] = {
     {"ref", st_cpu_ref_kernels, st_cpu_ref_scratch, NULL, NULL},
     {"avx2", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx2, NULL},
+    {"avxvnni", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avxvnni, NULL},
     {"avx512", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx512, NULL},
     {"amx", st_cpu_fast_kernels, st_cpu_fast_scratch, st_isa_avx512, st_panels_amx},
 };
@@ -268,6 +272,20 @@ static strata_status cpu_wait(st_queue *queue, uint64_t *counter, uint64_t value
     return STRATA_OK;
 }
 
+/* For launches of `rows` rows. Which experts are read is not known before their router ran. */
+static void find_expected(const st_segment *segment, uint32_t rows, st_pool_range *out)
+{
+    st_pool_range next = {0};
+    uint32_t threads = st_pool_threads(segment->device->pool);
+    for (uint32_t i = segment->source.count; i-- > 0;) {
+        out[i] = next;
+        const st_bound_op *op = &segment->ops[i];
+        uint32_t rest = segment->source.count - i;
+        if (!st_cpu_fast_expected(segment->device->isa, op, rest, rows, threads, &next) && op->op->kind == ST_OP_EXPERTS)
+            next = (st_pool_range){0};
+    }
+}
+
 static strata_status cpu_prepare(st_device *device, const st_segment_source *source, st_segment **out,
                                  strata_error *error)
 {
@@ -277,6 +295,13 @@ static strata_status cpu_prepare(st_device *device, const st_segment_source *sou
     segment->source = *source;
     memcpy(segment->ops, source->ops, source->count * sizeof *segment->ops);
     segment->source.ops = segment->ops;
+    size_t count = source->count;
+    segment->expected = st_alloc_zero(2 * count, sizeof *segment->expected);
+    if (!segment->expected) {
+        st_free(segment);
+        return st_error_memory(error, 2 * count * sizeof *segment->expected, "a segment of the program");
+    }
+    for (uint32_t k = 0; k < 2 && device->isa; k++) find_expected(segment, k + 1, segment->expected + k * count);
     *out = segment;
     return STRATA_OK;
 }
@@ -300,10 +325,20 @@ static void cpu_times(const st_device *device, st_op_time out[ST_OP_COUNT])
     memcpy(out, device->times, sizeof device->times);
 }
 
+/* While an operation runs, threads without a part prefetch for the next product, unless that is of a batch. */
+static void expect(st_cpu_call *call, const st_pool_range *range)
+{
+    const st_pool_range *next = range->bytes && call->rows < ST_FEW_ROWS ? range : NULL;
+    if (!call->next && !next) return;
+    if (!next || !call->next || next->from != call->next->from) st_pool_expect(call->pool, next, next ? 1 : 0);
+    call->next = next;
+}
+
 static strata_status cpu_launch(st_segment *segment, st_queue *queue, uint32_t rows, strata_error *error)
 {
     const st_segment_source *source = &segment->source;
     const st_device *device = segment->device;
+    const st_pool_range *expected = segment->expected + (rows > 1 ? source->count : 0);
     strata_status status = STRATA_OK;
     st_cpu_call call = {
         .rows = rows,
@@ -321,11 +356,13 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, uint32_t r
         call.bound = &segment->ops[i];
         call.op = call.bound->op;
         call.group = call.isa ? st_cpu_fast_group(call.isa, call.bound, source->count - i) : 1;
+        expect(&call, &expected[i + call.group - 1]);
         if (ST_POISONS)
             status = st_cpu_scratch_fence(source, st_pool_threads(device->pool), call.op,
                                           device->scratch(call.bound, call.rows), error);
         if (status == STRATA_OK) run_kernel(segment->device, &call);
     }
+    st_pool_expect(device->pool, NULL, 0);
     if (ST_POISONS) st_cpu_scratch_unfence(source, st_pool_threads(device->pool));
     if (status == STRATA_OK && st_pool_skipped(device->pool))
         status = st_error_set(error, STRATA_INTERRUPTED, NULL, "the computation was interrupted");
@@ -335,6 +372,8 @@ static strata_status cpu_launch(st_segment *segment, st_queue *queue, uint32_t r
 
 static void cpu_segment_free(st_segment *segment)
 {
+    if (!segment) return;
+    st_free(segment->expected);
     st_free(segment);
 }
 

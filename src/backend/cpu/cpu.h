@@ -18,6 +18,7 @@ typedef struct st_cpu_call {
     uint32_t rows;
     st_step *step;
     st_pool *pool;
+    const st_pool_range *next; /* what the next matrix product reads first; NULL: unknown */
     unsigned char *shared;  /* scratch that all workers share */
     unsigned char *scratch; /* scratch of the workers, worker_bytes each */
     size_t worker_bytes;

@@ -21,10 +21,16 @@ st_scratch st_cpu_fast_experts_scratch(const st_bound_op *shape, uint32_t rows);
 /* How many of the operations at `ops` (count ≥ 1) are matrix products of the same input and can run as one. */
 uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t count);
 
+enum { ST_EXPECTED_BYTES = 128 << 10 }; /* of weights, which a thread prefetches before it needs them: it stays in the L2 cache */
+
+/* What the threads read first for `rows` rows, fewer than ST_FEW_ROWS, if the first of the operations is a matrix product. */
+bool st_cpu_fast_expected(const st_isa *isa, const st_bound_op *ops, uint32_t count, uint32_t rows, uint32_t threads,
+                          st_pool_range *out);
+
 /* --- quantised activations ---------------------------------------------------------------------------------------- */
 
 /* Rows of `width` int8 activations in scratch, in tiles of ST_ACT_TILE rows. The rows of a tile are contiguous (for
- * dots) or interleaved block by block (for strips). */
+ * dots, and residuals) or interleaved block by block (for strips). */
 typedef struct st_acts {
     unsigned char *memory;
     size_t width;
@@ -33,13 +39,14 @@ typedef struct st_acts {
 size_t st_acts_bytes(size_t width, size_t rows);
 st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved);
 st_act_row st_acts_tile(const st_acts *acts, size_t tile); /* interleaved */
+st_act_halves st_acts_halves(const st_acts *acts, size_t row); /* contiguous */
 
 /* Some rows of a matrix. */
 typedef struct st_row_range {
     const st_bound_weight *matrix;
     const unsigned char *rows;
     size_t lanes;
-    bool last; /* no rows follow */
+    const unsigned char *next; /* the rows that are read after these; NULL: unknown */
 } st_row_range;
 
 /* Unpacks elements at … at + count − 1, at most ST_STRIP_WIDTH, of at most ST_STRIP_ROWS rows. */
@@ -53,6 +60,7 @@ typedef struct st_batch {
     const st_refined *lists;    /* [tokens]: the refined blocks; NULL: none */
     const unsigned char *panel; /* bfloat16, from the first token on; NULL: int8 */
     size_t tile, tokens;
+    const unsigned char *next; /* st_row_range.next of the rows that are multiplied */
 } st_batch;
 
 /* Scratch of a worker for st_batch_multiply, with any kernels. */

@@ -18,6 +18,7 @@ enum {
     STRETCH = 64,      /* a stretch is a multiple of so many positions */
     FEW = ST_FEW_KEYS, /* positions that a few rows take at a time */
     PARTS_PER_THREAD = 4,
+    SUMMED_ALONE = 1 << 15, /* fewer floats than this are added up by the caller: dispatching them takes longer */
     ROWS_MIN = 16, /* of a block: each block converts all keys and values that it sees */
     RUN = ST_KEY_RUN,          /* positions whose heads are read before the next positions (few.inc) */
     PREFETCH_BYTES = 3 << 10,  /* how far behind the next run the prefetch reaches, at least */
@@ -465,6 +466,14 @@ static void sum_part(void *context, uint32_t worker, size_t part)
     isa->scale(out, normaliser(job->call, head, largest, sum), out, s->value);
 }
 
+static void sum_stretches(attention_job *job)
+{
+    size_t parts = job->row_count * job->shape.heads;
+    if (job->stretch_count * job->shape.heads * job->shape.value >= SUMMED_ALONE) st_pool_run(job->call->pool, sum_part, job, parts);
+    else
+        for (size_t i = 0; i < parts; i++) sum_part(job, 0, i);
+}
+
 /* --- a step ------------------------------------------------------------------------------------------------------------ */
 
 static size_t blocks_of(const attention_job *job, const st_step_conversation *c)
@@ -527,6 +536,6 @@ void st_cpu_fast_attention(const st_cpu_call *call)
     for (uint32_t row = 0; row < call->rows; job.block_parts = 0) {
         row = plan_group(&job, row);
         st_pool_run(call->pool, attention_part, &job, job.block_parts + job.part_count);
-        st_pool_run(call->pool, sum_part, &job, job.row_count * job.shape.heads);
+        sum_stretches(&job);
     }
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/fast.h"
+#include "backend/cpu/parts.h"
 
 #define NO_PLACE UINT32_MAX
 
@@ -24,8 +25,10 @@ typedef struct experts_job {
     const st_bound_weight *gate, *up, *down; /* up NULL: the experts have no gate, and `gate` is their only matrix */
     size_t up_first;       /* first row of up in its matrix: the row after gate if the two are fused */
     size_t width, embedding;
-    size_t columns;        /* columns of a part of the running pass: a strip; more for a few tokens, for streaming reads */
+    size_t columns;        /* that are computed at a time: a strip; more for a few tokens, for streaming reads */
+    size_t strips;         /* of a part of the first pass of a batch */
     bool batch;            /* strips and activations in tiles by expert; otherwise dots and activations by token */
+    st_parts hidden_parts, output_parts; /* of the passes, unless it is a batch: that has `columns` in a part */
     const st_isa_panels *panels; /* of a batch: its activations are in bfloat16 */
     pair_list list;
     st_acts inputs;        /* indexed by place in a batch, otherwise by token */
@@ -61,12 +64,22 @@ static bool is_panel(const st_op *op, size_t rows)
     return rows * op->p.experts.used >= (size_t)ST_PANEL_ROWS * op->p.experts.experts;
 }
 
-/* The most columns of a part. For a few rows its weights are read in one stretch: the fewer rows, the longer. */
+/* The columns that are computed at a time. For a few rows their weights are read in one stretch: the fewer rows, the longer. */
 static size_t columns_max(const st_op *op, size_t rows, bool panels)
 {
     if (panels) return ST_PANEL_FEW;
     if (is_batch(op, rows)) return ST_STRIP_ROWS;
     return rows < ST_FEW_ROWS ? ST_FEW_COLUMNS : ST_SOME_COLUMNS;
+}
+
+static size_t over(size_t a, size_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
 }
 
 /* Activations in int8 or bfloat16. */
@@ -76,22 +89,12 @@ static size_t batch_acts_bytes(size_t width, size_t rows)
     return acts > panel ? acts : panel;
 }
 
-enum { COLUMNS_STEP = 16 };
-
-/* Columns of a part of a pass that computes `width` columns `times` times. For a few rows as many as leave the fewest
- * threads idle at the end: of 768 columns, 16 threads get 192 at a time with 8 experts, and 48 each with one. */
-static size_t columns_of_part(const experts_job *job, size_t width, size_t times)
-{
-    size_t most = columns_max(job->call->op, job->call->rows, job->panels), threads = st_pool_threads(job->call->pool);
-    size_t best = most, least = SIZE_MAX;
-    for (size_t columns = most; columns >= COLUMNS_STEP && !job->batch; columns -= COLUMNS_STEP) {
-        size_t parts = times * ((width + columns - 1) / columns), longest = (parts + threads - 1) / threads * columns;
-        if (longest >= least) continue;
-        least = longest;
-        best = columns;
-    }
-    return best;
-}
+enum {
+    COLUMNS_STEP = 16,      /* a part for a few rows has a multiple of it */
+    PART_BYTES = 384 << 10, /* of weights that several rows may read: they stay in the L2 cache */
+    STRIPS_MAX = 4,         /* of a part of a batch: the weights of all but the first are prefetched */
+    FIRST_BYTES = 4 << 10,  /* of weights, which are prefetched while those before them are multiplied */
+};
 
 static layout lay_out(const st_op *op, size_t embedding, size_t rows)
 {
@@ -204,11 +207,12 @@ static void quantise_input(void *context, uint32_t worker, size_t token)
         pack_input(job, x, token);
         return;
     }
-    st_act_row first = st_acts_row(&job->inputs, token, false);
     if (!job->batch) {
-        call->isa->quantise(x, job->embedding, &first);
+        st_act_halves halves = st_acts_halves(&job->inputs, token);
+        call->isa->quantise_halves(x, job->embedding, &halves);
         return;
     }
+    st_act_row first;
     bool done = false;
     for (size_t i = token * used; i < (token + 1) * used; i++) {
         if (job->list.place[i] == NO_PLACE) continue;
@@ -235,15 +239,21 @@ static void quantise_hidden(void *context, uint32_t worker, size_t part)
             st_panel_pack(job->panels, x, job->width, job->hidden_acts.memory, place);
             continue;
         }
-        st_act_row out = st_acts_row(&job->hidden_acts, place, job->batch);
-        job->call->isa->quantise(x, job->width, &out);
+        if (job->batch) {
+            st_act_row out = st_acts_row(&job->hidden_acts, place, true);
+            job->call->isa->quantise(x, job->width, &out);
+        } else {
+            st_act_halves out = st_acts_halves(&job->hidden_acts, place);
+            job->call->isa->quantise_halves(x, job->width, &out);
+        }
     }
 }
 
 /* Computes out[t × stride + column] from `columns` rows of an expert's matrix, starting at `first`, and the
- * activations of its tokens: the hidden rows if `hidden`, otherwise the inputs. */
+ * activations of its tokens: the hidden rows if `hidden`, otherwise the inputs. `next`: the rows that a batch reads after
+ * these; NULL: unknown. */
 static void int8_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
-                         bool hidden, float *scratch, float *out, size_t stride)
+                         bool hidden, const unsigned char *next, float *scratch, float *out, size_t stride)
 {
     const st_isa_type *type = &job->call->isa->types[matrix->type];
     const st_acts *acts = hidden ? &job->hidden_acts : &job->inputs;
@@ -252,20 +262,21 @@ static void int8_columns(const experts_job *job, const st_bound_weight *matrix, 
     if (!job->batch) {
         for (uint32_t t = 0; t < count; t++) {
             size_t token = job->list.pair[job->list.first[e] + t] / job->call->op->p.experts.used;
-            st_act_row act = st_acts_row(acts, hidden ? place + t : token, false);
+            st_act_halves act = st_acts_halves(acts, hidden ? place + t : token);
             type->dots(rows + first * matrix->row_bytes, matrix->row_bytes, columns, &act, matrix->ne[0], out + t * stride);
         }
         return;
     }
-    st_batch batch = {.acts = *acts, .tile = place / ST_ACT_TILE, .tokens = count};
+    st_batch batch = {.acts = *acts, .tile = place / ST_ACT_TILE, .tokens = count, .next = next};
     if (job->panels) batch.panel = acts->memory + st_panel_bytes(acts->width, place);
     st_batch_multiply(job->call, matrix, rows, first, columns, &batch, scratch, out, stride);
 }
 
 /* The same in float, for weights without an int8 kernel. */
 static void float_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
-                          bool hidden, float *scratch, float *out, size_t stride)
+                          bool hidden, const unsigned char *next, float *scratch, float *out, size_t stride)
 {
+    (void)next;
     const st_cpu_call *call = job->call;
     uint32_t count = tokens_of(job, e), used = call->op->p.experts.used;
     for (size_t i = 0; i < columns; i++) {
@@ -280,10 +291,10 @@ static void float_columns(const experts_job *job, const st_bound_weight *matrix,
 }
 
 static void expert_columns(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns,
-                           bool hidden, float *scratch, float *out, size_t stride)
+                           bool hidden, const unsigned char *next, float *scratch, float *out, size_t stride)
 {
     bool int8 = hidden ? job->int8_out : job->int8_in;
-    (int8 ? int8_columns : float_columns)(job, matrix, e, first, columns, hidden, scratch, out, stride);
+    (int8 ? int8_columns : float_columns)(job, matrix, e, first, columns, hidden, next, scratch, out, stride);
 }
 
 /* Adds `columns` of an expert's biases, from `first` on, to the rows of all its tokens; `width`: biases of an expert. */
@@ -295,6 +306,16 @@ static void add_bias(const experts_job *job, const st_bound_weight *bias, uint32
         float value = st_cpu_element(bias, e * width + first + i);
         for (uint32_t t = 0; t < tokens_of(job, e); t++) out[t * stride + i] += value;
     }
+}
+
+/* The beginning of the columns from `first` on: kernels prefetch within the rows that they are given. An integer because the
+ * columns may continue in the next expert, and the prefetch past the end of this one. */
+static void prefetch_first(const experts_job *job, const st_bound_weight *matrix, uint32_t e, size_t first, size_t columns)
+{
+    if (job->batch) return;
+    uintptr_t from = (uintptr_t)matrix->parts[e] + first * matrix->row_bytes;
+    size_t bytes = smaller(columns * matrix->row_bytes, FIRST_BYTES);
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(from + at), 0, 2);
 }
 
 /* (w × x) · row = w × (x · row): scales gate and up of each token by its weight. */
@@ -310,45 +331,73 @@ static void weigh_inputs(const experts_job *job, uint32_t e, float *gates, float
     }
 }
 
-/* A part is some columns of one expert's hidden rows: act(gate) × up. */
-static void hidden_part(void *context, uint32_t worker, size_t part)
+static const unsigned char *row_of(const st_bound_weight *matrix, uint32_t e, size_t row)
 {
-    const experts_job *job = context;
+    return (const unsigned char *)matrix->parts[e] + row * matrix->row_bytes;
+}
+
+/* Some columns of an expert's hidden rows: act(gate) × up. `more`: those behind them follow. */
+static void hidden_columns(const experts_job *job, uint32_t worker, uint32_t e, size_t first, size_t columns, bool more)
+{
     const st_cpu_call *call = job->call;
-    size_t strips = (job->width + job->columns - 1) / job->columns;
-    uint32_t e = job->list.active[part / strips], count = tokens_of(job, e);
-    size_t first = part % strips * job->columns;
-    size_t columns = job->width - first < job->columns ? job->width - first : job->columns;
+    const unsigned char *then = more ? row_of(job->gate, e, first + columns) : NULL;
     float *ups = st_cpu_scratch(call, worker); /* [rows, columns] */
     float *rest = ups + (size_t)call->rows * job->columns;
     float *gates = job->hidden + job->list.places[e] * job->width + first;
-    expert_columns(job, job->gate, e, first, columns, false, rest, gates, job->width);
-    if (job->up) expert_columns(job, job->up, e, job->up_first + first, columns, false, rest, ups, job->columns);
+    if (job->up) prefetch_first(job, job->up, e, job->up_first + first, columns);
+    expert_columns(job, job->gate, e, first, columns, false, job->up ? row_of(job->up, e, job->up_first + first) : then, rest, gates,
+                   job->width);
+    if (job->up) expert_columns(job, job->up, e, job->up_first + first, columns, false, then, rest, ups, job->columns);
     weigh_inputs(job, e, gates, ups, columns);
     add_bias(job, &call->bound->weight[4], e, job->width, first, columns, gates, job->width);
     add_bias(job, &call->bound->weight[5], e, job->width, first, columns, ups, job->columns);
-    for (uint32_t t = 0; t < count; t++) {
+    for (uint32_t t = 0; t < tokens_of(job, e); t++) {
         float *gate = gates + t * job->width;
         if (job->up) call->isa->gated(call->op->p.experts.activation, gate, ups + t * job->columns, gate, columns);
         else call->isa->relu_squared(gate, gate, columns);
     }
 }
 
-/* --- output ------------------------------------------------------------------------------------------------------- */
-
-/* A part is some columns of the output, summed over all experts in order. */
-static void output_part(void *context, uint32_t worker, size_t part)
+/* A part is some strips of one expert. */
+static void hidden_batch_part(void *context, uint32_t worker, size_t part)
 {
     const experts_job *job = context;
+    size_t own = job->strips * job->columns, parts = over(job->width, own), first = part % parts * own, end = smaller(first + own, job->width);
+    for (size_t at = first, columns; at < end; at += columns) {
+        columns = smaller(end - at, job->columns);
+        hidden_columns(job, worker, job->list.active[part / parts], at, columns, at + columns < end);
+    }
+}
+
+/* A part is some columns of the active experts, which are numbered consecutively. */
+static void hidden_part(void *context, uint32_t worker, size_t part)
+{
+    const experts_job *job = context;
+    st_columns own = st_parts_at(&job->hidden_parts, part);
+    for (size_t at = own.first, end = own.first + own.count, columns; at < end; at += columns) {
+        size_t first = at % job->width, next;
+        columns = smaller(smaller(end - at, job->columns), job->width - first);
+        next = at + columns;
+        if (next < end) prefetch_first(job, job->gate, job->list.active[next / job->width], next % job->width, end - next);
+        hidden_columns(job, worker, job->list.active[at / job->width], first, columns, false);
+    }
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------- */
+
+/* Some columns of the output, summed over all experts in order. */
+static void output_columns(const experts_job *job, uint32_t worker, size_t first, size_t columns)
+{
     const st_cpu_call *call = job->call;
-    size_t first = part * job->columns;
-    size_t columns = job->embedding - first < job->columns ? job->embedding - first : job->columns;
     float *products = st_cpu_scratch(call, worker); /* [rows, columns] */
     float *rest = products + (size_t)call->rows * job->columns;
     for (size_t row = 0; row < call->rows; row++) memset(st_cpu_row(call->bound->out, row) + first, 0, columns * sizeof(float));
     for (uint32_t a = 0; a < job->list.active_count; a++) {
         uint32_t e = job->list.active[a], count = tokens_of(job, e);
-        expert_columns(job, job->down, e, first, columns, true, rest, products, job->columns);
+        bool more = a + 1 < job->list.active_count;
+        if (more) prefetch_first(job, job->down, job->list.active[a + 1], first, columns);
+        expert_columns(job, job->down, e, first, columns, true, more ? row_of(job->down, job->list.active[a + 1], first) : NULL, rest,
+                       products, job->columns);
         add_bias(job, &call->bound->weight[6], e, job->embedding, first, columns, products, job->columns);
         const st_bound_weight *factors = &call->bound->weight[3];
         float factor = factors->data ? st_cpu_element(factors, e) : 1;
@@ -359,6 +408,20 @@ static void output_part(void *context, uint32_t worker, size_t part)
             for (size_t i = 0; i < columns; i++) out[i] += weight * products[t * job->columns + i];
         }
     }
+}
+
+static void output_batch_part(void *context, uint32_t worker, size_t part)
+{
+    const experts_job *job = context;
+    output_columns(job, worker, part * job->columns, smaller(job->embedding - part * job->columns, job->columns));
+}
+
+static void output_part(void *context, uint32_t worker, size_t part)
+{
+    const experts_job *job = context;
+    st_columns own = st_parts_at(&job->output_parts, part);
+    for (size_t at = 0; at < own.count; at += job->columns)
+        output_columns(job, worker, own.first + at, smaller(own.count - at, job->columns));
 }
 
 /* --- the operation ------------------------------------------------------------------------------------------------ */
@@ -393,6 +456,52 @@ static void set_up(experts_job *job, const st_cpu_call *call)
     job->hidden_acts = (st_acts){.memory = call->shared + at.hidden_acts, .width = job->width};
 }
 
+/* The parts of the passes of a few rows. */
+static void cut_passes(experts_job *job)
+{
+    size_t active = job->list.active_count, most = job->call->rows > 1 ? PART_BYTES : 0;
+    uint32_t threads = st_pool_threads(job->call->pool);
+    st_parts_of hidden = {active * job->width, COLUMNS_STEP, job->gate->row_bytes + (job->up ? job->up->row_bytes : 0), most};
+    st_parts_of output = {job->embedding, COLUMNS_STEP, active ? active * job->down->row_bytes : 1, most};
+    st_parts_cut(&job->hidden_parts, &hidden, threads);
+    st_parts_cut(&job->output_parts, &output, threads);
+}
+
+/* Threads that are done with the first pass prefetch for the second. */
+static void expect_output(const experts_job *job)
+{
+    st_pool_range ranges[ST_POOL_RANGES];
+    uint32_t count = job->list.active_count < ST_POOL_RANGES ? job->list.active_count : ST_POOL_RANGES;
+    size_t row_bytes = job->down->row_bytes, step = job->output_parts.levels[0].size * row_bytes;
+    for (uint32_t a = 0; a < count; a++)
+        ranges[a] = (st_pool_range){job->down->parts[job->list.active[a]], step, smaller(step, ST_EXPECTED_BYTES / count),
+                                    job->embedding * row_bytes};
+    st_pool_expect(job->call->pool, ranges, count);
+}
+
+static void run_few_rows(experts_job *job)
+{
+    const st_cpu_call *call = job->call;
+    cut_passes(job);
+    expect_output(job);
+    if (job->int8_in) st_pool_run(call->pool, quantise_input, job, call->rows);
+    st_pool_run(call->pool, hidden_part, job, job->hidden_parts.count);
+    if (job->int8_out) st_pool_run(call->pool, quantise_hidden, job, job->list.active_count);
+    st_pool_expect(call->pool, call->next, call->next ? 1 : 0);
+    st_pool_run(call->pool, output_part, job, job->output_parts.count);
+}
+
+static void run_batch(experts_job *job)
+{
+    st_pool *pool = job->call->pool;
+    size_t active = job->list.active_count, strips = active * over(job->width, job->columns), enough = 8 * (size_t)st_pool_threads(pool);
+    job->strips = smaller(strips / enough + 1, STRIPS_MAX);
+    if (job->int8_in) st_pool_run(pool, quantise_input, job, job->call->rows);
+    st_pool_run(pool, hidden_batch_part, job, active * over(job->width, job->strips * job->columns));
+    if (job->int8_out) st_pool_run(pool, quantise_hidden, job, active);
+    st_pool_run(pool, output_batch_part, job, over(job->embedding, job->columns));
+}
+
 void st_cpu_fast_experts(const st_cpu_call *call)
 {
     experts_job job;
@@ -402,11 +511,6 @@ void st_cpu_fast_experts(const st_cpu_call *call)
     }
     set_up(&job, call);
     list_pairs(&job);
-    size_t active = job.list.active_count;
-    if (job.int8_in) st_pool_run(call->pool, quantise_input, &job, call->rows);
-    job.columns = columns_of_part(&job, job.width, active);
-    st_pool_run(call->pool, hidden_part, &job, active * ((job.width + job.columns - 1) / job.columns));
-    if (job.int8_out) st_pool_run(call->pool, quantise_hidden, &job, active);
-    job.columns = columns_of_part(&job, job.embedding, 1);
-    st_pool_run(call->pool, output_part, &job, (job.embedding + job.columns - 1) / job.columns);
+    job.columns = columns_max(call->op, call->rows, job.panels);
+    (job.batch ? run_batch : run_few_rows)(&job);
 }

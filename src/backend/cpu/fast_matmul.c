@@ -5,14 +5,15 @@
  *
  * A few channels of the activations are far larger than the others, and their blocks hold most of the rounding error.
  * In a batch, a block with more than 1/ST_REFINED of its row's squared error is refined: the residual becomes a second
- * int8 block. For single rows that costs more time than it is worth (docs/performance.md). */
+ * int8 block. Few rows have a scale for each half of a block instead. */
 #include <string.h>
 
 #include "backend/cpu/fast.h"
+#include "backend/cpu/parts.h"
 
 enum {
-    PIECE_BYTES = 384 << 10, /* weights of a part for a few rows: enough for streaming reads */
-    PIECE_COLUMNS = 32,     /* columns of a part for float weights */
+    PIECE_BYTES = 384 << 10, /* weights of a part that several rows read: they stay in the L2 cache */
+    PIECE_COLUMNS = 16,      /* a part of quantised weights for a few rows has a multiple of it */
     ALIGN = ST_SCRATCH_ALIGN,
 };
 
@@ -61,6 +62,16 @@ st_act_row st_acts_row(const st_acts *acts, size_t row, bool interleaved)
     return tile;
 }
 
+/* A scale and a sum of each half take as much memory as the four numbers of a block. */
+st_act_halves st_acts_halves(const st_acts *acts, size_t row)
+{
+    size_t within = row % ST_ACT_TILE, halves = acts->width / ST_ACT_HALF;
+    unsigned char *base = acts->memory + row / ST_ACT_TILE * tile_bytes(acts->width);
+    float *scale = (float *)(void *)(base + ST_ACT_TILE * acts->width);
+    return (st_act_halves){.q = (int8_t *)base + within * acts->width, .scale = scale + within * halves,
+                           .sum = scale + (ST_ACT_TILE + within) * halves};
+}
+
 /* --- strips --------------------------------------------------------------------------------------------------------- */
 
 /* Elements of the rows that a strip holds. */
@@ -93,23 +104,24 @@ static size_t bytes_of(const st_row_range *r, size_t count)
     return count / r->matrix->info->block * r->matrix->info->bytes;
 }
 
-static void prefetch(const unsigned char *from, size_t bytes)
+/* An integer, because the next matrix may have fewer or shorter rows, and the prefetch past its end. */
+static void prefetch(uintptr_t from, size_t bytes)
 {
-    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(from + at), 0, 2);
 }
 
-/* Unpacks elements at … at + count − 1 of the rows and prefetches the next, of these rows or the following. */
+/* Unpacks elements at … at + count − 1 of the rows and prefetches the next, of these rows or those read after them. */
 static void unpack_rows(const st_isa_type *type, const st_row_range *r, size_t at, size_t count, const st_strip *strip)
 {
     size_t bytes = bytes_of(r, count), row_bytes = r->matrix->row_bytes;
     const unsigned char *from = r->rows + bytes_of(r, at), *next = from + bytes;
-    if (at + count == r->matrix->ne[0]) next = r->last ? from : r->rows + r->lanes * row_bytes;
+    if (at + count == r->matrix->ne[0]) next = r->next ? r->next : from;
     for (size_t lane = 0; lane < ST_STRIP_ROWS; lane += 4) {
         const unsigned char *four[4];
         for (size_t i = 0; i < 4; i++) { /* a short strip repeats its last row; the copies are not used */
             size_t row = lane + i < r->lanes ? lane + i : r->lanes - 1;
             four[i] = from + row * row_bytes;
-            prefetch(next + row * row_bytes, bytes);
+            prefetch((uintptr_t)next + row * row_bytes, bytes);
         }
         type->unpack(four, count, strip, lane);
     }
@@ -181,7 +193,7 @@ void st_batch_multiply(const st_cpu_call *call, const st_bound_weight *matrix, c
                        size_t columns, const st_batch *batch, float *scratch, float *out, size_t stride)
 {
     const unsigned char *from = (const unsigned char *)data + first * matrix->row_bytes;
-    st_row_range rows = {matrix, from, columns, first + columns >= matrix->ne[1]};
+    st_row_range rows = {matrix, from, columns, batch->next};
     if (batch->panel) st_panel_multiply(call, &rows, batch->panel, batch->tokens, scratch, out, stride);
     else strip_multiply(call->isa, &rows, batch, scratch, out, stride);
 }
@@ -221,11 +233,12 @@ uint32_t st_cpu_fast_group(const st_isa *isa, const st_bound_op *ops, uint32_t c
 typedef struct matmul_job {
     const st_cpu_call *call;
     st_acts acts;
-    bool batch;         /* at least ST_FEW_ROWS rows: `acts` is interleaved */
+    bool batch;         /* at least ST_FEW_ROWS rows: `acts` is interleaved; otherwise it has halves */
     unsigned char *panel; /* batch in bfloat16: the activations, instead of `acts`, `rest` and `lists` */
     st_acts rest;       /* batch only: residuals of the refined blocks, not interleaved */
     st_refined *lists;  /* batch only: [rows], the refined blocks of each row */
-    size_t columns_per_part;
+    size_t columns_per_part; /* of a batch */
+    st_parts parts;     /* of a few rows */
 } matmul_job;
 
 /* Lists the blocks with more than 1/ST_REFINED of a row's squared error, which is proportional to the squared scale. */
@@ -242,14 +255,13 @@ static uint32_t choose_blocks(const st_act_row *acts, size_t blocks, uint32_t *l
     return count;
 }
 
-/* Quantises one row. Neither its bytes nor its refined blocks depend on other rows. */
+/* Quantises one row of a batch. Neither its bytes nor its refined blocks depend on other rows. */
 static void quantise_row(const matmul_job *job, size_t row)
 {
     const st_isa *isa = job->call->isa;
     const float *x = st_cpu_row(job->call->bound->in[0], row);
-    st_act_row acts = st_acts_row(&job->acts, row, job->batch);
+    st_act_row acts = st_acts_row(&job->acts, row, true);
     isa->quantise(x, job->acts.width, &acts);
-    if (!job->batch) return;
     st_refined *list = &job->lists[row];
     st_act_row rest = st_acts_row(&job->rest, row, false);
     list->count = choose_blocks(&acts, job->acts.width / ST_ACT_BLOCK, list->blocks);
@@ -288,7 +300,7 @@ static void few_rows_columns(const matmul_job *job, const st_bound_op *bound, si
     const st_isa_type *type = &job->call->isa->types[matrix->type];
     const unsigned char *rows = (const unsigned char *)matrix->data + first * matrix->row_bytes;
     for (size_t row = 0; row < job->call->rows; row++) {
-        st_act_row act = st_acts_row(&job->acts, row, false);
+        st_act_halves act = st_acts_halves(&job->acts, row);
         type->dots(rows, matrix->row_bytes, count, &act, job->acts.width, st_cpu_row(bound->out, row) + first);
     }
     add_bias(bound, first, count, job->call->rows);
@@ -300,7 +312,8 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
                       .tokens = job->call->rows};
     size_t step = job->panel ? ST_PANEL_COLUMNS : ST_STRIP_ROWS;
     for (size_t i = first; i < first + count; i += step) {
-        size_t columns = first + count - i < step ? first + count - i : step;
+        size_t columns = first + count - i < step ? first + count - i : step, end = i + columns;
+        batch.next = end < bound->weight[0].ne[1] ? (const unsigned char *)bound->weight[0].data + end * bound->weight[0].row_bytes : NULL;
         st_batch_multiply(job->call, &bound->weight[0], bound->weight[0].data, i, columns, &batch, scratch,
                           st_cpu_row(bound->out, 0) + i, bound->out.width);
     }
@@ -311,11 +324,14 @@ static void batch_columns(const matmul_job *job, const st_bound_op *bound, size_
 static void columns_part(void *context, uint32_t worker, size_t part)
 {
     const matmul_job *job = context;
-    size_t first = part * job->columns_per_part, end = first + job->columns_per_part, before = 0;
+    st_columns own = {part * job->columns_per_part, job->columns_per_part};
+    if (!job->batch) own = st_parts_at(&job->parts, part);
+    size_t end = own.first + own.count, before = 0;
     float *scratch = st_cpu_scratch(job->call, worker);
     for (uint32_t i = 0; i < job->call->group && before < end; i++) {
         const st_bound_op *bound = &job->call->bound[i];
-        size_t width = bound->out.width, from = first > before ? first - before : 0, to = end - before < width ? end - before : width;
+        size_t width = bound->out.width, from = own.first > before ? own.first - before : 0;
+        size_t to = end - before < width ? end - before : width;
         if (from < to && job->batch) batch_columns(job, bound, from, to - from, scratch);
         else if (from < to) few_rows_columns(job, bound, from, to - from);
         before += width;
@@ -345,17 +361,51 @@ static size_t panel_columns(size_t threads, size_t columns)
     return best;
 }
 
-/* Columns of a part. A few tokens: about PIECE_BYTES of weights, with at least one part per thread, and whole strips in a
- * batch. More tokens: a strip, or some in bfloat16. */
-static size_t columns_of_part(const st_cpu_call *call, bool batch, size_t columns)
+/* A group has at least one matrix, with at least one column. */
+static size_t columns_of(const st_bound_op *ops, uint32_t group)
+{
+    size_t columns = ops->out.width;
+    for (uint32_t i = 1; i < group; i++) columns += ops[i].out.width;
+    return columns;
+}
+
+static size_t weight_bytes_of(const st_bound_op *ops, uint32_t group)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < group; i++) bytes += ops[i].weight[0].row_bytes * ops[i].out.width;
+    return bytes;
+}
+
+/* The parts of a few rows. The matrix of a router has few columns of floats: each thread gets some of them. */
+static void cut_few_rows(st_parts *parts, const st_bound_op *ops, uint32_t group, bool int8, uint32_t rows, uint32_t threads)
+{
+    size_t columns = columns_of(ops, group);
+    st_parts_cut(parts, &(st_parts_of){columns, int8 ? PIECE_COLUMNS : 1, weight_bytes_of(ops, group) / columns, rows > 1 ? PIECE_BYTES : 0},
+                 threads);
+}
+
+bool st_cpu_fast_expected(const st_isa *isa, const st_bound_op *ops, uint32_t count, uint32_t rows, uint32_t threads,
+                          st_pool_range *out)
+{
+    const st_bound_weight *matrix = &ops->weight[0];
+    st_parts parts;
+    if (ops->op->kind != ST_OP_MATMUL) return false;
+    cut_few_rows(&parts, ops, st_cpu_fast_group(isa, ops, count), int8_type(isa, ops) != NULL, rows, threads);
+    size_t step = parts.levels[0].size * matrix->row_bytes;
+    *out = (st_pool_range){matrix->data, step, step < ST_EXPECTED_BYTES ? step : ST_EXPECTED_BYTES, matrix->row_bytes * ops->out.width};
+    return true;
+}
+
+/* Columns of a part of a batch. A few tokens: about PIECE_BYTES of weights, with at least one part per thread, and whole
+ * strips. More tokens: a strip, or some in bfloat16. */
+static size_t columns_of_part(const st_cpu_call *call, size_t columns)
 {
     if (is_panel(call)) return panel_columns(st_pool_threads(call->pool), columns);
     if (call->rows > ST_STRIP_TOKENS) return ST_STRIP_ROWS;
-    size_t bytes = 0, threads = st_pool_threads(call->pool);
-    for (uint32_t i = 0; i < call->group; i++) bytes += call->bound[i].weight[0].row_bytes * call->bound[i].out.width;
-    size_t parts = (bytes / PIECE_BYTES + threads) / threads * threads;
+    size_t threads = st_pool_threads(call->pool);
+    size_t parts = (weight_bytes_of(call->bound, call->group) / PIECE_BYTES + threads) / threads * threads;
     size_t count = (columns + parts - 1) / parts;
-    return batch ? (count + ST_STRIP_ROWS - 1) / ST_STRIP_ROWS * ST_STRIP_ROWS : count;
+    return (count + ST_STRIP_ROWS - 1) / ST_STRIP_ROWS * ST_STRIP_ROWS;
 }
 
 /* Places the residuals and the lists behind the activations in the shared scratch. */
@@ -369,18 +419,24 @@ static void lay_out(matmul_job *job)
 
 static void int8_matmul(const st_cpu_call *call)
 {
-    size_t columns = 0;
-    for (uint32_t i = 0; i < call->group; i++) columns += call->bound[i].out.width;
-    bool batch = call->rows >= ST_FEW_ROWS;
     matmul_job job = {.call = call,
                       .acts = {.memory = call->shared, .width = call->bound->weight[0].ne[0]},
-                      .batch = batch,
-                      .panel = is_panel(call) ? call->shared : NULL,
-                      .columns_per_part = columns_of_part(call, batch, columns)};
+                      .batch = call->rows >= ST_FEW_ROWS,
+                      .panel = is_panel(call) ? call->shared : NULL};
     lay_out(&job);
-    if (batch) st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);
-    for (size_t row = 0; row < call->rows && !batch; row++) quantise_row(&job, row);
-    st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
+    if (job.batch) {
+        size_t columns = columns_of(call->bound, call->group);
+        job.columns_per_part = columns_of_part(call, columns);
+        st_pool_run(call->pool, quantise_tile, &job, (call->rows + ST_ACT_TILE - 1) / ST_ACT_TILE);
+        st_pool_run(call->pool, columns_part, &job, (columns + job.columns_per_part - 1) / job.columns_per_part);
+        return;
+    }
+    cut_few_rows(&job.parts, call->bound, call->group, true, call->rows, st_pool_threads(call->pool));
+    for (size_t row = 0; row < call->rows; row++) {
+        st_act_halves act = st_acts_halves(&job.acts, row);
+        call->isa->quantise_halves(st_cpu_row(call->bound->in[0], row), job.acts.width, &act);
+    }
+    st_pool_run(call->pool, columns_part, &job, job.parts.count);
 }
 
 /* --- float weights: F32, F16 and BF16 are read directly, other types are dequantised row by row ------------------- */
@@ -423,11 +479,13 @@ static void float_batch_part(void *context, uint32_t worker, size_t part)
 
 static void float_few_part(void *context, uint32_t worker, size_t part)
 {
-    const st_cpu_call *call = context;
+    const matmul_job *job = context;
+    const st_cpu_call *call = job->call;
     const st_bound_op *bound = call->bound;
     const st_bound_weight *matrix = &bound->weight[0];
-    size_t end = (part + 1) * PIECE_COLUMNS, width = matrix->ne[0];
-    for (size_t column = part * PIECE_COLUMNS; column < end && column < bound->out.width; column++) {
+    st_columns own = st_parts_at(&job->parts, part);
+    size_t end = own.first + own.count, width = matrix->ne[0];
+    for (size_t column = own.first; column < end; column++) {
         const void *weights = (const unsigned char *)matrix->data + column * matrix->row_bytes;
         uint32_t type = matrix->type;
         if (!call->isa->dot_float[type]) {
@@ -442,13 +500,23 @@ static void float_few_part(void *context, uint32_t worker, size_t part)
     }
 }
 
+static void float_few_rows(const st_cpu_call *call)
+{
+    matmul_job job = {.call = call};
+    cut_few_rows(&job.parts, call->bound, 1, false, call->rows, st_pool_threads(call->pool));
+    st_pool_run(call->pool, float_few_part, &job, job.parts.count);
+}
+
 void st_cpu_fast_matmul(const st_cpu_call *call)
 {
     if (int8_type(call->isa, call->bound)) {
         int8_matmul(call);
         return;
     }
-    bool batch = call->rows >= ST_FEW_ROWS;
-    size_t columns = batch ? ST_FLOAT_COLUMNS : PIECE_COLUMNS, parts = (call->bound->out.width + columns - 1) / columns;
-    st_pool_run(call->pool, batch ? float_batch_part : float_few_part, (void *)(uintptr_t)call, parts);
+    if (call->rows < ST_FEW_ROWS) {
+        float_few_rows(call);
+        return;
+    }
+    size_t parts = (call->bound->out.width + ST_FLOAT_COLUMNS - 1) / ST_FLOAT_COLUMNS;
+    st_pool_run(call->pool, float_batch_part, (void *)(uintptr_t)call, parts);
 }

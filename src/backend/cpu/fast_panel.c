@@ -73,7 +73,7 @@ static void widen_rows(const st_cpu_call *call, const st_row_range *rows, size_t
     for (size_t first = 0; first < rows->lanes; first += ST_STRIP_ROWS, weights += STRIP_BYTES) {
         strip_rows.rows = rows->rows + first * rows->matrix->row_bytes;
         strip_rows.lanes = smaller(rows->lanes - first, ST_STRIP_ROWS);
-        strip_rows.last = rows->last || first + ST_STRIP_ROWS < rows->lanes; /* the next strip is not read after it */
+        strip_rows.next = first + ST_STRIP_ROWS < rows->lanes ? NULL : rows->next; /* the next strip is not read after it */
         st_strip strip = st_strip_fill(type, &strip_rows, at, count, scratch);
         call->panels->widen(type, &strip, weights);
     }

@@ -13,8 +13,8 @@
 
 enum { ST_ISA_TYPES = 43 }; /* every tensor type number is smaller */
 
-/* A row of int8 activations: element i of block b ≈ scale[b × stride] × q[b × stride × 32 + i]. `stride` is 1 for a
- * contiguous row. It is ST_ACT_TILE in a tile, where block b of all tokens is contiguous. */
+/* A row of a batch of int8 activations: element i of block b ≈ scale[b × stride] × q[b × stride × 32 + i]. `stride` is 1
+ * for a contiguous row. It is ST_ACT_TILE in a tile, where block b of all tokens is contiguous. */
 typedef struct st_act_row {
     int8_t *q;
     float *scale;
@@ -22,6 +22,13 @@ typedef struct st_act_row {
     int32_t *total; /* [2] for each block: Σq of each half */
     size_t stride;
 } st_act_row;
+
+/* One of few rows of int8 activations, with a scale for each half of a block: element i ≈ scale[i / ST_ACT_HALF] × q[i]. */
+typedef struct st_act_halves {
+    int8_t *q;
+    float *scale;
+    float *sum; /* scale × Σq */
+} st_act_halves;
 
 /* The blocks of a row with the largest rounding error. They are refined: the residual becomes a second int8 block. */
 typedef struct st_refined {
@@ -53,7 +60,8 @@ typedef struct st_tile_sums {
 
 typedef struct st_isa_type {
     /* out[i] = row i · act, for `rows` rows at a stride of row_bytes. NULL: no kernel for the type. */
-    void (*dots)(const unsigned char *matrix, size_t row_bytes, size_t rows, const st_act_row *act, size_t count, float *out);
+    void (*dots)(const unsigned char *matrix, size_t row_bytes, size_t rows, const st_act_halves *act, size_t count,
+                 float *out);
     /* Unpacks four rows into lanes `lane` … `lane` + 3 of a strip. */
     void (*unpack)(const unsigned char *const rows[4], size_t count, const st_strip *strip, size_t lane);
     uint32_t group; /* 16 or 32 */
@@ -117,6 +125,7 @@ typedef struct st_isa {
     const char *name;
     const st_isa_split *(*split)(void); /* NULL, or returns NULL: the CPU has no fast bfloat16 products */
     void (*quantise)(const float *x, size_t count, const st_act_row *out);
+    void (*quantise_halves)(const float *x, size_t count, const st_act_halves *out);
     /* out[32] = x − the dequantised `block` of act */
     void (*residual)(const float *x, const st_act_row *act, size_t block, float out[ST_ACT_BLOCK]);
     st_isa_type types[ST_ISA_TYPES];
@@ -167,6 +176,7 @@ typedef struct st_isa {
 
 /* Return NULL if the CPU lacks the instructions. */
 const st_isa *st_isa_avx2(void);
+const st_isa *st_isa_avxvnni(void);
 const st_isa *st_isa_avx512(void);
 /* Beside st_isa_avx512; NULL if the CPU or the system has no matrix unit. */
 const st_isa_panels *st_panels_amx(void);

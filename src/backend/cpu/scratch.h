@@ -4,7 +4,8 @@
 
 enum {
     ST_SCRATCH_ALIGN = 64,
-    ST_ACT_BLOCK = 32,      /* elements of int8 activations that share a scale */
+    ST_ACT_BLOCK = 32,      /* elements of a block of int8 activations, which share a scale in a batch */
+    ST_ACT_HALF = 16,       /* … and in few rows */
     ST_ACT_TILE = 8,        /* tokens whose activations are interleaved in a batch */
     ST_REFINED = 16,        /* a block with more than 1/16 of its row's squared error is refined, so at most 16 are */
     ST_STRIP_ROWS = 32,     /* rows of weights that are interleaved in a strip */
