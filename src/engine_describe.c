@@ -111,7 +111,8 @@ static json_t *expert_counts(const strata_engine *engine)
         const char *name;
         st_stat stat;
     } rows[] = {{"hits", ST_STAT_HITS},       {"misses", ST_STAT_MISSES},           {"fetches", ST_STAT_FETCHES},
-                {"uploads", ST_STAT_UPLOADS}, {"fetch_bytes", ST_STAT_FETCH_BYTES}, {"upload_bytes", ST_STAT_UPLOAD_BYTES}};
+                {"uploads", ST_STAT_UPLOADS}, {"fetch_bytes", ST_STAT_FETCH_BYTES}, {"upload_bytes", ST_STAT_UPLOAD_BYTES},
+                {"computed", ST_STAT_COMPUTED}, {"cpu_ns", ST_STAT_CPU_NS}, {"wait_ns", ST_STAT_WAIT_NS}};
     json_t *counts = json_object();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         uint64_t sum = st_stats_total(engine->watch.stats, false, rows[i].stat) +

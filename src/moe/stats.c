@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "model/program.h"
 
 enum { PROMPT, DECODE, PHASES };
 
@@ -87,6 +88,13 @@ void st_stats_event(st_stats *stats, uint32_t layer_index, bool decode, uint32_t
     }
 }
 
+void st_stats_rows(st_stats *stats, uint32_t layer_index, bool decode, uint32_t rows, uint32_t used)
+{
+    layer *l = &stats->layers[layer_index];
+    st_op op = {.kind = ST_OP_EXPERTS, .p.experts = {.experts = l->experts, .used = used}};
+    l->counts[decode][ST_STAT_EXPECTED] += (uint64_t)(st_experts_touched(&op, rows) + 0.5);
+}
+
 void st_stats_add(st_stats *stats, uint32_t layer_index, bool decode, st_stat what, uint64_t amount)
 {
     stats->layers[layer_index].counts[decode][what] += amount;
@@ -138,6 +146,15 @@ static void print_line(st_buf *out, const char *label, const uint64_t counts[ST_
     st_buf_printf(out, " %7.1f %% %10.1f\n", 100.0 * share(counts[ST_STAT_HITS], counts[ST_STAT_MISSES]), moved / 1e6);
 }
 
+/* What the CPU took, where it computed misses. */
+static void print_times(st_buf *out, const uint64_t total[ST_STAT_COUNT])
+{
+    if (total[ST_STAT_COMPUTED] == 0) return;
+    st_buf_printf(out, "the CPU computed a miss in %.1f µs, and waited %.1f µs for the router of a layer\n",
+                  1e-3 * (double)total[ST_STAT_CPU_NS] / (double)total[ST_STAT_COMPUTED],
+                  1e-3 * (double)total[ST_STAT_WAIT_NS] / (double)total[ST_STAT_EVENTS]);
+}
+
 static void print_phase(const st_stats *stats, int phase, st_buf *out)
 {
     uint64_t total[ST_STAT_COUNT] = {0};
@@ -153,6 +170,7 @@ static void print_phase(const st_stats *stats, int phase, st_buf *out)
         if (stats->layers[i].counts[phase][ST_STAT_EVENTS]) print_line(out, label, stats->layers[i].counts[phase]);
     }
     print_line(out, "all", total);
+    print_times(out, total);
     st_buf_printf(out, "\n");
 }
 

@@ -15,6 +15,7 @@
     X(EVENTS, events, "events", "events of the layer: a token, or a batch of a prompt")                \
     X(HITS, hits, "hits", "chosen experts that were in a slot")                                        \
     X(MISSES, misses, "misses", "chosen experts that were not")                                        \
+    X(EXPECTED, expected, "", "experts that so many rows choose on average, each independently")       \
     X(FETCHES, fetches, "fetched", "misses that were fetched")                                         \
     X(COMPUTED, computed, "on CPU", "misses that the CPU computed")                                    \
     X(UPLOADS, uploads, "uploads", "uploads sent, prefetches included")                                \
@@ -31,7 +32,9 @@
     X(FAILED, failed, "failed", "fetches and uploads that failed")                                     \
     X(FETCH_BYTES, fetch_bytes, "", "")                                                                \
     X(UPLOAD_BYTES, upload_bytes, "", "")                                                              \
-    X(CPU_BYTES, cpu_bytes, "", "weights that the CPU read for misses")
+    X(CPU_BYTES, cpu_bytes, "", "weights that the CPU read for misses")                                \
+    X(CPU_NS, cpu_ns, "", "nanoseconds in which the CPU computed misses")                              \
+    X(WAIT_NS, wait_ns, "", "nanoseconds for which the CPU waited for the router's choice")
 
 typedef enum st_stat {
 #define X(name, field, column, text) ST_STAT_##name,
@@ -51,6 +54,8 @@ void st_stats_free(st_stats *stats);
  * Counts events, hits, misses, experts and distances; distances are in events. */
 void st_stats_event(st_stats *stats, uint32_t layer, bool decode, uint32_t count, const uint32_t *experts,
                     const int32_t *slots);
+/* The event has so many rows, each of which chose `used` experts: counts those expected. */
+void st_stats_rows(st_stats *stats, uint32_t layer, bool decode, uint32_t rows, uint32_t used);
 /* Any other counter of a layer. */
 void st_stats_add(st_stats *stats, uint32_t layer, bool decode, st_stat what, uint64_t amount);
 /* An upload of the expert was sent. */

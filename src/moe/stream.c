@@ -1,5 +1,6 @@
 #include "moe/stream.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,6 +16,14 @@ enum { MATRICES = ST_EXPERT_MATRICES, FLIGHTS = 64, WAIT_LIMIT_US = 120 * 1000 *
  * chooses from this layer's input. */
 #define LIKELY_AGAIN 0.4f
 #define LIKELY_NEXT 0.85f
+
+/* The weight of the last measurement of the host's speed, and how far it counts from the mean: a single event may be
+ * late because another process had a core. */
+#define FACTOR_NEW 0.125
+#define FACTOR_STEP 2.0
+
+/* The weight of a layer's event in the mean of what fetching would gain: some five tokens of 48 layers. */
+#define GAIN_NEW (1.0 / 256)
 
 typedef struct stream_layer {
     uint32_t experts, used, slots; /* experts 0: not in slots */
@@ -59,12 +68,12 @@ struct st_stream {
     uint32_t *missing, *missing_tokens; /* [experts_max], by tokens, descending; the first fetch_count are fetched */
     uint32_t missing_count, fetch_count, failed_fetches;
     st_stream_step step;
-    bool no_chains;        /* steps of few rows gain more by fetching */
+    double host_factor[2]; /* measured time over that by its rates, mean of the last events: of prompts, of decoding */
+    double fetch_gain;     /* seconds that fetching saves in a layer, mean of the last events of few rows */
+    uint32_t rows, hits;   /* of the current event */
     st_cache_upload *uploads; /* [experts_max] */
     uint32_t upload_count;
 };
-
-static bool gains_by_fetching(st_stream *stream);
 
 static void add_stat(st_stream *stream, uint32_t layer, st_stat what, uint64_t amount)
 {
@@ -298,6 +307,7 @@ strata_status st_stream_new(const st_stream_source *source, const st_stream_opti
     if (!stream) return st_error_memory(error, sizeof *stream, "the expert cache");
     stream->source = *source;
     stream->options = *options;
+    stream->host_factor[0] = stream->host_factor[1] = 1;
     if (options->flights_max == 0 || options->flights_max > FLIGHTS) stream->options.flights_max = FLIGHTS;
     strata_status status = STRATA_OK;
     if (!describe_layers(stream) || !allocate_event(stream) || !allocate_waves(stream))
@@ -305,7 +315,6 @@ strata_status st_stream_new(const st_stream_source *source, const st_stream_opti
     if (status == STRATA_OK) status = open_cache(stream, error);
     if (status == STRATA_OK) status = open_queues(stream, error);
     if (status == STRATA_OK) status = fill_slots(stream, error);
-    stream->no_chains = gains_by_fetching(stream);
     stream->missing_count = 0;
     if (status != STRATA_OK) {
         st_stream_free(stream);
@@ -469,7 +478,9 @@ static st_split_demand demand_of(const st_stream *stream, const stream_layer *l,
                              .expert_bytes = (double)l->slot.bytes, .token_ops = l->token_ops,
                              .resident_bytes = (double)hits * (double)l->slot.bytes,
                              .resident_ops = (pairs - lacking) * l->token_ops,
-                             .host_seconds = rows * embedding * sizeof(float) / card->link_up};
+                             .queued_bytes = stream->flight_count * (double)l->slot.bytes,
+                             .host_seconds = rows * embedding * sizeof(float) / card->link_up,
+                             .host_factor = stream->host_factor[stream->step.decoding]};
 }
 
 static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, uint32_t rows, uint32_t hits)
@@ -481,31 +492,31 @@ static uint32_t choose_fetches(const st_stream *stream, const stream_layer *l, u
     return st_split_fetch(&devices[ST_HOST], &devices[ST_CARD], &demand);
 }
 
-/* Whether fetching can gain more of a single row's time than one launch for all layers does, which saves an event and
- * two launches of each layer. */
-static bool gains_by_fetching(st_stream *stream)
-{
-    const st_profile *host = &stream->source.plan_source->devices[ST_HOST], *card = host + ST_CARD;
-    double saved = card->handover_seconds + 2 * card->launch_seconds - card->round_trip_seconds;
-    if (stream->options.arms != ST_ARMS_BOTH) return stream->options.arms == ST_ARMS_FETCH;
-    if (card->link_up <= 0) return false; /* unknown */
-    for (uint32_t i = 0; i < stream->layer_count; i++) {
-        const stream_layer *l = &stream->layers[i];
-        for (uint32_t missing = 1; l->slots < l->experts && missing <= l->used; missing++) {
-            stream->missing_count = missing;
-            stream->missing_tokens[missing - 1] = 1;
-            st_split_demand demand = demand_of(stream, l, 1, l->used - missing);
-            uint32_t fetched = st_split_fetch(host, card, &demand);
-            if (st_split_seconds(host, card, &demand, 0) - st_split_seconds(host, card, &demand, fetched) > saved)
-                return true;
-        }
-    }
-    return false;
-}
-
 bool st_stream_may_chain(const st_stream *stream)
 {
-    return !stream->no_chains;
+    const st_profile *card = &stream->source.plan_source->devices[ST_CARD];
+    double saved = card->handover_seconds + 2 * card->launch_seconds - card->round_trip_seconds; /* by a chain, in a layer */
+    if (stream->options.arms != ST_ARMS_BOTH) return stream->options.arms == ST_ARMS_CPU;
+    return stream->fetch_gain <= saved;
+}
+
+/* What the event would gain if the GPU fetched some of its misses, or gains. */
+static void note_fetch_gain(st_stream *stream, const stream_layer *l)
+{
+    const st_profile *devices = stream->source.plan_source->devices, *host = &devices[ST_HOST], *card = &devices[ST_CARD];
+    if (!stream->step.decoding || stream->rows > ST_CHAIN_ROWS || !stream->half || card->link_up <= 0) return;
+    st_split_demand demand = demand_of(stream, l, stream->rows, stream->hits);
+    uint32_t fetched = st_split_fetch(host, card, &demand);
+    double gain = st_split_seconds(host, card, &demand, 0) - st_split_seconds(host, card, &demand, fetched);
+    stream->fetch_gain += GAIN_NEW * (gain - stream->fetch_gain);
+}
+
+static void count_event(st_stream *stream, uint32_t layer, uint32_t rows, uint32_t count, const st_cache_answer *answer)
+{
+    st_stats *stats = stream->source.stats;
+    if (!stats) return;
+    st_stats_event(stats, layer, stream->step.decoding, count, stream->demanded, answer->slot);
+    st_stats_rows(stats, layer, stream->step.decoding, rows, stream->layers[layer].used);
 }
 
 static void count_predictions(st_stream *stream, uint32_t layer, const st_cache_answer *answer, uint32_t count)
@@ -542,13 +553,14 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
                               .weights = stream->demanded_weights, .tokens = rows, .uses = stream->demanded_uses};
     st_cache_answer answer;
     st_cache_ask(stream->cache, &demand, &answer);
-    if (stream->source.stats)
-        st_stats_event(stream->source.stats, layer, stream->step.decoding, count, stream->demanded, answer.slot);
+    count_event(stream, layer, rows, count, &answer);
     take_answer(stream, l, &answer, count);
     count_predictions(stream, layer, &answer, count);
     count_reasons(stream, layer, &answer);
     if (stream->step.decoding)
         for (uint32_t k = 0; k < l->used; k++) l->last[k] = (uint32_t)ids[k];
+    stream->rows = rows;
+    stream->hits = answer.hits;
     stream->fetch_count = choose_fetches(stream, l, rows, answer.hits);
     for (uint32_t i = 0; i < stream->fetch_count; i++) /* the GPU computes them in this batch */
         for (int m = 0; m < MATRICES; m++) l->host[m][stream->missing[i]] = NULL;
@@ -598,6 +610,25 @@ strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *que
     return st_halves_use(&stream->halves, wave % ST_HALVES, queue, error);
 }
 
+void st_stream_waited(st_stream *stream, uint32_t layer, double seconds)
+{
+    if (seconds > 0) add_stat(stream, layer, ST_STAT_WAIT_NS, (uint64_t)(1e9 * seconds));
+}
+
+void st_stream_computed(st_stream *stream, uint32_t layer, uint32_t rows, double seconds)
+{
+    const st_profile *devices = stream->source.plan_source->devices;
+    double *factor = &stream->host_factor[stream->step.decoding];
+    if (seconds <= 0) return;
+    add_stat(stream, layer, ST_STAT_CPU_NS, (uint64_t)(1e9 * seconds));
+    /* With weights on disk, fetches would wait for it as well; uploads slow both down. */
+    if (stream->failed_fetches || stream->flight_count || stream->options.deterministic || stream->source.plan->on_disk)
+        return;
+    st_split_demand demand = demand_of(stream, &stream->layers[layer], rows, 0);
+    double now = st_split_host_factor(&devices[ST_HOST], &devices[ST_CARD], &demand, stream->fetch_count, seconds);
+    *factor += FACTOR_NEW * (fmin(fmax(now, *factor / FACTOR_STEP), *factor * FACTOR_STEP) - *factor);
+}
+
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error)
 {
     stream_layer *l = &stream->layers[layer];
@@ -612,6 +643,7 @@ strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *err
     add_stat(stream, layer, ST_STAT_COMPUTED, computed);
     add_stat(stream, layer, ST_STAT_CPU_BYTES, computed * l->slot.bytes);
     add_stat(stream, layer, ST_STAT_FAILED, stream->failed_fetches);
+    note_fetch_gain(stream, l);
     /* The next decision may fail before it writes these, and is followed by an end of its own. */
     stream->fetch_count = stream->failed_fetches = stream->missing_count = stream->upload_count = 0;
     if (!stream->options.deterministic)

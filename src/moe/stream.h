@@ -68,7 +68,7 @@ typedef struct st_stream_work {
 } st_stream_work;
 
 /* Whether steps of few rows may be one launch for all layers (backend.h, chains): no miss is fetched, since the launch of
- * a wave would come too late. False if fetching is faster, or wanted. */
+ * a wave would come too late. False while fetching gains more than one launch does, or if it is wanted. */
 bool st_stream_may_chain(const st_stream *stream);
 
 /* What the executor knows of a step. `decoding`: none of its rows belongs to a prompt; `chained`: it is one launch. */
@@ -89,6 +89,10 @@ strata_status st_stream_decide(st_stream *stream, uint32_t layer, const int32_t 
  * After the launch of the wave, st_stream_launched records that its staging memory is free when `queue` gets there. */
 strata_status st_stream_fetch(st_stream *stream, uint32_t layer, uint32_t wave, st_event **ready, strata_error *error);
 strata_status st_stream_launched(st_stream *stream, uint32_t wave, st_queue *queue, strata_error *error);
+/* The host has waited so long for the router's choice, or computed its share for so long: the next splits go by the
+ * speed that it had. */
+void st_stream_waited(st_stream *stream, uint32_t layer, double seconds);
+void st_stream_computed(st_stream *stream, uint32_t layer, uint32_t rows, double seconds);
 /* The layer is launched and the CPU's share is computed, or something failed: sends the uploads, and makes landed
  * uploads of other layers visible; of a chained step not those of the next layer, which the GPU may have begun. */
 strata_status st_stream_end(st_stream *stream, uint32_t layer, strata_error *error);

@@ -13,6 +13,7 @@ static void count_routing(st_watch *watch, const st_routing *r)
         watch->distinct[count++] = expert;
     }
     st_stats_event(watch->stats, r->layer, r->decoding, count, watch->distinct, NULL);
+    st_stats_rows(watch->stats, r->layer, r->decoding, r->rows, r->used);
 }
 
 void st_watch_routing(st_watch *watch, const st_routing *r, bool all_resident)

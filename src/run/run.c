@@ -44,7 +44,8 @@ static strata_status open_queues(st_run *run, strata_error *error)
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->share_sent, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->batch_end, error);
     if (status == STRATA_OK) status = card->backend->event_new(card->device, &run->chain_end, error);
-    return status;
+    const st_run_device *host = &run->source.devices[ST_HOST];
+    return status == STRATA_OK ? host->backend->event_new(host->device, &run->host_now, error) : status;
 }
 
 /* Converts the plan's offsets to addresses. */
@@ -180,6 +181,7 @@ void st_run_free(st_run *run)
     if (run->share_sent) run->source.devices[ST_CARD].backend->event_free(run->share_sent);
     if (run->batch_end) run->source.devices[ST_CARD].backend->event_free(run->batch_end);
     if (run->chain_end) run->source.devices[ST_CARD].backend->event_free(run->chain_end);
+    if (run->host_now) run->source.devices[ST_HOST].backend->event_free(run->host_now);
     for (uint32_t d = 0; d < ST_DEVICES_MAX; d++)
         if (run->devices[d].queue) run->source.devices[d].backend->queue_free(run->devices[d].queue);
     st_arena_free(&run->arena);

@@ -72,14 +72,32 @@ static strata_status run_waves(st_run *run, const st_ready_split *split, const s
     return status;
 }
 
-static strata_status run_host_share(st_run *run, const st_ready_split *split, int32_t out, uint32_t rows,
+/* On the host's clock: that of a simulated one is virtual. */
+static double host_seconds(const st_run *run)
+{
+    const st_backend *host = run->source.devices[ST_HOST].backend;
+    (void)host->event_record(run->host_now, run->devices[ST_HOST].queue, NULL);
+    return host->event_seconds(run->host_now);
+}
+
+static strata_status compute_host_share(st_run *run, const st_ready_split *split, const st_routing *routing, strata_error *error)
+{
+    double begin = host_seconds(run);
+    strata_status status =
+        run->source.devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, routing->rows, error);
+    if (status == STRATA_OK) st_stream_computed(run->source.stream, routing->layer, routing->rows, host_seconds(run) - begin);
+    return status;
+}
+
+static strata_status run_host_share(st_run *run, const st_ready_split *split, int32_t out, const st_routing *routing,
                                     strata_error *error)
 {
     const st_run_device *devices = run->source.devices;
     st_queue *queue = run->devices[ST_CARD].queue;
+    uint32_t rows = routing->rows;
     size_t bytes = (size_t)rows * run->source.program->values[out].width * sizeof(float);
     unsigned char *sum = run->devices[ST_CARD].working + run->devices[ST_CARD].set->sums[0];
-    strata_status status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, rows, error);
+    strata_status status = compute_host_share(run, split, routing, error);
     if (status == STRATA_OK)
         status = st_stages_copy(run, ST_CARD, sum, ST_HOST, st_stages_value(run, ST_HOST, out), bytes, error);
     if (status == STRATA_OK) status = st_stages_record(run, run->share_sent, error);
@@ -128,7 +146,7 @@ static strata_status run_split(st_run *run, const st_ready_stage *ready, const s
     strata_status status = st_stream_decide(run->source.stream, routing->layer, routing->ids, routing->weights,
                                             routing->rows, &work, error);
     if (status == STRATA_OK) status = run_waves(run, split, routing, &work, error);
-    if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, routing->rows, error);
+    if (status == STRATA_OK && work.host) status = run_host_share(run, split, out, routing, error);
     return end_split(run, split, routing, status, error);
 }
 
@@ -161,6 +179,24 @@ static strata_status run_stage(st_run *run, const st_ready_stage *ready, const s
     return stage->kind == ST_STAGE_SPLIT ? run_split(run, ready, &routing, error) : STRATA_OK;
 }
 
+/* Waits until the GPU has sent what the stage reads on the host. */
+static strata_status await_stage(st_run *run, const st_ready_range *range, const st_ready_stage *ready, bool chained,
+                                 strata_error *error)
+{
+    const st_stage *stage = ready->stage;
+    if (stage->wait == ST_NO_STAGE) return STRATA_OK;
+    const st_ready_stage *sent = &range->stages[stage->wait];
+    bool split = stage->kind == ST_STAGE_SPLIT;
+    double begin = split ? host_seconds(run) : 0;
+    strata_status status = chained ? run->source.devices[ST_CARD].backend->chain_await(range->chain, sent->link, WAIT_LIMIT_US,
+                                                                                       run->interrupt, error)
+                                   : st_stages_wait(run, sent->end, error);
+    if (!split) return status;
+    uint32_t layer = (uint32_t)run->source.program->ops[stage->ops.first].layer;
+    st_stream_waited(run->source.stream, layer, host_seconds(run) - begin);
+    return status;
+}
+
 /* --- chains: the GPU's stages of a range are one launch, which the host follows ----------------------------------- */
 
 /* A prediction changes the tables of the next layer and reads this layer's input: it comes before the answer, upon
@@ -174,8 +210,7 @@ static strata_status answer_split(st_run *run, const st_ready_range *range, cons
     st_stream_work work = {0};
     strata_status status = st_stream_decide(run->source.stream, routing->layer, routing->ids, routing->weights,
                                             routing->rows, &work, error);
-    if (status == STRATA_OK && work.host)
-        status = devices[ST_HOST].backend->launch(split->host, run->devices[ST_HOST].queue, routing->rows, error);
+    if (status == STRATA_OK && work.host) status = compute_host_share(run, split, routing, error);
     if (asks) status = end_split(run, split, routing, status, error);
     if (status == STRATA_OK) devices[ST_CARD].backend->chain_answer(range->chain, ready->link, !work.host);
     return asks ? status : end_split(run, split, routing, status, error);
@@ -216,10 +251,8 @@ static strata_status run_chain(st_run *run, const st_ready_range *range, const s
     hold_host(run, true);
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
         const st_ready_stage *ready = &range->stages[i];
-        int32_t wait = ready->stage->wait;
         status = check_interrupt(run, error);
-        if (status == STRATA_OK && wait != ST_NO_STAGE)
-            status = card->chain_await(range->chain, range->stages[wait].link, WAIT_LIMIT_US, run->interrupt, error);
+        if (status == STRATA_OK) status = await_stage(run, range, ready, true, error);
         if (status == STRATA_OK) status = follow_stage(run, range, ready, step, error);
     }
     hold_host(run, false);
@@ -236,8 +269,7 @@ strata_status st_stages_run(st_run *run, const st_ready_range *range, const st_s
     for (uint32_t i = 0; i < range->count && status == STRATA_OK; i++) {
         const st_ready_stage *ready = &range->stages[i];
         status = check_interrupt(run, error);
-        if (status == STRATA_OK && ready->stage->wait != ST_NO_STAGE)
-            status = st_stages_wait(run, range->stages[ready->stage->wait].end, error);
+        if (status == STRATA_OK) status = await_stage(run, range, ready, false, error);
         if (status == STRATA_OK) status = run_stage(run, ready, step, rows, error);
     }
     if (status == STRATA_OK && range->pending != ST_NO_STAGE) run->pending = range->stages[range->pending].end;

@@ -6,7 +6,6 @@
 #include "run/ready.h"
 #include "run/run.h"
 
-
 /* A part of the program with its stages prepared. */
 typedef struct st_ready_part {
     st_ready_range body, head;
@@ -23,6 +22,7 @@ struct st_run {
     st_event *share_sent;    /* after the last copy of the host's share of experts to the GPU */
     st_event *batch_end;     /* after the last launch of the last batch */
     st_event *chain_end;     /* after the last chain */
+    st_event *host_now;      /* of the host's clock */
     st_event *pending;       /* after copies that may still read the host's values; NULL: none */
     bool step_sending;
     bool computing;          /* the last batch may not have reached batch_end */

@@ -74,6 +74,10 @@ typedef struct scenario {
     int32_t slots;             /* −1: chosen by the planner */
     uint64_t card_bytes;
     st_stream_options experts;
+    double host_ops, assumed_ops; /* operations per second of the host, and by its profile once the model is loaded; 0: usual */
+    double link;               /* bytes per second; 0: usual */
+    double host_fixed;         /* seconds of the host's experts beside their bytes */
+    double round_trip;         /* of a chain; 0: usual */
 } scenario;
 
 typedef struct outcome {
@@ -113,7 +117,12 @@ static void open_clock(experts_rig *r, const scenario *w, const st_sim_routing *
     options->moe = w->mode;
     options->expert_slots = w->slots;
     options->watch = w->mode == ST_MOE_CACHE && w->slots < EXPERTS; /* the host reads the routing anyway */
+    if (w->host_ops > 0) r->clock.plan.devices[ST_HOST].op_rate = w->host_ops;
+    r->clock.plan.devices[ST_HOST].classes[ST_CLASS_EXPERTS].seconds = w->host_fixed;
+    if (w->round_trip > 0) r->clock.plan.devices[ST_CARD].round_trip_seconds = w->round_trip;
+    if (w->link > 0) r->clock.plan.devices[ST_CARD].link_up = w->link;
     clock_rig_load(&r->clock, &w->experts, routing);
+    if (w->assumed_ops > 0) r->clock.plan.devices[ST_HOST].op_rate = w->assumed_ops;
     clock_must(st_conversation_new(st_run_kv(r->clock.run), &r->conversation, &error), &error);
 }
 
@@ -217,19 +226,75 @@ static void generated_local_routing_meets_the_targets(void **state)
     check_modes(0.03);
 }
 
-/* Splitting misses between CPU and fetches is never slower than either alone. */
-static void splitting_misses_is_no_slower_than_one_arm(void **state)
+/* Splitting misses between CPU and fetches is never slower than either alone. With a fast link fetching pays where many
+ * experts are missing; where few are, a token is one launch, and the CPU computes them. */
+static void check_arms(double locality, double link, double host_ops)
 {
-    (void)state;
-    make_routes(0.9);
+    make_routes(locality);
     for (int32_t slots = 8; slots <= 48; slots += 20) {
         scenario w = cache_scenario(slots);
+        w.link = link;
+        w.host_ops = host_ops;
         double both = run(&w).tps;
         w.experts.arms = ST_ARMS_CPU;
         double cpu = run(&w).tps;
         w.experts.arms = ST_ARMS_FETCH;
         double fetch = run(&w).tps;
         assert_true(both >= 0.99 * fmax(cpu, fetch));
+    }
+}
+
+static void splitting_misses_is_no_slower_than_one_arm(void **state)
+{
+    (void)state;
+    check_arms(0.9, 0, 0);
+    check_arms(0.9, 50e9, 0);
+    static const double localities[] = {0.5, 0.9, 0.99};
+    for (size_t i = 0; i < sizeof localities / sizeof *localities; i++) {
+        check_arms(localities[i], 50e9, 300e9);
+        check_arms(localities[i], 50e9, 100e9);
+    }
+}
+
+/* A host that is slower than its profile says, such as one that shares its cores, computes as few experts as one whose
+ * profile is right. */
+static void misses_are_split_by_the_measured_speed(void **state)
+{
+    (void)state;
+    make_routes(0.5);
+    scenario w = cache_scenario(32);
+    w.experts.no_uploads = true;
+    w.host_ops = 100e9;
+    outcome right = run(&w);
+    w.assumed_ops = 1e12;
+    outcome wrong = run(&w);
+    assert_true(right.fetches > 0);
+    assert_true(wrong.tps >= 0.99 * right.tps);
+    assert_true(fabs((double)wrong.fetches / (double)right.fetches - 1) <= 0.02);
+    w.experts.deterministic = true; /* what is measured differs from run to run */
+    assert_true(run(&w).fetches < 0.6 * (double)right.fetches);
+}
+
+/* A host that is as fast as its profile says is not taken for a slower one: neither what its experts take beside their
+ * bytes nor the copies of the fetched experts, which slow it down meanwhile, count as slowness. */
+static void a_right_profile_stays_right(void **state)
+{
+    (void)state;
+    make_routes(0.5);
+    static const struct { double link, fixed; } rows[] = {{0, 0}, {50e9, 0}, {0, 100e-6}, {50e9, 100e-6}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        scenario w = cache_scenario(16);
+        w.experts.no_uploads = true;
+        w.round_trip = 1e-3; /* no chains */
+        w.link = rows[i].link;
+        w.host_fixed = rows[i].fixed;
+        outcome measured = run(&w);
+        w.experts.deterministic = true;
+        outcome assumed = run(&w);
+        print_message("fetched %llu, by the profile %llu; speed %.3f\n", (unsigned long long)measured.fetches,
+                      (unsigned long long)assumed.fetches, measured.tps / assumed.tps);
+        assert_true(measured.fetches <= 1.2 * (double)assumed.fetches);
+        assert_true(measured.tps >= 0.99 * assumed.tps);
     }
 }
 
@@ -281,6 +346,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(recorded_routing_meets_the_targets),
         cmocka_unit_test(generated_local_routing_meets_the_targets),
         cmocka_unit_test(splitting_misses_is_no_slower_than_one_arm),
+        cmocka_unit_test(misses_are_split_by_the_measured_speed),
+        cmocka_unit_test(a_right_profile_stays_right),
         cmocka_unit_test(prefetching_costs_little),
     };
     size_t count = kit_is_slow() ? 2 : sizeof tests / sizeof *tests; /* virtual time is the same under a sanitizer */

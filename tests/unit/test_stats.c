@@ -21,6 +21,8 @@ static void count_some(st_stats *stats)
     st_stats_event(stats, 2, false, 2, a, none);
     st_stats_event(stats, 2, true, 2, b, first);
     st_stats_event(stats, 2, true, 2, b, NULL);
+    st_stats_rows(stats, 2, false, 1, 2);
+    st_stats_rows(stats, 2, false, 4, 2);
     st_stats_upload(stats, 2, true, 3, 1000);
     st_stats_add(stats, 2, true, ST_STAT_FETCHES, 1);
     st_stats_add(stats, 2, true, ST_STAT_FETCH_BYTES, 2000000);
@@ -46,6 +48,7 @@ static void counts_add_up(void **state)
     assert_int_equal(st_fault_calls(ST_FAULT_ALLOC), 0);
     st_fault_arm(ST_FAULT_ALLOC, 0, false);
     assert_int_equal(number_of(stats, 0, "prompt", "misses", 0), 2); /* the only layer with events */
+    assert_int_equal(number_of(stats, 0, "prompt", "expected", 0), 2 + 5); /* 8 × (1 − 0.75⁴) = 5.5 of four rows */
     assert_int_equal(number_of(stats, 0, "decode", "hits", 0), 3);
     assert_int_equal(number_of(stats, 0, "decode", "misses", 0), 1);
     assert_int_equal(number_of(stats, 0, "decode", "events", 0), 2);
@@ -90,6 +93,14 @@ static void tables(void **state)
     assert_non_null(strstr(out.data, "75.0 %"));
     assert_non_null(strstr(out.data, "2.0\n"));
     assert_non_null(strstr(out.data, "never before"));
+    assert_null(strstr(out.data, "the CPU computed"));
+    st_stats_add(stats, 2, true, ST_STAT_COMPUTED, 4);
+    st_stats_add(stats, 2, true, ST_STAT_CPU_NS, 100000);
+    st_stats_add(stats, 2, true, ST_STAT_WAIT_NS, 3000);
+    out.length = 0;
+    assert_true(st_stats_print(stats, &out));
+    st_buf_append_char(&out, '\0');
+    assert_non_null(strstr(out.data, "the CPU computed a miss in 25.0 µs, and waited 1.5 µs for the router of a layer\n"));
     st_buf_free(&out);
     st_stats_free(stats);
 }
