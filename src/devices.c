@@ -40,6 +40,7 @@ static json_t *profile_json(const st_profile *p)
                 {"link_up_gb_per_s", p->link_up, 1e9},    {"link_down_gb_per_s", p->link_down, 1e9},
                 {"disk_gb_per_s", p->disk_rate, 1e9},     {"handover_us", p->handover_seconds, 1e-6},
                 {"launch_us", p->launch_seconds, 1e-6},   {"round_trip_us", p->round_trip_seconds, 1e-6},
+                {"row_us", p->row_seconds, 1e-6},
                 {"expert_share", p->classes[ST_CLASS_EXPERTS].op_share, 1}};
     bool whole = o && json_object_set_new(o, "rates", json_string(st_rates_name(p->rates))) == 0;
     if (whole && p->rates_of) whole = json_object_set_new(o, "rates_of", json_string(p->rates_of)) == 0;

@@ -28,16 +28,28 @@ typedef struct st_measurement {
     double type_share[ST_PROFILE_TYPES]; /* of read_rate, with weights of a type; 0: unknown */
 } st_measurement;
 
-/* Sums over timed operations. */
+/* What is summed of batches. */
+typedef enum st_rate_sum {
+    ST_SUM_MATRICES,
+    ST_SUM_SMALL, /* matrices, with ST_MEASURE_SMALL_BATCH rows */
+    ST_SUM_EXPERTS,
+    ST_SUM_FEW_EXPERTS, /* likewise */
+    ST_SUM_ATTENTION,
+    ST_SUM_RECURRENT,
+    ST_SUM_COUNT
+} st_rate_sum;
+
 typedef struct st_rate_sums {
     st_measurement *m;
-    double seconds_per_op[2]; /* of batches: matrices, routed experts */
-    uint32_t count[2];
+    double seconds_per_op[ST_SUM_COUNT];
+    uint32_t count[ST_SUM_COUNT];
 } st_rate_sums;
 
-/* An st_on_measure: adds an operation to the st_rate_sums, and sets the type_share of a matrix with one row. */
+/* An st_on_measure: adds an operation to the st_rate_sums, and sets the type_share of a matrix with one row, and the time of small
+ * operations. */
 bool st_rate_sums_add(void *sums, const st_op_measure *row);
-/* Sets op_rate and the experts' share of it. False: no batch of matrices was timed. */
+/* Sets op_rate, the other classes' shares of it, and the rows that unpacking a matrix or an expert takes. False: no batch of
+ * matrices was timed. */
 bool st_rate_sums_finish(const st_rate_sums *sums);
 
 /* Calls `sample` for rates until three in a row agree within ST_SPREAD_MAX, at most nine times. *best is the largest of

@@ -56,6 +56,7 @@ st_profile st_host_profile(void)
     p.memory_rate = unmeasured_read;
     p.op_rate = unmeasured_ops_per_core * p.cores;
     p.disk_rate = unmeasured_disk;
+    p.row_seconds = ST_ROW_SECONDS;
     char *path = st_measurement_path();
     if (path && st_measurement_load(path, p.name, p.cores, &kept)) set_measured(&p, &kept);
     st_free(path);

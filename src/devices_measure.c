@@ -15,13 +15,14 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/fit.h"
 #include "base/log.h"
 #include "devices.h"
 
 enum {
     FILE_BYTES_MAX = 1 << 20,
     MACHINES_MAX = 64,
-    FORMAT = 2, /* of an entry: of what is measured. Entries of another one are measured again */
+    FORMAT = 5, /* of an entry: of what is measured. Entries of another one are measured again */
 };
 
 /* A type that reads less than this share of the memory's rate from the cache is limited by arithmetic. */
@@ -29,40 +30,101 @@ enum {
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
+static bool is_common(uint32_t type)
+{
+    return type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0;
+}
+
+/* Of a batch; ST_SUM_COUNT: it does not count. The most common types do, and of keys and values all but float32. */
+static st_rate_sum sum_of(const st_op_measure *row, uint32_t type)
+{
+    switch (row->kind) {
+    case ST_OP_MATMUL:
+        if (!is_common(type)) return ST_SUM_COUNT;
+        return row->rows > ST_MEASURE_SMALL_BATCH ? ST_SUM_MATRICES : ST_SUM_SMALL;
+    case ST_OP_EXPERTS:
+        if (!is_common(type)) return ST_SUM_COUNT;
+        return row->rows > ST_MEASURE_SMALL_BATCH ? ST_SUM_EXPERTS : ST_SUM_FEW_EXPERTS;
+    case ST_OP_ATTENTION: return type != ST_TYPE_F32 ? ST_SUM_ATTENTION : ST_SUM_COUNT;
+    case ST_OP_DELTANET: return ST_SUM_RECURRENT;
+    default: return ST_SUM_COUNT;
+    }
+}
+
 /* Products of one row are limited by reading: a type's kernels reach a share of the memory's rate. These operations
  * ran with weights in the cache, so read_types measures again where the cache made them faster than memory. Batches
- * are limited by arithmetic: the rate is the mean over the most common types. */
+ * are limited by arithmetic: the rates are means. */
 bool st_rate_sums_add(void *sums, const st_op_measure *row)
 {
     st_rate_sums *s = sums;
-    uint32_t type;
-    bool experts = row->kind == ST_OP_EXPERTS, matrices = row->kind == ST_OP_MATMUL || experts;
-    if (!matrices || !st_profile_type(row->type, &type) || !(row->seconds > 0.0)) return true;
-    if (row->rows == 1 && !experts) s->m->type_share[type] = row->bytes / row->seconds / s->m->read_rate;
-    if (row->rows > 1 && (type == ST_TYPE_Q4_K || type == ST_TYPE_Q6_K || type == ST_TYPE_Q8_0)) {
-        s->seconds_per_op[experts] += row->seconds / row->ops;
-        s->count[experts]++;
+    uint32_t type = ST_PROFILE_TYPES;
+    if (!(row->seconds > 0.0)) return true;
+    if (row->rows == 1 && row->kind == ST_OP_RMS_NORM) s->m->classes[ST_CLASS_ROWS].seconds = row->seconds;
+    if (!st_profile_type(row->type, &type)) return true;
+    if (row->rows == 1) {
+        if (row->kind == ST_OP_MATMUL) s->m->type_share[type] = row->bytes / row->seconds / s->m->read_rate;
+        return true;
     }
+    st_rate_sum sum = sum_of(row, type);
+    if (sum == ST_SUM_COUNT) return true;
+    s->seconds_per_op[sum] += row->seconds / row->ops;
+    s->count[sum]++;
     return true;
+}
+
+/* 0: none was timed. */
+static double mean_of(const st_rate_sums *sums, st_rate_sum sum)
+{
+    return sums->count[sum] > 0 ? sums->seconds_per_op[sum] / sums->count[sum] : 0;
+}
+
+/* Unpacking weights takes the time of some rows: a line through both sizes, unless another process made the small one
+ * take longer than the large one. */
+static st_fit fit_of_batches(const st_rate_sums *sums, st_rate_sum of_small, st_rate_sum of_large)
+{
+    double small = mean_of(sums, of_small) * ST_MEASURE_SMALL_BATCH, large = mean_of(sums, of_large) * ST_MEASURE_BATCH;
+    st_fit fit = st_fit_line((st_fit_point[]){{ST_MEASURE_SMALL_BATCH, small}, {ST_MEASURE_BATCH, large}}, 2);
+    return fit.each > 0 ? fit : (st_fit){.each = large / ST_MEASURE_BATCH};
+}
+
+/* `each`: of a matrix. */
+static void finish_experts(const st_rate_sums *sums, double each)
+{
+    st_class_rates *rates = &sums->m->classes[ST_CLASS_EXPERTS];
+    st_fit fit = fit_of_batches(sums, ST_SUM_FEW_EXPERTS, ST_SUM_EXPERTS);
+    if (!(fit.each > 0)) return;
+    rates->op_share = fmin(1, each / fit.each);
+    rates->fill = fit.fixed / fit.each / ST_MEASURE_ROWS_OF_EXPERT;
 }
 
 bool st_rate_sums_finish(const st_rate_sums *sums)
 {
-    if (sums->count[0] == 0) return false;
-    sums->m->op_rate = sums->count[0] / sums->seconds_per_op[0];
-    if (sums->count[1] > 0)
-        sums->m->classes[ST_CLASS_EXPERTS].op_share =
-            fmin(1.0, sums->count[1] / sums->seconds_per_op[1] / sums->m->op_rate);
+    static const struct { st_rate_sum sum; st_op_class op_class; } shares[] = {
+        {ST_SUM_ATTENTION, ST_CLASS_ATTENTION}, {ST_SUM_ATTENTION, ST_CLASS_WIDE_ATTENTION}, {ST_SUM_RECURRENT, ST_CLASS_RECURRENT}};
+    st_fit fit = fit_of_batches(sums, ST_SUM_SMALL, ST_SUM_MATRICES);
+    if (!(fit.each > 0)) return false;
+    sums->m->op_rate = 1 / fit.each;
+    sums->m->classes[ST_CLASS_PRODUCT].fill = fit.fixed / fit.each;
+    finish_experts(sums, fit.each);
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        double mean = mean_of(sums, shares[i].sum);
+        if (mean > 0) sums->m->classes[shares[i].op_class].op_share = fmin(100, fit.each / mean);
+    }
     return true;
 }
 
-/* The shares with weights from memory. */
+/* What a product of one row takes beside its bytes, and the shares with weights from memory. */
 static strata_status read_types(const st_backend *backend, st_device *device, st_measurement *m, strata_error *error)
 {
     double rates[ST_PROFILE_TYPES] = {0};
+    st_fit_point points[2] = {{0}};
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
         if (m->type_share[type] >= MEMORY_LIMITED) rates[type] = m->type_share[type] * m->read_rate;
-    strata_status status = st_measure_reading(backend, device, rates, ST_PROFILE_TYPES, error);
+    strata_status status = st_measure_products(backend, device, points, error);
+    if (status != STRATA_OK) return status;
+    double fixed = st_fit_line(points, 2).fixed;
+    m->classes[ST_CLASS_PRODUCT].seconds = m->classes[ST_CLASS_PLAIN_PRODUCT].seconds = fixed;
+    status = st_measure_reading(backend, device, fixed, rates, ST_PROFILE_TYPES, error);
     if (status != STRATA_OK) return status;
     for (uint32_t type = 0; type < ST_PROFILE_TYPES; type++)
         if (rates[type] > 0.0) m->type_share[type] = fmin(1.0, rates[type] / m->read_rate);
@@ -135,6 +197,8 @@ static strata_status measure_device(const st_backend *backend, st_device *device
         return st_error_set(error, STRATA_DEVICE, "free some memory and try again",
                             "%s: the measurement found no rates", m->cpu);
     status = read_types(backend, device, m, error);
+    if (status == STRATA_OK) status = st_measure_short_attention(backend, device, &m->classes[ST_CLASS_ATTENTION].seconds, error);
+    m->classes[ST_CLASS_WIDE_ATTENTION].seconds = m->classes[ST_CLASS_ATTENTION].seconds;
     return status == STRATA_OK ? time_experts(backend, device, m, error) : status;
 }
 
@@ -217,20 +281,36 @@ static json_t *find_entry(const json_t *root, const entry_name *wanted)
     return NULL;
 }
 
-static double rate_of(const json_t *entry, const char *field)
+/* A number of the entry, times the unit. Negative: there is none in its range. */
+static double number_of(const json_t *entry, const char *field, double low, double high, double unit)
 {
-    return json_number_value(json_object_get(entry, field)) * 1e9;
+    const json_t *found = json_object_get(entry, field);
+    double number = json_number_value(found);
+    return json_is_number(found) && number >= low && number <= high ? number * unit : -1;
 }
 
-static void read_shares(const json_t *entry, double out[ST_PROFILE_TYPES])
+static double bytes_rate_of(const json_t *entry, const char *field)
+{
+    return number_of(entry, field, ST_FILE_RATE_MIN, ST_FILE_BYTES_RATE_MAX, 1e9);
+}
+
+static double ops_rate_of(const json_t *entry, const char *field, double low)
+{
+    return number_of(entry, field, low, ST_FILE_OPS_RATE_MAX, 1e9);
+}
+
+static bool read_shares(const json_t *entry, double out[ST_PROFILE_TYPES])
 {
     const char *name;
     json_t *share;
     json_object_foreach(json_object_get(entry, "type_share"), name, share) {
         uint32_t type;
         double number = json_number_value(share);
-        if (st_profile_type(name, &type) && number > 0.0 && number <= 1.0) out[type] = number;
+        if (!st_profile_type(name, &type)) continue;
+        if (!(number >= ST_FILE_SHARE_MIN && number <= 1.0)) return false;
+        out[type] = number;
     }
+    return true;
 }
 
 static bool read_classes(const json_t *entry, st_class_rates out[ST_CLASS_COUNT])
@@ -241,14 +321,13 @@ static bool read_classes(const json_t *entry, st_class_rates out[ST_CLASS_COUNT]
 
 static bool read_entry(json_t *entry, const char *cpu, uint32_t cores, st_measurement *out)
 {
-    st_measurement m = {.cores = cores, .read_rate = rate_of(entry, "read_gb_per_s"),
-                        .int8_rate = rate_of(entry, "int8_gop_per_s"), .op_rate = rate_of(entry, "batch_gop_per_s"),
-                        .spread = json_number_value(json_object_get(entry, "spread"))};
+    st_measurement m = {.cores = cores, .read_rate = bytes_rate_of(entry, "read_gb_per_s"),
+                        .int8_rate = ops_rate_of(entry, "int8_gop_per_s", 0),
+                        .op_rate = ops_rate_of(entry, "batch_gop_per_s", ST_FILE_RATE_MIN),
+                        .spread = number_of(entry, "spread", 0, 1, 1)};
     snprintf(m.cpu, sizeof m.cpu, "%s", cpu);
-    if (!(m.read_rate > 0.0 && m.op_rate > 0.0 && m.int8_rate >= 0.0)) return false;
-    if (!read_classes(entry, m.classes)) return false;
-    if (!(m.spread > 0.0 && m.spread <= 1.0)) m.spread = 0;
-    read_shares(entry, m.type_share);
+    if (m.read_rate < 0 || m.int8_rate < 0 || m.op_rate < 0 || m.spread < 0) return false;
+    if (!read_classes(entry, m.classes) || !read_shares(entry, m.type_share)) return false;
     *out = m;
     return true;
 }
@@ -262,23 +341,22 @@ bool st_measurement_load(const char *path, const char *cpu, uint32_t cores, st_m
     return found;
 }
 
+/* A round trip of 0: the GPU has no chains. */
 bool st_gpu_rates_load(const char *path, const char *gpu, st_device_rates *out)
 {
     json_t *root = load_root(path);
     entry_name name = name_of_gpu(gpu);
     const json_t *entry = find_entry(root, &name);
-    st_device_rates rates = {.read_bytes = rate_of(entry, "read_gb_per_s"),
-                             .batch_ops = rate_of(entry, "batch_gop_per_s"),
-                             .link_up = rate_of(entry, "link_up_gb_per_s"),
-                             .link_down = rate_of(entry, "link_down_gb_per_s"),
-                             .handover_seconds = json_number_value(json_object_get(entry, "handover_us")) * 1e-6,
-                             .round_trip_seconds = json_number_value(json_object_get(entry, "round_trip_us")) * 1e-6};
-    read_shares(entry, rates.type_share);
-    bool classes = read_classes(entry, rates.classes);
-    bool timed = json_is_number(json_object_get(entry, "round_trip_us")); /* 0: it has no chains */
+    st_device_rates rates = {.read_bytes = bytes_rate_of(entry, "read_gb_per_s"),
+                             .batch_ops = ops_rate_of(entry, "batch_gop_per_s", ST_FILE_RATE_MIN),
+                             .link_up = bytes_rate_of(entry, "link_up_gb_per_s"),
+                             .link_down = bytes_rate_of(entry, "link_down_gb_per_s"),
+                             .handover_seconds = number_of(entry, "handover_us", 0, ST_FILE_US_MAX, 1e-6),
+                             .round_trip_seconds = number_of(entry, "round_trip_us", 0, ST_FILE_US_MAX, 1e-6)};
+    bool whole = read_shares(entry, rates.type_share) && read_classes(entry, rates.classes) && rates.read_bytes > 0.0 &&
+                 rates.batch_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 && rates.handover_seconds > 0.0 &&
+                 rates.round_trip_seconds >= 0.0;
     json_decref(root);
-    bool whole = rates.read_bytes > 0.0 && rates.batch_ops > 0.0 && rates.link_up > 0.0 && rates.link_down > 0.0 &&
-                 rates.handover_seconds > 0.0 && classes && timed;
     if (whole) *out = rates;
     return whole;
 }

@@ -1,4 +1,6 @@
 /* What the machine can do, measured; and what the plan predicts. */
+#include <math.h>
+
 #include "engine.h"
 #include "json.h"
 #include "run/measure.h"
@@ -30,28 +32,35 @@ strata_status strata_engine_measure(strata_engine *engine, bool operations, char
     return st_json_give(root, 0, "the measurement", json, error);
 }
 
-static double prompt_seconds(const strata_engine *engine, uint32_t count)
+static uint64_t counted(const strata_engine *engine, bool decode, st_stat what)
 {
-    if (count == 0) return 0;
-    double tps = st_plan_predict(&engine->source, engine->plan, 0, count, -1).prefill_tps;
-    return tps > 0 ? count / tps : 0;
+    st_engine_lock(engine);
+    uint64_t count = st_stats_total(engine->watch.stats, decode, what);
+    st_engine_unlock(engine);
+    return count;
+}
+
+/* Of the experts that the rows of prompts choose on average, the share that was not missed; negative: there was no prompt.
+ * A prompt of few rows, such as a first token, counts as little as it uses. */
+static double counted_batch_rate(const strata_engine *engine)
+{
+    if (!engine->watch.stats) return -1;
+    double expected = (double)counted(engine, false, ST_STAT_EXPECTED), missed = (double)counted(engine, false, ST_STAT_MISSES);
+    return expected > 0 ? fmax(0, 1 - missed / expected) : -1;
 }
 
 /* Of the experts that were chosen while decoding, the share that was in a slot; negative: none were chosen. */
 static double counted_hit_rate(const strata_engine *engine)
 {
-    const st_stats *stats = engine->watch.stats;
-    if (!stats) return -1;
-    st_engine_lock(engine);
-    double hits = (double)st_stats_total(stats, true, ST_STAT_HITS);
-    double misses = (double)st_stats_total(stats, true, ST_STAT_MISSES);
-    st_engine_unlock(engine);
+    if (!engine->watch.stats) return -1;
+    double hits = (double)counted(engine, true, ST_STAT_HITS), misses = (double)counted(engine, true, ST_STAT_MISSES);
     return hits + misses > 0 ? hits / (hits + misses) : -1;
 }
 
 void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt)
 {
-    double seconds = prompt_seconds(engine, depth + count) - prompt_seconds(engine, depth);
+    double rate = counted_batch_rate(engine), seconds = st_plan_prompt_seconds(&engine->source, engine->plan, depth + count, rate);
+    if (depth > 0) seconds -= st_plan_prompt_seconds(&engine->source, engine->plan, depth, rate);
     *decode = st_plan_predict(&engine->source, engine->plan, depth, 1, counted_hit_rate(engine)).decode_tps;
     *prompt = seconds > 0 ? count / seconds : 0;
 }

@@ -24,7 +24,7 @@ typedef struct st_segment st_segment;
 typedef struct st_chain st_chain;
 
 typedef struct st_device_options {
-    const char *cpu;  /* "ref", "avx2", "avx512", "amx"; NULL: the fastest that the CPU supports */
+    const char *cpu;  /* "ref", "avx2", "avxvnni", "avx512", "amx"; NULL: the fastest that the CPU supports */
     uint32_t threads; /* 0: all physical cores */
     bool profile;     /* time every kind of operation */
     void *world;      /* of a simulated device: its st_sim_world */
@@ -67,12 +67,12 @@ enum {
 /* The rates of a class of operations. 0: unknown, or the full rate. */
 typedef struct st_class_rates {
     double seconds;      /* of each */
-    double batch_seconds; /* of each product of several rows, beside `seconds` */
+    double batch_seconds; /* of each with several rows, beside `seconds` */
     double deep_seconds; /* of attention, instead, with a deep context */
     double memory_share; /* of the memory's rate, and of the weight type's share of it */
     double op_share;     /* of the arithmetic of batches */
-    double fill;         /* a batch takes the time of more work, as parts of the device are idle: of so many more
-                            outputs of a plain product, of so many more rows of each expert */
+    double fill;         /* a batch takes the time of more work, as parts of the device are idle or weights are unpacked: of so
+                            many more rows of a product, outputs of a plain product, or rows of each expert */
 } st_class_rates;
 
 /* Measured rates of the device. */

@@ -111,14 +111,15 @@ static st_op_class class_of(const st_program *program, const st_binding *binding
     return of_heads ? ST_CLASS_POSITIONS : found;
 }
 
-/* A matrix has as many more outputs; each expert that the rows use, as many more rows. */
-static double ops_filled(const st_program *program, const st_op *op, double ops, uint32_t rows)
+/* A matrix has as many more rows, or one of floats as many more outputs; each expert that the rows use, as many more rows. */
+static double ops_filled(const st_program *program, const st_op *op, st_op_class op_class, double ops, uint32_t rows)
 {
     if (rows == 0) return 0;
     if (op->kind == ST_OP_EXPERTS) {
         double pairs = (double)rows * op->p.experts.used;
         return pairs > 0 ? ops * st_experts_touched(op, rows) / pairs : 0;
     }
+    if (op_class == ST_CLASS_PRODUCT) return rows > 1 ? ops / rows : 0;
     double width = op->kind == ST_OP_MATMUL && op->out != ST_NO_VALUE ? program->values[op->out].width : 0;
     return width > 0 ? ops / (width * rows) : 0;
 }
@@ -135,8 +136,8 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 {
     st_op_cost cost = st_op_estimate(program, binding, op, rows, depth);
     st_work work = {.ops = cost.flops, .type = largest_type(binding, op), .rows = rows,
-                    .op_class = class_of(program, binding, op),
-                    .ops_filled = ops_filled(program, op, cost.flops, rows)};
+                    .op_class = class_of(program, binding, op)};
+    work.ops_filled = ops_filled(program, op, work.op_class, cost.flops, rows);
     work.joined = is_joined(program, binding, op, work.op_class);
     if (op->kind == ST_OP_ATTENTION) work.positions = positions_of(op, rows, depth);
     work.bytes = cost.weight_bytes + state_bytes(program, op, cost.state_bytes, kv_type);
@@ -146,16 +147,17 @@ st_work st_work_of(const st_program *program, const st_binding *binding, const s
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
-/* The operations with what the class fills up, at the rate of products. Experts with few rows each are limited by
- * reading although most of a tile is idle, so what they fill up counts at most as much as their work: an approximation.
- * Other products of few rows would take less one after the other. */
+/* The operations with what the class fills up, at the rate of products. Few rows would take less one after the other: of
+ * experts, those of each. Where times add up, experts of few rows are limited by reading although most of a tile is idle,
+ * so what they fill up counts at most as much as their work: an approximation. */
 static double filled(const st_profile *profile, const st_work *work, const st_class_rates *rates, double bytes)
 {
+    bool experts = work->op_class == ST_CLASS_EXPERTS && work->ops_filled > 0;
     double share = rates->op_share > 0 ? rates->op_share : 1, ops = work->ops / share;
     double all = ops + work->ops_filled * rates->fill / share;
     if (profile->memory_rate <= 0 || profile->op_rate <= 0) return ops;
-    double most = work->op_class == ST_CLASS_EXPERTS ? 2 * ops
-                                                     : work->rows * bytes / profile->memory_rate * profile->op_rate;
+    double rows = experts ? work->ops / work->ops_filled : work->rows, most = rows * bytes / profile->memory_rate * profile->op_rate;
+    if (experts && profile->adds_up) most = 2 * ops;
     if (most <= ops) return ops;
     return all < most ? all : most;
 }
@@ -178,7 +180,7 @@ st_work st_profile_demand(const st_profile *profile, const st_work *work)
     if (share > 0) demand.bytes /= share;
     if (rates->memory_share > 0) demand.bytes /= rates->memory_share;
     demand.ops = filled(profile, work, rates, demand.bytes);
-    if (profile->joins) add_up(profile, &demand);
+    if (profile->adds_up) add_up(profile, &demand);
     return demand;
 }
 
@@ -192,12 +194,11 @@ static double batch_seconds(const st_profile *profile, const st_work *work, cons
 
 double st_profile_fixed(const st_profile *profile, const st_work *work)
 {
-    if (work->joined && profile->joins) return 0;
+    if (work->joined) return 0;
     const st_class_rates *rates = &profile->classes[work->op_class];
-    double deep = work->positions / ST_DEEP_POSITIONS;
-    if (rates->batch_seconds > 0) return rates->seconds + batch_seconds(profile, work, rates);
-    if (rates->deep_seconds <= 0 || deep <= 0) return rates->seconds;
-    return rates->seconds + (rates->deep_seconds - rates->seconds) * (deep < 1 ? deep : 1);
+    double deep = work->positions / ST_DEEP_POSITIONS, fixed = rates->seconds;
+    if (rates->deep_seconds > 0) fixed += (rates->deep_seconds - rates->seconds) * (deep < 1 ? deep : 1);
+    return fixed + batch_seconds(profile, work, rates);
 }
 
 typedef struct work_seconds {
@@ -280,7 +281,7 @@ st_profile st_profile_default(st_device_kind kind)
     snprintf(profile.name, sizeof profile.name, "%s", kind == ST_DEVICE_CARD ? "card" : "host");
     if (kind == ST_DEVICE_CARD) {
         profile.scratch = st_backend_sim_card()->scratch;
-        profile.joins = true;
+        profile.adds_up = true;
         profile.alignment = CARD_ALIGNMENT;
         profile.granularity = CARD_GRANULARITY;
         profile.overhead_bytes = CARD_OVERHEAD;

@@ -13,11 +13,11 @@ typedef struct class_field {
 
 #define AT(member) offsetof(st_class_rates, member)
 static const class_field fields[] = {
-    {"us", AT(seconds), 1e-6, 0, 1e6},
-    {"batch_us", AT(batch_seconds), 1e-6, 0, 1e6},
-    {"deep_us", AT(deep_seconds), 1e-6, 0, 1e6},
-    {"memory_share", AT(memory_share), 1, 1e-6, 1},
-    {"op_share", AT(op_share), 1, 1e-6, 100}, /* of the products' rate: other kernels may be faster */
+    {"us", AT(seconds), 1e-6, 0, ST_FILE_US_MAX},
+    {"batch_us", AT(batch_seconds), 1e-6, 0, ST_FILE_US_MAX},
+    {"deep_us", AT(deep_seconds), 1e-6, 0, ST_FILE_US_MAX},
+    {"memory_share", AT(memory_share), 1, ST_FILE_SHARE_MIN, 1},
+    {"op_share", AT(op_share), 1, ST_FILE_SHARE_MIN, 100}, /* of the products' rate: other kernels may be faster */
     {"fill", AT(fill), 1, 0, 1e9},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };

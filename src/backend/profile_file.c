@@ -43,17 +43,18 @@ static const field_row field_rows[] = {
     {"granularity", OF_CARD, FIELD_POWER, AT(granularity), 1, 1, 1 << 30, false},
     {"alignment", OF_BOTH, FIELD_OTHER, 0, 1, 1, 256, false},
     {"cores", OF_HOST, FIELD_OTHER, 0, 1, 1, 4096, false},
-    {"memory_gb_per_s", OF_BOTH, FIELD_RATE, AT(memory_rate), 1e9, 0.001, 1e6, true},
-    {"host_read_gb_per_s", OF_HOST, FIELD_RATE, AT(memory_rate), 1e9, 0.001, 1e6, false},
-    {"ops_gop_per_s", OF_BOTH, FIELD_RATE, AT(op_rate), 1e9, 0.001, 1e9, true},
+    {"memory_gb_per_s", OF_BOTH, FIELD_RATE, AT(memory_rate), 1e9, ST_FILE_RATE_MIN, ST_FILE_BYTES_RATE_MAX, true},
+    {"host_read_gb_per_s", OF_HOST, FIELD_RATE, AT(memory_rate), 1e9, ST_FILE_RATE_MIN, ST_FILE_BYTES_RATE_MAX, false},
+    {"ops_gop_per_s", OF_BOTH, FIELD_RATE, AT(op_rate), 1e9, ST_FILE_RATE_MIN, ST_FILE_OPS_RATE_MAX, true},
     {"expert_share", OF_BOTH, FIELD_NUMBER, AT(classes[ST_CLASS_EXPERTS].op_share), 1, 0.001, 1, false},
     {"operations", OF_BOTH, FIELD_OTHER, 0, 0, 0, 0, false},
-    {"link_up_gb_per_s", OF_CARD, FIELD_RATE, AT(link_up), 1e9, 0.001, 1e6, false},
-    {"link_down_gb_per_s", OF_CARD, FIELD_RATE, AT(link_down), 1e9, 0.001, 1e6, false},
-    {"disk_gb_per_s", OF_HOST, FIELD_RATE, AT(disk_rate), 1e9, 0.001, 1e6, false},
-    {"handover_us", OF_CARD, FIELD_NUMBER, AT(handover_seconds), 1e-6, 0, 1e6, false},
-    {"launch_us", OF_CARD, FIELD_NUMBER, AT(launch_seconds), 1e-6, 0, 1e6, false},
-    {"round_trip_us", OF_CARD, FIELD_NUMBER, AT(round_trip_seconds), 1e-6, 0, 1e6, false},
+    {"link_up_gb_per_s", OF_CARD, FIELD_RATE, AT(link_up), 1e9, ST_FILE_RATE_MIN, ST_FILE_BYTES_RATE_MAX, false},
+    {"link_down_gb_per_s", OF_CARD, FIELD_RATE, AT(link_down), 1e9, ST_FILE_RATE_MIN, ST_FILE_BYTES_RATE_MAX, false},
+    {"disk_gb_per_s", OF_HOST, FIELD_RATE, AT(disk_rate), 1e9, ST_FILE_RATE_MIN, ST_FILE_BYTES_RATE_MAX, false},
+    {"handover_us", OF_CARD, FIELD_NUMBER, AT(handover_seconds), 1e-6, 0, ST_FILE_US_MAX, false},
+    {"launch_us", OF_CARD, FIELD_NUMBER, AT(launch_seconds), 1e-6, 0, ST_FILE_US_MAX, false},
+    {"round_trip_us", OF_CARD, FIELD_NUMBER, AT(round_trip_seconds), 1e-6, 0, ST_FILE_US_MAX, false},
+    {"row_us", OF_HOST, FIELD_NUMBER, AT(row_seconds), 1e-6, 0, ST_FILE_US_MAX, false},
     {"display", OF_CARD, FIELD_FLAG, AT(display), 0, 0, 0, false},
 };
 enum { FIELDS = sizeof field_rows / sizeof *field_rows };
@@ -163,7 +164,7 @@ static strata_status take_shares(const reader *r, json_t *value, st_profile *p)
         uint32_t type;
         double number = json_number_value(share);
         if (!st_profile_type(name, &type)) return refuse(r, "type_share", "tensor types", value);
-        if (!(number > 0.0 && number <= 1.0)) return refuse(r, "type_share", "shares above 0 and at most 1", value);
+        if (!(number >= ST_FILE_SHARE_MIN && number <= 1.0)) return refuse(r, "type_share", "shares from 1e-06 to 1", value);
         p->type_share[type] = number;
     }
     return STRATA_OK;

@@ -108,6 +108,7 @@ static st_profile host_profile(const host_row *row)
     p.op_rate = row->ops * 1e9 * ST_DATA_SHEET_SHARE;
     p.disk_rate = row->disk * 1e9;
     p.cores = row->cores;
+    p.row_seconds = ST_ROW_SECONDS;
     return p;
 }
 

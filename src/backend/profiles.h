@@ -12,6 +12,13 @@
 /* The share of a data sheet's memory and arithmetic rates that counts. Rates of copies and file reads count in full. */
 #define ST_DATA_SHEET_SHARE 0.75
 
+/* Ranges of the values in files, in their units: 10⁹ bytes and 10⁹ operations per second, microseconds, shares above 0. */
+#define ST_FILE_RATE_MIN 0.001
+#define ST_FILE_BYTES_RATE_MAX 1e6
+#define ST_FILE_OPS_RATE_MAX 1e9
+#define ST_FILE_US_MAX 1e6
+#define ST_FILE_SHARE_MIN 1e-6
+
 /* The table, GPUs first. A host's total_bytes of 0: such hosts have many memory sizes. */
 size_t st_profile_row_count(void);
 st_profile st_profile_row(size_t index);

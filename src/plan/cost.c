@@ -338,10 +338,11 @@ static double disk_share_of(const predictor *p)
     return room < p->host_weight_bytes ? 1 - room / p->host_weight_bytes : 0;
 }
 
-static st_timeline begin(const predictor *p, double hit_rate)
+static st_timeline begin(const predictor *p, double hit_rate, double batch_rate)
 {
     return (st_timeline){.devices = p->source.devices, .marks = p->marks, .slots = p->plan->experts.slots,
-                         .hit_rate = rate_of_uncertain(p, hit_rate), .disk_share = disk_share_of(p),
+                         .hit_rate = rate_of_uncertain(p, hit_rate),
+                         .batch_rate = rate_of_uncertain(p, batch_rate), .disk_share = disk_share_of(p),
                          .uploads = p->plan->experts.uploads, .hits = p->plan->experts.hits};
 }
 
@@ -352,13 +353,13 @@ static double end_of(const st_timeline *line)
 
 static double decode_seconds(const predictor *p, double hit_rate, const char **limit)
 {
-    st_timeline line = begin(p, hit_rate);
+    st_timeline line = begin(p, hit_rate, -1);
     st_timeline_walk(&line, p->token, p->token_count);
     int most = 0; /* of all work, though some of it overlaps */
     for (int i = 1; i < ST_SPENT_COUNT; i++)
         if (line.spent[i] > line.spent[most]) most = i;
     *limit = spent_names[most];
-    return end_of(&line);
+    return end_of(&line) + p->together * p->source.devices[ST_HOST].row_seconds;
 }
 
 /* Where the step of a prompt from `done` on ends: a restore point ends it early. */
@@ -374,9 +375,9 @@ static uint32_t step_end(const predictor *p, uint32_t done, uint32_t tokens)
 
 /* Of a prompt, or of some of its rows, without the head. Experts without a slot are computed by the host or streamed, whichever is
  * faster. */
-static double prefill_seconds(const predictor *p, uint32_t tokens, bool head)
+static double prefill_seconds(const predictor *p, uint32_t tokens, bool head, double batch_rate)
 {
-    st_timeline shared = begin(p, -1), streamed = shared;
+    st_timeline shared = begin(p, -1, batch_rate), streamed = shared;
     streamed.marks = p->marks_streamed;
     streamed.streams = true;
     for (uint32_t done = 0; done < tokens;) {
@@ -408,15 +409,25 @@ strata_status st_plan_decode_tps(const st_plan_source *source, const st_plan *pl
     return status;
 }
 
+double st_plan_prompt_seconds(const st_plan_source *source, const st_plan *plan, uint32_t tokens, double batch_rate)
+{
+    st_arena arena = {0};
+    predictor *p;
+    double seconds = 0;
+    if (predictor_new(source, plan, 0, 1, &arena, &p, NULL) == STRATA_OK) seconds = prefill_seconds(p, tokens, true, batch_rate);
+    st_arena_free(&arena);
+    return seconds;
+}
+
 uint32_t st_plan_prompt_rows(const st_plan_source *source, const st_plan *plan)
 {
     st_arena arena = {0};
     predictor *p;
     uint32_t rows = plan->batch;
     if (predictor_new(source, plan, 0, 1, &arena, &p, NULL) == STRATA_OK) {
-        double row = prefill_seconds(p, plan->batch, false) / plan->batch;
+        double row = prefill_seconds(p, plan->batch, false, -1) / plan->batch;
         rows = ST_PROMPT_ROWS_MIN;
-        while (rows < plan->batch && prefill_seconds(p, rows, false) * ST_PROMPT_SPEED_KEPT > row * rows) rows *= 2;
+        while (rows < plan->batch && prefill_seconds(p, rows, false, -1) * ST_PROMPT_SPEED_KEPT > row * rows) rows *= 2;
     }
     st_arena_free(&arena);
     return rows < plan->batch ? rows : plan->batch;
@@ -431,7 +442,7 @@ st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan,
     for (uint32_t i = 0; i < plan->device_count; i++) speed.estimate |= source->devices[i].estimate;
     if (predictor_new(source, plan, depth, 1, &arena, &p, NULL) == STRATA_OK) {
         double decode = decode_seconds(p, hit_rate, &speed.limit);
-        double whole = prefill_seconds(p, speed.prefill, true);
+        double whole = prefill_seconds(p, speed.prefill, true, -1);
         speed.depth = p->depth;
         speed.decode_tps = decode > 0 ? 1 / decode : 0;
         speed.prefill_tps = whole > 0 ? speed.prefill / whole : 0;

@@ -233,13 +233,18 @@ bool st_plan_fetches(const st_plan_source *source, const st_plan *plan, uint32_t
 st_plan_speed st_plan_predict(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t prefill,
                               double hit_rate);
 
-/* Tokens per second of conversations that decode together at the depth, in all. 0: unknown. */
+/* The seconds of a prompt; 0: unknown. batch_rate: the share of the experts that its rows use on average which is found on
+ * the GPU, over all layers with experts; negative: the share that the plan has there. */
+double st_plan_prompt_seconds(const st_plan_source *source, const st_plan *plan, uint32_t tokens, double batch_rate);
+
+/* Tokens per second of conversations that decode together at the depth, in all. 0: unknown. The hit rate is that of one row:
+ * several rows find the experts that have a slot. */
 double st_plan_together_tps(const st_plan_source *source, const st_plan *plan, uint32_t depth, uint32_t conversations,
                             double hit_rate);
 
 /* The least rows of a step with which a prompt runs at ST_PROMPT_SPEED_KEPT of the speed that whole batches have: what a
  * step costs whatever its rows, as reading experts in RAM, is then a small part of it. */
-#define ST_PROMPT_SPEED_KEPT 0.8
+#define ST_PROMPT_SPEED_KEPT 0.9
 enum { ST_PROMPT_ROWS_MIN = 16 };
 uint32_t st_plan_prompt_rows(const st_plan_source *source, const st_plan *plan);
 

@@ -111,11 +111,12 @@ static double resident_share(const st_timeline *t, const st_cached_experts *x)
     return share < 1 ? share : 1;
 }
 
-/* Of one token's experts the hit rate; of a batch, which touches all, the resident share. */
+/* Of one token's experts the hit rate; of a batch, which touches all, the resident share, if its own is unknown. */
 static double share_on_card(const st_timeline *t, const st_cached_experts *x)
 {
     double resident = resident_share(t, x);
-    if (resident <= 0 || resident >= 1 || x->rows > 1) return resident;
+    if (resident <= 0 || resident >= 1) return resident;
+    if (x->rows > 1) return t->batch_rate >= 0 ? t->batch_rate : resident;
     return t->hit_rate >= 0 ? t->hit_rate : st_hit_rate_of(t->hits, x->experts, resident);
 }
 
@@ -131,7 +132,7 @@ static part host_part(const st_timeline *t, const st_cached_experts *x)
 /* Experts without a slot are copied through the staging while the GPU computes. */
 static part streamed_part(const st_timeline *t, const st_cached_experts *x)
 {
-    double missing = x->work.bytes * (1 - resident_share(t, x)), disk = disk_seconds(t, missing);
+    double missing = x->work.bytes * (1 - share_on_card(t, x)), disk = disk_seconds(t, missing);
     double link = st_copy_seconds(t->devices, true, missing);
     part stream = {.seconds = link + disk, .on = disk > link ? ST_SPENT_DISK : ST_SPENT_LINK};
     return longer(stream, card_part(t, x));

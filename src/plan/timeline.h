@@ -52,6 +52,7 @@ typedef struct st_timeline {
     double *marks;         /* when copies ended */
     const uint32_t *slots; /* [layers] */
     double hit_rate;       /* of layers that have some of their experts on the GPU; negative: by `hits` */
+    double batch_rate;     /* likewise, of the experts that a batch's rows use on average; negative: the share that has a slot */
     const st_hit_curve *hits; /* NULL: assumed */
     double disk_share;     /* of the weights that the host reads */
     bool streams;          /* a batch's experts without a slot are streamed to the GPU; else the host computes them */

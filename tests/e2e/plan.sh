@@ -220,7 +220,7 @@ check "--device sim: every rate is marked" eval '! sed "/^  *[0-9,]* /d" "$work/
 run plan "$kit/qwen3moe.gguf" $card --json
 check "why and headline give the same speed" json 'd["experts"]["mode"] == "resident" and any("experts: resident, at %.1f t/s" % d["predicted"]["decode_tps"] in l for l in d["why"])'
 python3 -c 'import json, sys
-json.dump({"machines": [{"strata": sys.argv[2], "format": 2, "operations": {}, "cpu": sys.argv[3], "cores": int(sys.argv[4]), "read_gb_per_s": 20, "int8_gop_per_s": 1,
+json.dump({"machines": [{"strata": sys.argv[2], "format": 5, "operations": {}, "cpu": sys.argv[3], "cores": int(sys.argv[4]), "read_gb_per_s": 20, "int8_gop_per_s": 1,
     "batch_gop_per_s": 100, "spread": 0.25}]}, open(sys.argv[1], "w"))' "$work/busy.json" "$("$strata" version | cut -d" " -f2)" \
     "$("$strata" devices --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["host"]["name"])')" \
     "$("$strata" devices --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["host"]["cores"])')"

@@ -132,9 +132,9 @@ static void steps_of_prompts_have_enough_rows(void **state)
     st_arena arena = {0};
     strata_error error;
     set_up(&r, &dense, all_host);
-    r.plan.batch = 512; /* 0.162 s a row; 16 rows take 0.2225 each, 32 take 0.191 */
+    r.plan.batch = 512; /* 0.162 s a row; 32 rows take 0.191 each, 64 take 0.176 */
     if (st_plan_schedule(&r.source, &r.plan, &arena, &error) != STRATA_OK) fail_msg("%s", error.message);
-    assert_int_equal(st_plan_prompt_rows(&r.source, &r.plan), 32);
+    assert_int_equal(st_plan_prompt_rows(&r.source, &r.plan), 64);
     r.devices[ST_HOST].memory_rate = 1e6; /* operations take the time: rows are all the same */
     r.devices[ST_HOST].op_rate = 10;
     assert_int_equal(st_plan_prompt_rows(&r.source, &r.plan), ST_PROMPT_ROWS_MIN);
@@ -185,6 +185,10 @@ static void conversations_read_weights_once(void **state)
     assert_int_equal(st_plan_schedule(&r.source, &r.plan, &arena, &error), STRATA_OK);
     close_to(st_plan_together_tps(&r.source, &r.plan, 10, 1, -1), 1 / 5.224);
     close_to(st_plan_together_tps(&r.source, &r.plan, 10, 2, -1), 2 / (0.128 + 1 + 0.192 + 0.128 + 4));
+    r.devices[ST_HOST].row_seconds = 0.5; /* between two steps */
+    close_to(st_plan_together_tps(&r.source, &r.plan, 10, 1, -1), 1 / (5.224 + 0.5));
+    close_to(st_plan_together_tps(&r.source, &r.plan, 10, 2, -1), 2 / (5.448 + 1));
+    r.devices[ST_HOST].row_seconds = 0;
     assert_true(st_plan_predict(&r.source, &r.plan, 10, 1, -1).together_tps == 0);
     r.plan.conversations = 2;
     close_to(st_plan_predict(&r.source, &r.plan, 10, 1, -1).together_tps, 2 / 5.448);
@@ -341,6 +345,13 @@ static void experts_of_a_prompt(void **state)
     r.plan.experts = (st_plan_experts){.mode = ST_MOE_CACHE, .slots = &slots};
     double routed = step_of_two + 0.128 + 0.25 + 0.1096, rest = cached_head + 0.0096; /* two rows; the head has one */
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 6.75 + 0.128 + 0.25 + rest);
+    st_arena arena = {0};
+    st_plan scheduled = r.plan;
+    strata_error error;
+    if (st_plan_schedule(&r.source, &scheduled, &arena, &error) != STRATA_OK) fail_msg("%s", error.message);
+    close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, -1), routed + 0.128 + 0.5 + 6.75 + 0.128 + 0.25 + rest);
+    close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, 0.5), routed + 0.128 + 0.5 + 4.5 + 0.128 + 0.25 + rest); /* half of them hit */
+    st_arena_free(&arena);
     r.devices[ST_HOST].op_rate = 128; /* 9 s: 1,152 operations */
     r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 0.9;
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 10 + 0.128 + 0.25 + rest);
@@ -361,8 +372,49 @@ static void slow_experts_are_fetched(void **state)
     st_profile host = {.memory_rate = 1000, .op_rate = 100}, card = {.memory_rate = 10000, .link_up = 400};
     st_split_demand demand = {.missing = 2, .tokens = tokens, .expert_bytes = 2000, .token_ops = 200};
     assert_int_equal(st_split_fetch(&host, &card, &demand), 0);
+    demand.host_factor = 4; /* they were measured */
+    assert_int_equal(st_split_fetch(&host, &card, &demand), 1);
+    demand.host_factor = 0;
     host.classes[ST_CLASS_EXPERTS].op_share = 0.25; /* 8 s each */
     assert_int_equal(st_split_fetch(&host, &card, &demand), 1);
+}
+
+/* 1 s beside the experts' bytes and 2 s each. Copies take up to half of the memory's rate while the CPU reads, so that a CPU
+ * that took longer may be as fast as before. */
+static void fetches_may_slow_the_cpu_down(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {1, 1, 1, 1};
+    st_profile host = {.memory_rate = 1000, .op_rate = 1e6, .classes[ST_CLASS_EXPERTS] = {.seconds = 1}};
+    st_profile card = {.memory_rate = 10000, .link_up = 1000};
+    st_split_demand demand = {.missing = 4, .tokens = tokens, .expert_bytes = 2000, .token_ops = 200, .host_factor = 1};
+    close_to(st_split_host_factor(&host, &card, &demand, 0, 9), 1);
+    close_to(st_split_host_factor(&host, &card, &demand, 0, 18), 2);
+    close_to(st_split_host_factor(&host, &card, &demand, 0, 4.5), 0.5);
+    close_to(st_split_host_factor(&host, &card, &demand, 1, 8), 1);
+    close_to(st_split_host_factor(&host, &card, &demand, 1, 16), 2); /* the copy takes 2 s of the memory's */
+    close_to(st_split_host_factor(&host, &card, &demand, 3, 5), 1); /* the copies last longer: 2 s become 4 */
+    close_to(st_split_host_factor(&host, &card, &demand, 3, 8), 2);
+    demand.host_factor = 3;
+    close_to(st_split_host_factor(&host, &card, &demand, 3, 8), 8.0 / 3);
+    close_to(st_split_host_factor(&host, &card, &demand, 3, 10), 3);
+    close_to(st_split_host_factor(&host, &card, &demand, 4, 1), 3); /* it has computed nothing */
+    host.op_rate = 10; /* arithmetic takes 20 s each, and no memory */
+    close_to(st_split_host_factor(&host, &card, &demand, 3, 42), 2);
+    host.memory_rate = 0;
+    close_to(st_split_host_factor(&host, &card, &demand, 3, 42), 2);
+}
+
+/* What the experts on the CPU take beside their bytes is saved if all are fetched. */
+static void all_are_fetched_if_beginning_is_slow(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {1, 1};
+    st_profile host = {.memory_rate = 1000, .op_rate = 1e6}, card = {.memory_rate = 10000, .link_up = 500};
+    st_split_demand demand = {.missing = 2, .tokens = tokens, .expert_bytes = 2000, .token_ops = 200};
+    assert_int_equal(st_split_fetch(&host, &card, &demand), 0);
+    host.classes[ST_CLASS_EXPERTS].seconds = 30;
+    assert_int_equal(st_split_fetch(&host, &card, &demand), 2);
 }
 
 /* A hit rate is an average over all layers. Layers with no slots or with all of them have rates of 0 and 1; the others
@@ -671,7 +723,7 @@ static void failed_allocations_are_errors(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[FAMILIES + 18];
+    static struct CMUnitTest tests[FAMILIES + 20];
     size_t n = 0;
     for (; n < FAMILIES; n++)
         tests[n] = (struct CMUnitTest){.name = families[n], .test_func = predictions_are_monotonic,
@@ -687,6 +739,8 @@ int main(void)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_in_a_cache);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(experts_of_a_prompt);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(slow_experts_are_fetched);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(fetches_may_slow_the_cpu_down);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(all_are_fetched_if_beginning_is_slow);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_hit_rate_is_over_all_layers);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(assumed_hit_rates);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(depth_and_prefill_are_clamped);

@@ -240,7 +240,7 @@ static void a_profile_with_every_field(void **state)
         "\"handover_us\": 9.5, \"launch_us\": 0, \"overhead\": \"300MiB\", \"granularity\": 65536, \"alignment\": 128, "
         "\"display\": true, \"type_share\": {\"Q4_K\": 0.5, \"f32\": 1}},"
         "\"host\": {\"name\": \"desk\", \"ram\": 68719476736, \"host_read_gb_per_s\": 60, \"ops_gop_per_s\": 1000, "
-        "\"cores\": 12, \"disk_gb_per_s\": 3.5, \"expert_share\": 0.5, \"source\": \"data sheet\"}}");
+        "\"cores\": 12, \"disk_gb_per_s\": 3.5, \"row_us\": 2, \"expert_share\": 0.5, \"source\": \"data sheet\"}}");
     st_placement p = place(PLACEMENT(.profile = path));
     const st_profile *card = &p.devices[ST_CARD], *host = &p.devices[ST_HOST];
     assert_int_equal(p.device_count, 2);
@@ -259,6 +259,7 @@ static void a_profile_with_every_field(void **state)
     assert_true(host->estimate && host->memory_rate == 60e9 && host->op_rate == 0.75 * 1000e9 && host->disk_rate == 3.5e9);
     assert_true(host->classes[ST_CLASS_EXPERTS].op_share == 0.5 && card->classes[ST_CLASS_EXPERTS].op_share == 0); /* not reduced; absent */
     assert_int_equal(host->cores, 12);
+    assert_true(host->row_seconds == 2 * 1e-6);
 }
 
 /* Absent fields come from the profile that `like` names; rates of a data sheet are reduced to three quarters. */
@@ -318,6 +319,7 @@ static void invalid_profiles_are_refused(void **state)
         {"{\"card\": {\"vram\": 1, \"name\": \"\"}}", "card.name"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q9\": 1}}}", "card.type_share"},
         {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q4_K\": 1.5}}}", "card.type_share: expected shares"},
+        {"{\"card\": {\"vram\": 1, \"type_share\": {\"Q4_K\": 1e-310}}}", "card.type_share: expected shares"},
         {"{\"card\": {\"vram\": 1, \"operations\": 5}}", "card.operations: expected an object of classes of operations"},
         {"{\"card\": {\"vram\": 1, \"operations\": {\"matrix\": {}}}}", "card.operations: expected classes"},
         {"{\"card\": {\"vram\": 1, \"operations\": {\"rows\": 1}}}", "card.operations: expected an object for rows"},
@@ -492,20 +494,24 @@ static void rates_of_a_gpu_are_stored(void **state)
     assert_true(st_gpu_rates_load(path, "G", &found));
     write_file("strata/devices.json", "{\"gpus\": [{\"strata\": \"" STRATA_VERSION "\", \"gpu\": \"G\", \"read_gb_per_s\": 1}]}");
     assert_false(st_gpu_rates_load(path, "G", &found)); /* fields are missing */
-    static const struct { const char *format, *operations; bool good; } rows[] = {
-        {"\"format\": 2, ", "{\"rows\": {\"us\": 1}}", true},
-        {"\"format\": 1, ", "{\"rows\": {\"us\": 1}}", false}, /* measured by an earlier version */
-        {"", "{\"rows\": {\"us\": 1}}", false},
-        {"\"format\": 2, ", "{\"rows\": {\"us\": -1}}", false},
-        {"\"format\": 2, ", "{\"experts\": {\"memory_share\": 2}}", false},
-        {"\"format\": 2, ", "null", false},
+    static const struct { const char *format, *rates, *operations; bool good; } rows[] = {
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "{\"rows\": {\"us\": 1}}", true},
+        {"\"format\": 4, ", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "{\"rows\": {\"us\": 1}}", false}, /* of an earlier version */
+        {"", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "{\"rows\": {\"us\": 1}}", false},
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "{\"rows\": {\"us\": -1}}", false},
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "{\"experts\": {\"memory_share\": 2}}", false},
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "null", false},
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1, \"round_trip_us\": -1", "{}", false},
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1", "{}", false},
+        {"\"format\": 5, ", "1, \"link_up_gb_per_s\": 1e-300, \"round_trip_us\": 0", "{}", false},
+        {"\"format\": 5, ", "1e308, \"link_up_gb_per_s\": 1, \"round_trip_us\": 0", "{}", false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[512];
         snprintf(text, sizeof text,
-                 "{\"gpus\": [{\"strata\": \"%s\", %s\"gpu\": \"G\", \"read_gb_per_s\": 1, \"batch_gop_per_s\": 1, "
-                 "\"link_up_gb_per_s\": 1, \"link_down_gb_per_s\": 1, \"handover_us\": 1, \"round_trip_us\": 1, \"operations\": %s}]}",
-                 STRATA_VERSION, rows[i].format, rows[i].operations);
+                 "{\"gpus\": [{\"strata\": \"%s\", %s\"gpu\": \"G\", \"batch_gop_per_s\": 1, \"link_down_gb_per_s\": 1, "
+                 "\"handover_us\": 1, \"read_gb_per_s\": %s, \"operations\": %s}]}",
+                 STRATA_VERSION, rows[i].format, rows[i].rates, rows[i].operations);
         write_file("strata/devices.json", text);
         assert_true(st_gpu_rates_load(path, "G", &found) == rows[i].good);
     }
@@ -515,32 +521,55 @@ static void rates_of_a_gpu_are_stored(void **state)
 static void a_damaged_measurement_is_ignored(void **state)
 {
     (void)state;
-    char entry[256], *path = st_measurement_path(), in[128];
+    char *path = st_measurement_path(), in[128];
     st_measurement found;
     snprintf(in, sizeof in, "%s/strata", folder);
     assert_int_equal(mkdir(in, 0700), 0);
-    static const char *const rates[] = {"\"read_gb_per_s\": 0, \"batch_gop_per_s\": 1", "\"read_gb_per_s\": 1",
-                                        "\"read_gb_per_s\": \"x\", \"batch_gop_per_s\": 1",
-                                        "\"read_gb_per_s\": 1, \"batch_gop_per_s\": -1"};
     static const char *const texts[] = {"", "{", "[]", "{\"machines\": 5}", "{\"machines\": [1, null, {}]}", "\xff\xfe"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         write_file("strata/devices.json", texts[i]);
         assert_false(st_measurement_load(path, "A", 4, &found));
         assert_true(place_options(&(strata_engine_options){0}).devices[ST_HOST].estimate);
     }
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        snprintf(entry, sizeof entry, "{\"machines\": [{\"strata\": \"" STRATA_VERSION "\", \"cpu\": \"A\", \"cores\": 4, %s}]}",
-                 rates[i]);
-        write_file("strata/devices.json", entry);
-        assert_false(st_measurement_load(path, "A", 4, &found));
-    }
-    snprintf(entry, sizeof entry, "{\"machines\": [{\"strata\": \"0.0.0\", \"cpu\": \"A\", \"cores\": 4, %s}]}",
-             "\"read_gb_per_s\": 1, \"batch_gop_per_s\": 1"); /* stored by another version, with other kernels */
-    write_file("strata/devices.json", entry);
-    assert_false(st_measurement_load(path, "A", 4, &found));
     assert_int_equal(st_measurement_save(path, &(st_measurement){.cpu = "A", .cores = 4, .read_rate = 1e9, .op_rate = 1e9},
                                          NULL), STRATA_OK); /* a damaged file is replaced */
     assert_true(st_measurement_load(path, "A", 4, &found));
+    st_free(path);
+}
+
+/* An entry is used if its version, its format and all its values are right. */
+static void measurements_out_of_range_are_ignored(void **state)
+{
+    (void)state;
+    char entry[512], *path = st_measurement_path(), in[128];
+    st_measurement found;
+    snprintf(in, sizeof in, "%s/strata", folder);
+    assert_int_equal(mkdir(in, 0700), 0);
+    static const struct { const char *version, *format, *read, *batch, *others; bool good; } rows[] = {
+        {STRATA_VERSION, "5", "1", "1", "\"spread\": 0.5, \"type_share\": {\"Q4_K\": 1}, \"operations\": {\"rows\": {\"us\": 1}}", true},
+        {"0.0.0", "5", "1", "1", "\"spread\": 0, \"operations\": {}", false}, /* by another version, with other kernels */
+        {STRATA_VERSION, "4", "1", "1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "null", "1", "1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "0", "1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "null", "1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "\"x\"", "1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "1e308", "1", "\"spread\": 0, \"operations\": {}", false}, /* infinite in bytes */
+        {STRATA_VERSION, "5", "1e-300", "1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "1", "-1", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "1", "1e308", "\"spread\": 0, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "1", "1", "\"spread\": -1, \"operations\": {}", false},
+        {STRATA_VERSION, "5", "1", "1", "\"spread\": 0", false},
+        {STRATA_VERSION, "5", "1", "1", "\"spread\": 0, \"operations\": {\"rows\": {\"us\": -1}}", false},
+        {STRATA_VERSION, "5", "1", "1", "\"spread\": 0, \"operations\": {}, \"type_share\": {\"Q4_K\": 1e-310}", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(entry, sizeof entry,
+                 "{\"machines\": [{\"strata\": \"%s\", \"format\": %s, \"cpu\": \"A\", \"cores\": 4, \"int8_gop_per_s\": 0, "
+                 "\"read_gb_per_s\": %s, \"batch_gop_per_s\": %s, %s}]}",
+                 rows[i].version, rows[i].format, rows[i].read, rows[i].batch, rows[i].others);
+        write_file("strata/devices.json", entry);
+        if (st_measurement_load(path, "A", 4, &found) != rows[i].good) fail_msg("%s", entry);
+    }
     st_free(path);
 }
 
@@ -672,6 +701,7 @@ int main(void)
         IN_FOLDER(a_measurement_is_stored),
         IN_FOLDER(rates_of_a_gpu_are_stored),
         IN_FOLDER(a_damaged_measurement_is_ignored),
+        IN_FOLDER(measurements_out_of_range_are_ignored),
         IN_FOLDER(an_unwritable_cache_folder_is_an_error),
         IN_FOLDER(the_stored_measurement_is_used),
         IN_FOLDER(failed_calls_while_planning_are_errors),

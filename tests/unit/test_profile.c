@@ -65,14 +65,42 @@ static void a_batch_fills_the_device(void **state)
     close_to(st_profile_seconds(&p, &many), 12.8);
 }
 
-/* Experts with few rows each are limited by reading. */
-static void experts_fill_at_most_as_much_as_they_compute(void **state)
+/* Unpacking a matrix takes the time of some rows, and small batches at most that of single rows. */
+static void batches_unpack_their_matrices(void **state)
+{
+    (void)state;
+    static const st_gguf_tensor tensor = {.type = ST_TYPE_Q8_0};
+    static const st_weight matrix = {.tensor = &tensor, .ne = {32, 10, 1}, .bytes = 340};
+    static const st_value values[] = {{.width = 32}, {.width = 10}};
+    const st_op op = {.kind = ST_OP_MATMUL, .in = {0, -1, -1, -1, -1}, .out = 1, .out2 = -1, .weight = {0, -1, -1, -1, -1, -1, -1}};
+    const st_program program = {.ops = &op, .op_count = 1, .values = values, .value_count = 2};
+    const st_binding binding = {.weights = &matrix, .count = 1};
+    st_profile p = {.memory_rate = 340 / 1.5, .op_rate = 640, .classes[ST_CLASS_PRODUCT] = {.fill = 16}};
+    st_work work = st_work_of(&program, &binding, &op, 64, 0, ST_TYPE_F16);
+    assert_int_equal(work.op_class, ST_CLASS_PRODUCT);
+    close_to(st_profile_seconds(&p, &work), 64 + 16); /* a row has 640 operations */
+    p.memory_rate = 340 / 1.125;
+    close_to(st_profile_seconds(&p, &work), 64 * 1.125);
+    p.memory_rate = 1e9; /* reading takes no time: what is unpacked is not known */
+    close_to(st_profile_seconds(&p, &work), 64);
+}
+
+/* A CPU unpacks each expert, unless reading it for one row after the other takes less. A GPU's experts with few rows each
+ * are limited by reading. */
+static void experts_fill_up_rows_of_each(void **state)
 {
     (void)state;
     st_profile p = {.memory_rate = 1000, .op_rate = 500, .classes[ST_CLASS_EXPERTS] = {.op_share = 0.5, .fill = 8}};
-    st_work experts = {.bytes = 10, .ops = 1000, .op_class = ST_CLASS_EXPERTS, .rows = 4, .ops_filled = 50};
+    st_work experts = {.bytes = 300, .ops = 1000, .op_class = ST_CLASS_EXPERTS, .rows = 4, .ops_filled = 50}; /* 20 rows of each */
     close_to(st_profile_seconds(&p, &experts), 5.6);
-    experts.ops_filled = 500;
+    experts.bytes = 240; /* 20 times 0.24 s */
+    close_to(st_profile_seconds(&p, &experts), 4.8);
+    experts.bytes = 10;
+    close_to(st_profile_seconds(&p, &experts), 4); /* what is unpacked is not known */
+    p.adds_up = true;
+    experts.rows = 1;
+    close_to(st_profile_seconds(&p, &experts), 5.6);
+    experts.ops_filled = 500; /* at most as much as the work */
     close_to(st_profile_seconds(&p, &experts), 8);
 }
 
@@ -80,7 +108,7 @@ static void experts_fill_at_most_as_much_as_they_compute(void **state)
 static void several_rows_add_up(void **state)
 {
     (void)state;
-    st_profile p = {.memory_rate = 1000, .op_rate = 500, .joins = true,
+    st_profile p = {.memory_rate = 1000, .op_rate = 500, .adds_up = true,
                     .classes[ST_CLASS_PRODUCT] = {.seconds = 1, .batch_seconds = 10}};
     st_work work = {.bytes = 3000, .ops = 100, .op_class = ST_CLASS_PRODUCT, .rows = 1};
     close_to(st_profile_seconds(&p, &work), 4);
@@ -94,7 +122,7 @@ static void several_rows_add_up(void **state)
     work.ops = 10000;
     close_to(st_profile_seconds(&p, &work), 1 + 10 + 3 + 20);
     assert_false(st_profile_reads(&p, &work));
-    p.joins = false; /* a CPU reads while it computes */
+    p.adds_up = false; /* a CPU reads while it computes */
     close_to(st_profile_seconds(&p, &work), 1 + 10 + 20);
 }
 
@@ -110,8 +138,6 @@ static void a_class_has_its_own_time_and_rates(void **state)
     work.op_class = ST_CLASS_EXPERTS;
     close_to(st_profile_seconds(&p, &work), 8);
     work.joined = true;
-    close_to(st_profile_seconds(&p, &work), 8);
-    p.joins = true;
     close_to(st_profile_seconds(&p, &work), 6);
     st_work attention = {.ops = 1000, .op_class = ST_CLASS_ATTENTION};
     close_to(st_profile_seconds(&p, &attention), 5);
@@ -119,7 +145,12 @@ static void a_class_has_its_own_time_and_rates(void **state)
     close_to(st_profile_seconds(&p, &attention), 7);
     attention.positions = 10 * ST_DEEP_POSITIONS;
     close_to(st_profile_seconds(&p, &attention), 13);
+    p.classes[ST_CLASS_ATTENTION].batch_seconds = 3; /* beside what depth takes */
+    attention.rows = 4;
+    close_to(st_profile_seconds(&p, &attention), 16);
     p.classes[ST_CLASS_ATTENTION].deep_seconds = 0;
+    close_to(st_profile_fixed(&p, &attention), 7);
+    attention.rows = 1;
     close_to(st_profile_fixed(&p, &attention), 4);
 }
 
@@ -140,7 +171,7 @@ static void operations_that_run_together_have_one_time(void **state)
     assert_int_equal(counts[ST_CLASS_ATTENTION], layers);
     assert_int_equal(counts[ST_CLASS_PLAIN_PRODUCT], 4 * layers + 1); /* the model is in F32 */
     assert_int_equal(joined, 7 * layers); /* k, v, up; two norms, two rotations */
-    assert_true(st_profile_default(ST_DEVICE_CARD).joins && !st_profile_default(ST_DEVICE_HOST).joins);
+    assert_true(st_profile_default(ST_DEVICE_CARD).adds_up && !st_profile_default(ST_DEVICE_HOST).adds_up);
     golden_close(&g);
 }
 
@@ -296,7 +327,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_is_the_slower_of_memory_and_arithmetic), cmocka_unit_test(experts_compute_at_their_share),
-        cmocka_unit_test(a_batch_fills_the_device), cmocka_unit_test(experts_fill_at_most_as_much_as_they_compute),
+        cmocka_unit_test(a_batch_fills_the_device), cmocka_unit_test(batches_unpack_their_matrices),
+        cmocka_unit_test(experts_fill_up_rows_of_each),
         cmocka_unit_test(several_rows_add_up),
         cmocka_unit_test(a_class_has_its_own_time_and_rates),
         cmocka_unit_test(operations_that_run_together_have_one_time),

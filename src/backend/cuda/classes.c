@@ -28,6 +28,7 @@ enum {
     KEY_HEADS = 16, VALUE_HEADS = 32, STATE = 128, TAPS = 4,           /* of the delta rule */
     CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * STATE,
     BATCH = 512, LARGE_BATCH = 2048, /* rows */
+    FEW = 16, FEW_COPIES = 8,        /* conversations that decode together */
     TYPE_BYTES = 48 * MIB,    /* of a matrix of each type */
     COPIES = 16, COPIES_MAX = 64, OPS_MAX = 5 * COPIES_MAX,
     LAUNCHES = 4, TRIES = 4,
@@ -41,6 +42,7 @@ typedef struct timer {
     unsigned char *memory, *host;
     void *begin, *end; /* events */
     size_t used;       /* of the weights */
+    bool apart;        /* each row is a conversation of its own */
     uint32_t count;
     st_op ops[OPS_MAX];
     st_bound_op bound[OPS_MAX];
@@ -71,6 +73,7 @@ static void begin(timer *t)
 {
     t->count = 0;
     t->used = 0;
+    t->apart = false;
 }
 
 static st_bound_op *append(timer *t, st_op op, st_bound_value in, st_bound_value out)
@@ -94,20 +97,22 @@ static st_bound_weight floats(timer *t, uint32_t width, uint32_t rows)
 
 /* --- timing --------------------------------------------------------------------------------------------------------- */
 
-/* A step of one conversation: `rows` rows from `position` on. */
+/* `rows` rows of one conversation from `position` on, or of as many conversations at that position. */
 static strata_status send_step(timer *t, uint32_t rows, uint32_t position)
 {
     const st_cuda_api *api = t->device->api;
     st_step *step = (st_step *)(void *)t->host;
-    uint32_t pages = ((position + rows) >> PAGE_SHIFT) + 1;
-    st_step_lay_out(step, rows, 1, rows, pages);
+    uint32_t conversations = t->apart ? rows : 1, own = rows / conversations, pages = ((position + own) >> PAGE_SHIFT) + 1;
+    st_step_lay_out(step, rows, conversations, rows, conversations * pages);
     step->out_count = rows;
-    *st_step_conversations(step) = (st_step_conversation){.rows = rows, .position = position};
+    for (uint32_t i = 0; i < conversations; i++)
+        st_step_conversations(step)[i] = (st_step_conversation){.first_row = i * own, .rows = own, .position = position,
+                                                                .pages[0].table = i * pages};
     for (uint32_t i = 0; i < rows; i++) {
-        st_step_rows(step)[i] = (st_step_row){.position = position + i};
+        st_step_rows(step)[i] = (st_step_row){.position = position + i % own, .conversation = i / own};
         st_step_out_rows(step)[i] = i;
     }
-    for (uint32_t i = 0; i < pages; i++) st_step_tables(step)[i] = i;
+    for (uint32_t i = 0; i < conversations * pages; i++) st_step_tables(step)[i] = i;
     st_cuda_result result = api->copy(t->memory + STEP_OFFSET, step, step->bytes, ST_COPY_UP, t->queue.stream);
     if (result == ST_CUDA_OK) result = api->stream_sync(t->queue.stream);
     return st_cuda_check(t->device, result, "measuring the GPU", t->error);
@@ -199,18 +204,23 @@ static strata_status time_row(timer *t)
     return time_for(t, 1, 0, 3 * COPIES, WARM_SECONDS, &t->out->classes[ST_CLASS_ROWS].seconds);
 }
 
-/* The rate at which a batch is read and written: three values, two and three. */
+/* The rate at which a batch is read and written: three values, two and three. What few rows take more than one. */
 static strata_status time_rows(timer *t)
 {
     st_class_rates *rates = &t->out->classes[ST_CLASS_ROWS];
-    double bytes = 8.0 * LARGE_BATCH * WIDTH * sizeof(float), batch = 0;
+    double bytes = 8.0 * LARGE_BATCH * WIDTH * sizeof(float), batch = 0, few = 0;
     begin(t);
     append_rows(t, value_at(t, A_OFFSET, 0, WIDTH), value_at(t, B_OFFSET, 0, WIDTH));
     strata_status status = time_ops(t, LARGE_BATCH, 0, 1, &batch);
     if (status != STRATA_OK) return status;
     rates->memory_share = share_of(bytes / batch, t->read_bytes * t->out->type_share[ST_TYPE_F32]);
     t->out->classes[ST_CLASS_POSITIONS].memory_share = rates->memory_share;
-    return STRATA_OK;
+    begin(t);
+    for (size_t i = 0; i < COPIES; i++)
+        append_rows(t, value_at(t, A_OFFSET, i, WIDTH), value_at(t, B_OFFSET, i, WIDTH));
+    status = time_ops(t, FEW, 0, 3 * COPIES, &few);
+    if (status == STRATA_OK) rates->batch_seconds = above_zero(few - rates->seconds - batch / 3 * FEW / LARGE_BATCH);
+    return status;
 }
 
 typedef struct block {
@@ -250,7 +260,7 @@ static strata_status time_product(timer *t, uint32_t rows, uint32_t copies, doub
     double bytes = rows > 1 ? 2.0 * rows * t->bound[0].in[0].width * sizeof(float) : 0;
     strata_status status = time_ops(t, rows, 0, copies, out);
     if (norms->memory_share > 0) bytes /= norms->memory_share * t->out->type_share[ST_TYPE_F32];
-    *out = without(*out, norms->seconds + memory_seconds(t, bytes));
+    *out = without(*out, norms->seconds + (rows > 1 ? norms->batch_seconds : 0) + memory_seconds(t, bytes));
     return status;
 }
 
@@ -258,7 +268,7 @@ static strata_status time_products(timer *t)
 {
     static const struct { uint32_t columns, copies; } sizes[] = {{1024, 64}, {4096, 16}, {10240, 6}, {20480, 3}};
     enum { SIZES = sizeof sizes / sizeof *sizes };
-    st_fit_point points[SIZES];
+    st_fit_point points[SIZES] = {{0}};
     strata_status status = STRATA_OK;
     for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
         append_products(t, &q4_k, WIDTH, sizes[i].columns, sizes[i].copies);
@@ -300,7 +310,7 @@ static strata_status time_batches(timer *t)
         {16, 4096, COPIES}, {64, 16384, 4}, {BATCH, 1024, 1}, {BATCH, 4096, 1}, {LARGE_BATCH, 4096, 1}};
     enum { SIZES = sizeof sizes / sizeof *sizes };
     st_class_rates *rates = &t->out->classes[ST_CLASS_PRODUCT];
-    st_fit_point points[SIZES];
+    st_fit_point points[SIZES] = {{0}};
     strata_status status = STRATA_OK;
     for (size_t i = 0; i < SIZES && status == STRATA_OK; i++) {
         append_products(t, &q4_k, WIDTH, sizes[i].columns, sizes[i].copies);
@@ -323,7 +333,7 @@ static strata_status time_plain(timer *t)
 {
     static const uint32_t columns[] = {128, 4096};
     st_class_rates *rates = &t->out->classes[ST_CLASS_PLAIN_PRODUCT];
-    st_fit_point points[2];
+    st_fit_point points[2] = {{0}};
     double one = 0;
     append_products(t, &plain, EMBEDDING, columns[0], COPIES);
     strata_status status = time_product(t, 1, COPIES, &one);
@@ -351,9 +361,9 @@ typedef struct heads {
 static const heads narrow = {ST_CLASS_ATTENTION, HEAD, KV_WIDTH / HEAD};
 static const heads wide = {ST_CLASS_WIDE_ATTENTION, WIDE_HEAD, KV_WIDTH / WIDE_HEAD};
 
-static st_kv_view kv_of(timer *t, uint32_t positions)
+static st_kv_view kv_of(timer *t, uint32_t conversations, uint32_t positions)
 {
-    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = (positions >> PAGE_SHIFT) + 1, .type = ST_TYPE_F16,
+    st_kv_view kv = {.page_shift = PAGE_SHIFT, .pages = conversations * ((positions >> PAGE_SHIFT) + 1), .type = ST_TYPE_F16,
                      .key_row_bytes = KV_WIDTH * 2, .value_row_bytes = KV_WIDTH * 2,
                      .key_page_bytes = (size_t)KV_WIDTH * 2 << PAGE_SHIFT, .value_page_bytes = (size_t)KV_WIDTH * 2 << PAGE_SHIFT};
     kv.keys = take(t, kv.pages * kv.key_page_bytes);
@@ -376,13 +386,13 @@ static void attend(timer *t, const heads *h, st_bound_value q, st_bound_value ou
 }
 
 /* Norms and rotation of queries and keys, the storing, and attention behind `depth` positions. */
-static void append_layer(timer *t, const heads *h, uint32_t depth, size_t copy, bool with_attention)
+static void append_layer(timer *t, const heads *h, uint32_t rows, uint32_t depth, size_t copy, bool with_attention)
 {
-    st_bound_value q = value_at(t, A_OFFSET, copy, WIDTH), k = value_at(t, B_OFFSET, copy, KV_WIDTH), v = k, angles = k, out = k;
-    v.data = (float *)k.data + KV_WIDTH;
-    angles = (st_bound_value){(float *)k.data + 2 * KV_WIDTH, h->size};
-    out = (st_bound_value){(float *)k.data + 4 * KV_WIDTH, WIDTH};
-    st_kv_view kv = kv_of(t, depth + 1);
+    st_bound_value q = value_at(t, A_OFFSET, copy, WIDTH), k = value_at(t, B_OFFSET, copy, KV_WIDTH), v = k;
+    float *values = k.data;
+    v.data = values + (size_t)rows * KV_WIDTH;
+    st_bound_value angles = {values + (size_t)2 * rows * KV_WIDTH, h->size}, out = {values + (size_t)4 * rows * KV_WIDTH, WIDTH};
+    st_kv_view kv = kv_of(t, rows, depth + 1);
     norm(t, q, q, h->size);
     rope(t, q, angles, h->size);
     norm(t, k, k, h->size);
@@ -393,11 +403,14 @@ static void append_layer(timer *t, const heads *h, uint32_t depth, size_t copy, 
     if (with_attention) attend(t, h, q, out, &kv);
 }
 
-static strata_status time_layers(timer *t, const heads *h, uint32_t depth, uint32_t copies, bool with_attention, double *seconds)
+/* Conversations with a row each. */
+static strata_status time_layers(timer *t, const heads *h, uint32_t rows, uint32_t depth, uint32_t copies, bool with_attention,
+                                 double *seconds)
 {
     begin(t);
-    for (size_t i = 0; i < copies; i++) append_layer(t, h, depth, i, with_attention);
-    return time_ops(t, 1, depth, copies, seconds);
+    t->apart = rows > 1;
+    for (size_t i = 0; i < copies; i++) append_layer(t, h, rows, depth, i, with_attention);
+    return time_ops(t, rows, depth, copies, seconds);
 }
 
 /* Prompts from an empty context: a row sees half of the others. Half as many heads keep the GPU less busy: the mean of both. */
@@ -409,7 +422,7 @@ static strata_status time_prompt(timer *t, const heads *h)
     for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
         double seconds = 0;
         begin(t);
-        st_kv_view kv = kv_of(t, LARGE_BATCH);
+        st_kv_view kv = kv_of(t, 1, LARGE_BATCH);
         attend(t, h, value_at(t, A_OFFSET, 0, widths[i]), value_at(t, B_OFFSET, 0, widths[i]), &kv);
         status = time_ops(t, LARGE_BATCH, 0, 1, &seconds);
         all += seconds;
@@ -424,11 +437,14 @@ static strata_status time_attention(timer *t)
     st_class_rates *classes = t->out->classes;
     st_class_rates *attention = &classes[ST_CLASS_ATTENTION], *other = &classes[ST_CLASS_WIDE_ATTENTION];
     double position_bytes = 2.0 * KV_WIDTH * 2, positions = 0, close = 0, deep = 0, far = 0, wide_close = 0;
-    strata_status status = time_layers(t, &narrow, SHORT, COPIES, false, &positions);
-    if (status == STRATA_OK) status = time_layers(t, &narrow, SHORT, COPIES, true, &close);
-    if (status == STRATA_OK) status = time_layers(t, &narrow, ST_DEEP_POSITIONS, COPIES / 2, true, &deep);
-    if (status == STRATA_OK) status = time_layers(t, &narrow, LONG, 1, true, &far);
-    if (status == STRATA_OK) status = time_layers(t, &wide, SHORT, COPIES, true, &wide_close);
+    double few_positions = 0, few_close = 0;
+    strata_status status = time_layers(t, &narrow, 1, SHORT, COPIES, false, &positions);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, 1, SHORT, COPIES, true, &close);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, 1, ST_DEEP_POSITIONS, COPIES / 2, true, &deep);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, 1, LONG, 1, true, &far);
+    if (status == STRATA_OK) status = time_layers(t, &wide, 1, SHORT, COPIES, true, &wide_close);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, FEW, SHORT, FEW_COPIES, false, &few_positions);
+    if (status == STRATA_OK) status = time_layers(t, &narrow, FEW, SHORT, FEW_COPIES, true, &few_close);
     if (status != STRATA_OK) return status;
     double rate = far > deep ? (LONG - ST_DEEP_POSITIONS) * position_bytes / (far - deep) : t->read_bytes;
     if (rate > t->read_bytes) rate = t->read_bytes;
@@ -438,6 +454,9 @@ static strata_status time_attention(timer *t)
     attention->deep_seconds = above_zero(deep - positions - ST_DEEP_POSITIONS * position_bytes / rate);
     other->seconds = above_zero(wide_close - positions);
     other->deep_seconds = other->seconds + above_zero(attention->deep_seconds - attention->seconds);
+    classes[ST_CLASS_POSITIONS].batch_seconds = above_zero(few_positions - positions);
+    attention->batch_seconds = above_zero(few_close - few_positions - attention->seconds - FEW * SHORT * position_bytes / rate);
+    other->batch_seconds = attention->batch_seconds;
     status = time_prompt(t, &narrow);
     return status == STRATA_OK ? time_prompt(t, &wide) : status;
 }
@@ -490,7 +509,7 @@ static strata_status time_few_experts(timer *t)
 {
     static const expert_shape shapes[] = {{64, 512}, {40, 1024}};
     st_class_rates *rates = &t->out->classes[ST_CLASS_EXPERTS];
-    st_fit_point points[2];
+    st_fit_point points[2] = {{0}};
     strata_status status = STRATA_OK;
     for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
         uint32_t ops = shapes[i].experts / USED;
@@ -532,7 +551,7 @@ static strata_status time_many_experts(timer *t)
 {
     static const expert_shape shapes[] = {{16, EXPERT_WIDTH}, {56, EXPERT_WIDTH}};
     st_class_rates *rates = &t->out->classes[ST_CLASS_EXPERTS];
-    st_fit_point points[2];
+    st_fit_point points[2] = {{0}};
     strata_status status = STRATA_OK;
     for (size_t i = 0; i < 2 && status == STRATA_OK; i++) {
         begin(t);
@@ -620,7 +639,7 @@ static strata_status time_candidates(timer *t)
     enum { SIZES = sizeof sizes / sizeof *sizes, ROWS_MAX = 16 };
     st_class_rates *rates = &t->out->classes[ST_CLASS_CANDIDATES];
     st_bound_value lists = value_at(t, B_OFFSET, COPIES, sizeof(st_adjustments) / sizeof(float));
-    st_fit_point points[SIZES];
+    st_fit_point points[SIZES] = {{0}};
     st_cuda_result result = t->device->api->zero(lists.data, ROWS_MAX * sizeof(st_adjustments), t->queue.stream);
     strata_status status = st_cuda_check(t->device, result, "measuring the GPU", t->error);
     if (status == STRATA_OK) status = send_logits(t);

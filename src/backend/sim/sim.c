@@ -121,7 +121,7 @@ static void leave_out_absent(const st_bound_op *bound, uint32_t rows, st_work *w
     work->bytes *= read / st_experts_touched(bound->op, rows);
 }
 
-/* Each conversation has a KV cache of its own depth, and a recurrent state of its own. */
+/* Each conversation has a KV cache of its own depth, and a recurrent state of its own. Their rows are one operation. */
 static bool is_by_conversation(st_op_kind kind)
 {
     return st_op_has_kv(kind) || st_op_has_state(kind);
@@ -141,6 +141,7 @@ static st_work work_of(const st_sim_world *world, const st_bound_op *bound, uint
         work.ops += sum.ops;
         sum = work;
     }
+    sum.rows = rows;
     return sum;
 }
 
