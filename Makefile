@@ -184,8 +184,8 @@ $(BUILD)/$(1)/%.cu.o: %.cu | $(BUILD)/.deps-build
 	@mkdir -p $$(@D)
 	@$$(call say,nvcc $$< ($(1)))
 	@$$(NVCC) $$(NVCC_FLAGS) $$($(3)) -MMD -MP -MF $$(@:.o=.d) -c $$< -o $$@
-$(BUILD)/$(2): $$(CUDA_SOURCES:%.c=$(BUILD)/$(1)/%.o) $$(CUDA_KERNELS:%=$(BUILD)/$(1)/%.o)
-	@$$(NVCC) -shared -cudart static $$($(3)) $$^ -Xlinker -s,-z,defs,--exclude-libs,ALL -o $$@
+$(BUILD)/$(2): $$(CUDA_SOURCES:%.c=$(BUILD)/$(1)/%.o) $$(CUDA_KERNELS:%=$(BUILD)/$(1)/%.o) | $(CUDA_EXPORTS)
+	@$$(NVCC) -shared -cudart static $$($(3)) $$^ -Xlinker -s,-z,defs,--exclude-libs,ALL,--version-script=$(CUDA_EXPORTS) -o $$@
 -include $$(patsubst %,$(BUILD)/$(1)/%.d,$$(CUDA_SOURCES:%.c=%) $$(CUDA_KERNELS))
 endef
 $(eval $(call cuda_rules,cuda,libstrata-cuda.so,CUDA_GENCODE))
@@ -214,9 +214,9 @@ FAKE_OBJECTS := $(patsubst %.c,$(BUILD)/plugin/%.o,$(FAKE_HOST) tests/plugin/tab
 $(BUILD)/plugin/%.o: %.c | $(BUILD)/.deps-build
 	@mkdir -p $(@D)
 	@gcc $(CFLAGS_COMMON) $(CFLAGS_release) -fPIC -fvisibility=hidden -c $< -o $@
-$(FAKE_PLUGIN): $(FAKE_OBJECTS)
+$(FAKE_PLUGIN): $(FAKE_OBJECTS) | $(CUDA_EXPORTS)
 	@mkdir -p $(@D)
-	@gcc -shared -Wl,-z,defs $^ -lm -o $@
+	@gcc -shared -Wl,-z,defs,--version-script=$(CUDA_EXPORTS) $^ -lm -o $@
 -include $(FAKE_OBJECTS:.o=.d)
 
 # --- the CUDA plugin with its kernels compiled by g++ and emulated (tests/emulate): needs CUDA's headers and no GPU -------

@@ -8,6 +8,9 @@ plugin=build/release/tests/plugin/libstrata-cuda.so
 mkdir -p "$work/with" "$work/without"
 cp "$strata" "$work/with/strata" && cp "$strata" "$work/without/strata"
 check "the plugin exists (make test builds it)" cp "$plugin" "$work/with/libstrata-cuda.so"
+for library in "$plugin" build/libstrata-cuda.so; do # the second one where nvcc is found
+    [ ! -e "$library" ] || check "$library exports one symbol" [ "$(nm -D --defined-only "$library" | awk '{ print $3 }')" = st_backend_plugin ]
+done
 logits() { run_noted logits -m "$model" --ids 1,2,3 -o "$work/logits" "$@"; }
 says() { grep -qF -- "$1" "$work/$2"; }
 
