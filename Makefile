@@ -250,7 +250,7 @@ $(eval $(call emulate_rules,emulate-asan,-fsanitize=address,asan))
 -include $(EMULATE_HOST:%.c=$(BUILD)/plugin/%.d)
 
 EMULATE_TESTS := $(patsubst %,tests/%,conform/test_conform conform/test_conversations conform/test_forms conform/test_forms_large \
-    unit/test_candidates golden/test_model_golden golden/test_chains)
+    unit/test_candidates golden/test_model_golden golden/test_chains golden/test_placed_golden golden/test_crowd)
 # $(1): sample or all; $(2): folder of the plugin; $(3): configuration of the test programs
 emulate = if [ -r "$(CUDA_INCLUDE)/cuda_fp16.h" ]; then \
     $(MAKE) --no-print-directory $(BUILD)/$(2)/libstrata-cuda.so $(BUILD)/$(2)/test_emulate $(EMULATE_TESTS:%=$(BUILD)/$(3)/%) && \
@@ -270,8 +270,8 @@ ASAN_TESTS := $(TEST_SOURCES:%.c=$(BUILD)/asan/%)
 TSAN_TESTS := $(patsubst %,$(BUILD)/tsan/tests/%,unit/test_pool unit/test_run unit/test_session unit/test_threads unit/test_sched unit/test_stress unit/test_interrupt unit/test_cache_stress \
 	unit/test_watch unit/test_store conform/test_attention fault/test_experts_fault conform/test_conform \
 	conform/test_conversations)
-# valgrind has no AVX-512 and computes FMA in software: whole models run under the sanitizers alone.
-VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows,$(RELEASE_TESTS))
+# valgrind has no AVX-512, computes FMA in software and maps no file of 400 GB: whole models and real shapes are left out.
+VALGRIND_TESTS := $(filter-out %/test_model_golden %/test_windows %/test_plan_real,$(RELEASE_TESTS))
 CORPUS_TESTS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/asan/corpus/%)
 FUZZ_TARGETS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzz/targets/%)
 BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/release/%)
