@@ -289,7 +289,7 @@ test: deps-test fetch-model
 	@$(MAKE) --no-print-directory all $(RELEASE_TESTS) $(FAKE_PLUGIN) $(BUILD)/asan/strata $(ASAN_TESTS) $(CORPUS_TESTS)
 	@tests/run $(TEST_SCRIPTS) $(ASAN_TESTS) $(RELEASE_TESTS) $(CORPUS_TESTS) # the longest first
 
-## smoke: build and briefly run what test does not: the CUDA plugin, its kernels emulated, fuzz, tsan, bench, valgrind, lint, install
+## smoke: build and briefly run what test does not: the CUDA plugin, its kernels emulated, fuzz, tsan, bench, valgrind, lint (all files), install
 smoke: deps-dev all
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) --no-print-directory cuda; else echo "smoke: no nvcc: the CUDA plugin is left out"; fi
 	+@$(call emulate,sample,emulate,release)
@@ -298,7 +298,7 @@ smoke: deps-dev all
 	@tests/run $(TSAN_TESTS)
 	@bench/run $(BENCH_PROGRAMS)
 	@tests/run --valgrind $(BUILD)/release/tests/unit/test_base
-	@tools/lint src/base/buf.c
+	@tools/lint
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	    $(MAKE) -s install DESTDIR="$$folder" PREFIX=/usr >/dev/null && "$$folder/usr/bin/strata" --version
 	@echo "smoke: passed"

@@ -64,11 +64,16 @@ static double percentile(const double *values, size_t count, double share)
     return count ? values[(size_t)(share * (double)(count - 1) + 0.5)] : 0.0;
 }
 
+static void sort(double *values, size_t count)
+{
+    if (count) qsort(values, count, sizeof *values, compare);
+}
+
 static strata_status print(mixed *m, const together *t, bool json, uint32_t prompt, strata_error *error)
 {
-    qsort(m->gaps, m->gap_count, sizeof *m->gaps, compare);
-    qsort(m->alone, m->count, sizeof *m->alone, compare);
-    qsort(m->beside, m->count, sizeof *m->beside, compare);
+    sort(m->gaps, m->gap_count);
+    sort(m->alone, m->count);
+    sort(m->beside, m->count);
     double alone = percentile(m->alone, m->count, 0.5), beside = percentile(m->beside, m->count, 0.5);
     double tps = m->seconds > 0.0 ? (double)m->tokens / m->seconds : 0.0, ratio = alone > 0.0 ? beside / alone : 0.0;
     double gaps[] = {percentile(m->gaps, m->gap_count, 0.5) * 1e3, percentile(m->gaps, m->gap_count, 0.95) * 1e3,

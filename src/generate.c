@@ -30,7 +30,7 @@ typedef struct generator {
     strata_session *session;
     const strata_generation *options;
     const st_tokenizer *tokenizer;
-    st_request *request;
+    st_request request;
     /* The scheduler's thread, until the request has ended. */
     st_sampler *sampler;
     st_stop *stop;
@@ -252,7 +252,7 @@ static st_next next_token(void *context, const float *logits, const st_candidate
     if (g->answer.tokens == 0) g->answer.first_seconds = st_engine_now(g->session->engine) - g->start;
     const offer from = {logits, best};
     bool chosen = choose(g, &from, token), over = false;
-    bool fits = chosen && g->request->count < strata_engine_context(g->session->engine);
+    bool fits = chosen && g->request.count < strata_engine_context(g->session->engine);
     if (chosen) take_token(g, *token, &from, &over);
     if (!over && fits && g->answer.tokens != g->options->max_tokens && g->status == STRATA_OK) return ST_NEXT_TOKEN;
     if (!over && g->status == STRATA_OK) g->status = show_rest(g);
@@ -272,7 +272,7 @@ static void take_text(generator *g)
     bool waits = g->full;
     g->full = false;
     pthread_mutex_unlock(&g->lock);
-    if (waits) st_sched_resume(g->session->engine->sched, g->request);
+    if (waits) st_sched_resume(g->session->engine->sched, &g->request);
 }
 
 static void pass_on(generator *g)
@@ -292,9 +292,9 @@ static void pass_on(generator *g)
 static void run(generator *g)
 {
     st_sched *sched = g->session->engine->sched;
-    st_sched_submit(sched, g->request);
+    st_sched_submit(sched, &g->request);
     for (bool goes_on = true; goes_on;) {
-        goes_on = st_sched_wait(sched, g->request);
+        goes_on = st_sched_wait(sched, &g->request);
         take_text(g);
         pass_on(g);
     }
@@ -317,25 +317,25 @@ static void end_cancelled(generator *g, uint32_t before)
 static strata_status generate(generator *g, strata_error *error)
 {
     strata_session *session = g->session;
-    st_request request = st_session_request(session);
+    st_request *request = &g->request;
     uint32_t before = session->count;
-    g->request = &request;
-    request.next = next_token;
-    request.adjust = adjust;
-    request.context = g;
-    request.notify = g->options->on_text != NULL;
+    *request = st_session_request(session);
+    request->next = next_token;
+    request->adjust = adjust;
+    request->context = g;
+    request->notify = g->options->on_text != NULL;
     g->start = strata_engine_clock(session->engine);
     g->answer.finish = STRATA_FINISH_LENGTH;
     run(g);
-    session->count = request.count;
-    session->computed = request.status == STRATA_OK && request.computed;
-    if (request.status == STRATA_INTERRUPTED) {
+    session->count = request->count;
+    session->computed = request->status == STRATA_OK && request->computed;
+    if (request->status == STRATA_INTERRUPTED) {
         g->answer.finish = STRATA_FINISH_CANCEL;
         if (!g->cancelled) g->status = show_rest(g);
         take_text(g);
         pass_on(g);
-    } else if (request.status != STRATA_OK) {
-        return st_error_copy(error, &request.error);
+    } else if (request->status != STRATA_OK) {
+        return st_error_copy(error, &request->error);
     }
     if (g->broken) {
         st_engine_lock(session->engine);

@@ -153,7 +153,7 @@ static bool wait_for_prompt(strata_session *session, st_request *request, const 
     bool wanted = true;
     for (bool goes_on = true; goes_on;) {
         goes_on = st_sched_wait(session->engine->sched, request);
-        if (!request->notify || !wanted || request->done == told) continue;
+        if (!options || !request->notify || !wanted || request->done == told) continue;
         told = request->done;
         uint32_t done = told > request->reused ? told - request->reused : 0;
         wanted = options->progress(options->context, done, request->count - request->reused);

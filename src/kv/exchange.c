@@ -54,7 +54,7 @@ void st_exchange_close(st_kv *kv)
             if (x->lanes[k].flights[i].event) far->backend->event_free(x->lanes[k].flights[i].event);
         if (x->lanes[k].queue) far->backend->queue_free(x->lanes[k].queue);
     }
-    if (x->computed) far->backend->event_free(x->computed);
+    if (far && x->computed) far->backend->event_free(x->computed);
     st_tier_free(x->tier);
     st_free(x->moving);
     st_free(x->arrival);

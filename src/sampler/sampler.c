@@ -370,11 +370,13 @@ static int compare_ids(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The best `count` in the order of their ids, as top-k leaves them. */
+/* The best `count`, at least one, in the order of their ids, as top-k leaves them. */
 static candidates take_best(st_sampler *sampler, const st_candidates *best, size_t count)
 {
     token_logit order[ST_CANDIDATES_MAX];
-    for (size_t i = 0; i < count; i++) order[i] = (token_logit){best->ids[i], best->logits[i]};
+    size_t taken = 0;
+    do order[taken] = (token_logit){best->ids[taken], best->logits[taken]};
+    while (++taken < count);
     qsort(order, count, sizeof *order, compare_ids);
     for (size_t i = 0; i < count; i++) {
         sampler->ids[i] = order[i].id;
