@@ -28,7 +28,7 @@ typedef struct predictor {
     double host_weight_bytes; /* of all weights that the host reads */
     st_priced *token, *step;  /* events of a decoded token; of the current prompt batch */
     uint32_t token_count;
-    double *marks, *marks_streamed; /* by stage of a range, and one for the copy that is no stage */
+    double *marks; /* by stage of a range, and one for the copy that is no stage */
 } predictor;
 
 /* --- hit rates ---------------------------------------------------------------------------------------------------- */
@@ -133,8 +133,8 @@ static void push_experts(pricing *w, const st_stage *split)
     const st_op *op = &w->p->source.program->ops[split->ops.first];
     push(w, ST_EVENT_EXPERTS, split->wait)->cached =
         (st_cached_experts){.layer = (uint32_t)op->layer, .experts = op->p.experts.experts, .used = op->p.experts.used,
-                            .rows = w->rows[ST_ROWS_ALL], .work = work_of(w, op),
-                            .up = st_copy_seconds(w->p->source.devices, true, value_bytes(w, op->out))};
+                            .rows = w->rows[ST_ROWS_ALL], .touched = st_experts_touched(op, w->rows[ST_ROWS_ALL]),
+                            .work = work_of(w, op), .up = st_copy_seconds(w->p->source.devices, true, value_bytes(w, op->out))};
 }
 
 /* A run is one launch. The last operation of a run before a SPLIT is priced with the SPLIT. */
@@ -281,8 +281,7 @@ static strata_status build(predictor *p, st_arena *arena, strata_error *error)
     p->token = st_arena_alloc(arena, most, sizeof *p->token);
     p->step = st_arena_alloc(arena, most, sizeof *p->step);
     p->marks = st_arena_alloc(arena, most, sizeof *p->marks);
-    p->marks_streamed = st_arena_alloc(arena, most, sizeof *p->marks_streamed);
-    if (!p->token || !p->step || !p->marks || !p->marks_streamed || !add_host_weights(p))
+    if (!p->token || !p->step || !p->marks || !add_host_weights(p))
         return st_error_memory(error, most * sizeof *p->token, "a prediction");
     p->token_count = price_step(p, p->together, p->depth, true, p->token);
     return STRATA_OK;
@@ -373,21 +372,17 @@ static uint32_t step_end(const predictor *p, uint32_t done, uint32_t tokens)
     return stop < end ? stop : end;
 }
 
-/* Of a prompt, or of some of its rows, without the head. Experts without a slot are computed by the host or streamed, whichever is
- * faster. */
+/* Of a prompt, or of some of its rows, without the head. */
 static double prefill_seconds(const predictor *p, uint32_t tokens, bool head, double batch_rate)
 {
-    st_timeline shared = begin(p, -1, batch_rate), streamed = shared;
-    streamed.marks = p->marks_streamed;
-    streamed.streams = true;
+    st_timeline line = begin(p, -1, batch_rate);
     for (uint32_t done = 0; done < tokens;) {
         uint32_t rows = head ? step_end(p, done, tokens) - done : tokens - done < p->batch ? tokens - done : p->batch;
         uint32_t count = price_step(p, rows, done, head && done + rows == tokens, p->step);
-        st_timeline_walk(&shared, p->step, count);
-        st_timeline_walk(&streamed, p->step, count);
+        st_timeline_walk(&line, p->step, count);
         done += rows;
     }
-    return end_of(&shared) < end_of(&streamed) ? end_of(&shared) : end_of(&streamed);
+    return end_of(&line);
 }
 
 static uint32_t prefill_of(const st_plan *plan, uint32_t prefill)

@@ -10,6 +10,11 @@ static double spend(st_timeline *t, st_spent what, double seconds)
     return seconds;
 }
 
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 double st_copy_seconds(const st_profile *devices, bool up, double bytes)
 {
     double link = up ? devices[ST_CARD].link_up : devices[ST_CARD].link_down, memory = devices[ST_HOST].memory_rate;
@@ -100,11 +105,6 @@ static part card_part(const st_timeline *t, const st_cached_experts *x)
     return part_of(t, x, ST_CARD, 1);
 }
 
-static part longer(part a, part b)
-{
-    return a.seconds > b.seconds ? a : b;
-}
-
 static double resident_share(const st_timeline *t, const st_cached_experts *x)
 {
     double share = t->slots ? (double)t->slots[x->layer] / x->experts : 0;
@@ -127,21 +127,6 @@ static part host_part(const st_timeline *t, const st_cached_experts *x)
     if (disk > p.seconds) p.on = ST_SPENT_DISK;
     p.seconds += disk;
     return p;
-}
-
-/* Experts without a slot are copied through the staging while the GPU computes. */
-static part streamed_part(const st_timeline *t, const st_cached_experts *x)
-{
-    double missing = x->work.bytes * (1 - share_on_card(t, x)), disk = disk_seconds(t, missing);
-    double link = st_copy_seconds(t->devices, true, missing);
-    part stream = {.seconds = link + disk, .on = disk > link ? ST_SPENT_DISK : ST_SPENT_LINK};
-    return longer(stream, card_part(t, x));
-}
-
-/* Whether the host computes the experts that the GPU lacks. */
-static bool is_shared(const st_timeline *t, const st_cached_experts *x)
-{
-    return resident_share(t, x) < 1 && (x->rows == 1 || !t->streams);
 }
 
 /* A token misses a whole number of experts. The time of a layer is the mean over that number, with each expert missing
@@ -191,27 +176,81 @@ static void walk_token(st_timeline *t, const st_priced *e)
     t->host = host_end;
 }
 
+/* A batch's experts without a slot are divided: the host computes some while the GPU fetches the others. Seconds: */
+typedef struct division {
+    double card;         /* of the GPU, for all experts */
+    double late;         /* until the host knows them, after the GPU has begun with those that have a slot */
+    double host, fixed;  /* of the host, for all that are missing; beside it, for any number of them */
+    double link, memory; /* of fetching all that are missing; of reading them once */
+    double disk;         /* of reading them from there, whoever gets them */
+    double add;          /* of adding the host's sum */
+    double last;         /* of the GPU's work with the expert that arrives last */
+    double missing;      /* how many there are, on average */
+} division;
+
+/* Copies and the host read the same memory. */
+static double host_seconds(const division *d, double fetched)
+{
+    double alone = d->fixed + d->host * (1 - fetched);
+    if (fetched >= 1) return 0;
+    return d->disk + (fetched > 0 ? later(alone, d->memory) : alone);
+}
+
+static double link_seconds(const division *d, double fetched)
+{
+    return fetched > 0 ? d->disk + later(d->link * fetched + d->last, d->memory) : 0;
+}
+
+static double divided_seconds(const division *d, double fetched)
+{
+    double both = d->late + later(host_seconds(d, fetched), link_seconds(d, fetched));
+    return later(d->card, both) + (fetched < 1 ? d->add : 0);
+}
+
+/* One of them gets all, or both end at about the same time: a whole number of experts is fetched. */
+static double fetched_share(const division *d)
+{
+    double balanced = (d->fixed + d->host - d->last) / (d->host + d->link) * d->missing;
+    const double shares[] = {0, floor(balanced) / d->missing, ceil(balanced) / d->missing, 1};
+    double best = 0;
+    for (int i = 1; i < 4; i++)
+        if (shares[i] > 0 && shares[i] <= 1 && divided_seconds(d, shares[i]) < divided_seconds(d, best)) best = shares[i];
+    return best;
+}
+
+static void walk_batch(st_timeline *t, const st_priced *e)
+{
+    const st_cached_experts *x = &e->cached;
+    double share = 1 - share_on_card(t, x), missing = x->work.bytes * share, memory = t->devices[ST_HOST].memory_rate;
+    double launch_seconds = e->chained ? 0 : t->devices[ST_CARD].launch_seconds;
+    part card = card_part(t, x), host = host_part(t, x);
+    division d = {.card = card.seconds, .late = t->host > t->card ? t->host - t->card : 0, .fixed = host.fixed,
+                  .link = st_copy_seconds(t->devices, true, missing), .memory = memory > 0 ? missing / memory : 0,
+                  .disk = disk_seconds(t, missing), .add = x->up + launch_seconds,
+                  .last = (card.seconds - card.fixed) / x->touched, .missing = later(x->touched * share, 1)};
+    d.host = host.seconds - host.fixed - d.disk;
+    double fetched = e->chained ? 0 : fetched_share(&d), computed = host_seconds(&d, fetched), link = link_seconds(&d, fetched);
+    if (d.card >= d.late + later(computed, link)) spend(t, card.on, card.seconds);
+    else if (computed >= link) spend(t, host.on, computed);
+    else spend(t, d.disk > d.link ? ST_SPENT_DISK : ST_SPENT_LINK, link);
+    if (fetched < 1) spend(t, ST_SPENT_LINK, x->up);
+    t->host += computed;
+    t->card += divided_seconds(&d, fetched) + e->handover + (fetched > 0 ? launch_seconds : 0);
+}
+
 static void walk_experts(st_timeline *t, const st_priced *e)
 {
     const st_cached_experts *x = &e->cached;
     host_waits(t, e);
-    if (!is_shared(t, x)) {
-        part all = streamed_part(t, x);
+    if (resident_share(t, x) >= 1) {
+        part card = card_part(t, x);
         launch(t);
-        t->card += spend(t, all.on, all.seconds);
-        return;
-    }
-    if (x->rows == 1) {
+        t->card += spend(t, card.on, card.seconds);
+    } else if (x->rows == 1) {
         walk_token(t, e);
-        return;
+    } else {
+        walk_batch(t, e);
     }
-    part card = card_part(t, x), host = host_part(t, x);
-    t->card += card.seconds;
-    t->host += host.seconds;
-    if (t->card > t->host) spend(t, card.on, card.seconds);
-    else spend(t, host.on, host.seconds);
-    copy(t, x->up);
-    launch(t);
 }
 
 /* --- fetches of streamed matrices ---------------------------------------------------------------------------------- */
@@ -221,11 +260,6 @@ static void begin_step(st_timeline *t)
     t->fetches = 0;
     t->taken = 0;
     for (uint32_t i = 0; i < ST_FETCH_BUFFERS; i++) t->asked[i] = t->host;
-}
-
-static double later(double a, double b)
-{
-    return a > b ? a : b;
 }
 
 /* The GPU waits for the copy into the buffer of its next segment. */

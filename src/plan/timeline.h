@@ -28,7 +28,8 @@ typedef enum st_event_kind {
 
 typedef struct st_cached_experts {
     uint32_t layer, experts, used, rows;
-    st_work work;    /* of all experts that the rows use */
+    double touched;  /* experts that the rows use, on average */
+    st_work work;    /* of all of them */
     double up;       /* seconds of copying the host's sum to the GPU */
 } st_cached_experts;
 
@@ -55,7 +56,6 @@ typedef struct st_timeline {
     double batch_rate;     /* likewise, of the experts that a batch's rows use on average; negative: the share that has a slot */
     const st_hit_curve *hits; /* NULL: assumed */
     double disk_share;     /* of the weights that the host reads */
-    bool streams;          /* a batch's experts without a slot are streamed to the GPU; else the host computes them */
     double host, card;     /* when each has finished its work so far */
     double uploads;        /* per layer with a cache */
     double layer_began;    /* when the last such layer ended */

@@ -51,6 +51,11 @@ run bench -m "$kit/qwen2moe.gguf" -p 0 -n 48 -r 1 --json --device sim --device-p
 check "decoding is predicted with the hit rate that was counted, here more than the plan's" json \
     'd["rows"][0]["predicted_tps"] > 1.05 * d["engine"]["plan"]["predicted"]["decode_tps"]'
 check "the counts of experts are those of the end" json 'd["engine"]["experts"]["hits"] > 0 and d["engine"]["experts"]["misses"] > 0'
+for tokens in 64 200; do
+    run bench -m "$kit/qwen3moe.gguf" -p $tokens -n 0 -r 3 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2
+    check "a prompt of $tokens whose experts the CPU and the GPU divide takes the predicted time" json 'abs(d["rows"][0]["ratio"] - 1) < 0.15 and
+        0 < d["engine"]["experts"]["fetches"] < d["engine"]["experts"]["misses"]'
+done
 # the first token, and the warm-up, are prompts as well
 predicted_with() {
     run bench -m "$kit/qwen3moe.gguf" -p 32 -n 0 -r "$1" --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2

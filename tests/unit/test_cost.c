@@ -334,8 +334,8 @@ static void experts_in_a_cache(void **state)
              forked + embedded + cached(0.9, 6 + 30) + cached_head);
 }
 
-/* A prompt of two tokens uses three of four experts on average. Of these three quarters are fetched (13.5 s) or computed on
- * the host (6.75 s). */
+/* A prompt of two tokens uses three of four experts on average. Of these three quarters are fetched (13.5 s), computed on the host
+ * (6.75 s, as reading them takes), or divided. */
 static void experts_of_a_prompt(void **state)
 {
     (void)state;
@@ -352,13 +352,18 @@ static void experts_of_a_prompt(void **state)
     close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, -1), routed + 0.128 + 0.5 + 6.75 + 0.128 + 0.25 + rest);
     close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, 0.5), routed + 0.128 + 0.5 + 4.5 + 0.128 + 0.25 + rest); /* half of them hit */
     st_arena_free(&arena);
-    r.devices[ST_HOST].op_rate = 128; /* 9 s: 1,152 operations */
+    r.devices[ST_HOST].op_rate = 128; /* 9 s: 1,152 operations; the memory is the limit of both together */
     r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 0.9;
-    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 10 + 0.128 + 0.25 + rest);
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 6.75 + 2 * 0.25 + 0.128 + rest);
+    r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 0.225; /* 40 s for 2.25 experts, of which two are fetched, in 6 s each */
+    double last = 0.3, add = 0.128 + 0.25; /* of the expert that arrives last; of the host's sum */
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 2 * 6 + last + add + 0.25 + rest);
+    r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 1e-15; /* the GPU fetches all of them */
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + 0.128 + 0.5 + 13.5 + last + 0.25 + rest);
     r.devices[ST_HOST].op_rate = 0;
     r.devices[ST_HOST].memory_rate = 500; /* 13.5 s either way, but fetched experts need no copy of a sum */
     double told = 0.256 - step_of_two + 0.128 + 0.5; /* the embedding is slower; the routing reaches the host */
-    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told + 0.25 + 13.5 + rest);
+    close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told + 0.25 + 13.5 + last + rest);
     r.devices[ST_CARD].memory_rate = 600; /* 15 s of work on the GPU hide the host's */
     double slow = 10000.0 / 600 * (0.1096 + 0.0192 + 0.4064) - (0.1096 + 0.0192 + 0.4064);
     close_to(2 / predict(&r.source, &r.plan, 0, 2, -1).prefill_tps, routed + told - 0.5 + 0.25 + 15 + 0.128 + 0.25 + rest + slow);
