@@ -27,7 +27,8 @@ typedef struct predictor {
     uint32_t together;        /* conversations that decode at a time, a row each */
     double host_weight_bytes; /* of all weights that the host reads */
     st_priced *token, *step;  /* events of a decoded token; of the current prompt batch */
-    uint32_t token_count;
+    st_priced *apart;         /* of a decoded token whose stages are launched one by one, so that experts can be fetched */
+    uint32_t token_count, apart_count;
     double *marks; /* by stage of a range, and one for the copy that is no stage */
 } predictor;
 
@@ -76,6 +77,7 @@ typedef struct pricing {
     uint32_t rows[2]; /* by st_rows */
     uint32_t depth;
     bool chained;     /* the range is a chain */
+    bool may_chain;
     bool answer;      /* rows of conversations: tokens are chosen from candidates. A prompt brings all logits to the host */
 } pricing;
 
@@ -191,7 +193,7 @@ static void price_range(pricing *w, const st_stages *stages, size_t step_bytes)
 {
     w->chained = false;
     if (card_takes_part(stages)) push_copy(w, true, (double)step_bytes, stages->count);
-    if (stages->chained && w->answer && w->rows[ST_ROWS_ALL] <= ST_CHAIN_ROWS) {
+    if (stages->chained && w->may_chain && w->rows[ST_ROWS_ALL] <= ST_CHAIN_ROWS) {
         w->chained = true;
         push(w, ST_EVENT_CARD, ST_NO_MARK)->chained = false; /* the launch of all of it */
     }
@@ -234,9 +236,9 @@ static void price_head(pricing *w)
 
 static uint32_t price_step(const predictor *p, uint32_t rows, uint32_t depth, bool last, st_priced *events)
 {
-    bool answer = events == p->token;
+    bool answer = events != p->step;
     pricing w = {.p = p, .events = events, .rows = {[ST_ROWS_ALL] = rows, [ST_ROWS_OUT] = answer ? rows : 1},
-                 .depth = depth, .answer = answer};
+                 .depth = depth, .answer = answer, .may_chain = events == p->token};
     w.part = p->plan->dense.rows && rows >= p->plan->dense.rows ? &p->plan->streamed : &p->plan->parts[ST_PART_MAIN];
     price_range(&w, &w.part->body, body_step_bytes(&w));
     if (last) price_head(&w);
@@ -280,10 +282,12 @@ static strata_status build(predictor *p, st_arena *arena, strata_error *error)
     size_t most = 2 * (size_t)p->main->body.count + p->main->head.count + EVENTS_BESIDE_STAGES; /* with gates */
     p->token = st_arena_alloc(arena, most, sizeof *p->token);
     p->step = st_arena_alloc(arena, most, sizeof *p->step);
+    p->apart = st_arena_alloc(arena, most, sizeof *p->apart);
     p->marks = st_arena_alloc(arena, most, sizeof *p->marks);
-    if (!p->token || !p->step || !p->marks || !add_host_weights(p))
+    if (!p->token || !p->step || !p->apart || !p->marks || !add_host_weights(p))
         return st_error_memory(error, most * sizeof *p->token, "a prediction");
     p->token_count = price_step(p, p->together, p->depth, true, p->token);
+    if (p->plan->experts.mode == ST_MOE_CACHE) p->apart_count = price_step(p, p->together, p->depth, true, p->apart);
     return STRATA_OK;
 }
 
@@ -350,10 +354,13 @@ static double end_of(const st_timeline *line)
     return line->host > line->card ? line->host : line->card;
 }
 
+/* As one launch, or launched one by one and fetching some of the missing experts, whichever is faster: the executor changes over. */
 static double decode_seconds(const predictor *p, double hit_rate, const char **limit)
 {
-    st_timeline line = begin(p, hit_rate, -1);
+    st_timeline line = begin(p, hit_rate, -1), apart = line;
     st_timeline_walk(&line, p->token, p->token_count);
+    st_timeline_walk(&apart, p->apart, p->apart_count);
+    if (p->apart_count && end_of(&apart) < end_of(&line)) line = apart;
     int most = 0; /* of all work, though some of it overlaps */
     for (int i = 1; i < ST_SPENT_COUNT; i++)
         if (line.spent[i] > line.spent[most]) most = i;

@@ -85,24 +85,15 @@ typedef struct part {
     st_spent on;
 } part;
 
-static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t device, double share)
+/* All experts on the device. The GPU's share is priced as if it had all of them: a hit rate is a mean over layers with all
+ * and layers with few of them, and a larger cache must not be predicted slower. */
+static part part_of(const st_timeline *t, const st_cached_experts *x, uint32_t device)
 {
-    st_work work = x->work;
-    work.bytes *= share;
-    work.ops *= share;
-    work.ops_filled *= share;
     const st_profile *profile = &t->devices[device];
-    part p = {.seconds = st_profile_seconds(profile, &work), .fixed = st_profile_fixed(profile, &work)};
+    part p = {.seconds = st_profile_seconds(profile, &x->work), .fixed = st_profile_fixed(profile, &x->work)};
     p.on = device == ST_CARD ? ST_SPENT_CARD_MEMORY : ST_SPENT_RAM;
-    if (!st_profile_reads(profile, &work)) p.on = ST_SPENT_ARITHMETIC;
+    if (!st_profile_reads(profile, &x->work)) p.on = ST_SPENT_ARITHMETIC;
     return p;
-}
-
-/* The GPU's share is priced as if it had all experts: a hit rate is a mean over layers with all and layers with few of
- * them, and a larger cache must not be predicted slower. */
-static part card_part(const st_timeline *t, const st_cached_experts *x)
-{
-    return part_of(t, x, ST_CARD, 1);
 }
 
 static double resident_share(const st_timeline *t, const st_cached_experts *x)
@@ -120,35 +111,93 @@ static double share_on_card(const st_timeline *t, const st_cached_experts *x)
     return t->hit_rate >= 0 ? t->hit_rate : st_hit_rate_of(t->hits, x->experts, resident);
 }
 
-static part host_part(const st_timeline *t, const st_cached_experts *x)
+/* The host computes some of the experts that have no slot while the GPU fetches the others. Seconds: */
+typedef struct division {
+    part card;   /* of the GPU for all experts */
+    double late; /* from the time at which the GPU begins with those that have a slot until the host begins */
+    double host, link, memory, disk; /* of each that is missing: to compute it, to fetch it, to read it, to read it from disk */
+    double queued; /* of uploads that are under way */
+    double fixed;  /* of the host's operation, whatever its experts */
+    double last;   /* of the GPU's work with the expert that arrives last */
+    double launch; /* of the fetched ones */
+    double add;    /* of adding the host's sum */
+    double missing; /* how many there are */
+    st_spent host_on;
+} division;
+
+/* The host computes `slowed` times as long as alone. */
+static division division_of(const st_timeline *t, const st_priced *e, double missing, double slowed)
 {
-    double share = 1 - share_on_card(t, x), disk = disk_seconds(t, x->work.bytes * share);
-    part p = part_of(t, x, ST_HOST, share);
-    if (disk > p.seconds) p.on = ST_SPENT_DISK;
-    p.seconds += disk;
-    return p;
+    const st_cached_experts *x = &e->cached;
+    double bytes = x->work.bytes / x->touched, memory = t->devices[ST_HOST].memory_rate;
+    part card = part_of(t, x, ST_CARD), host = part_of(t, x, ST_HOST);
+    division d = {.card = card, .late = t->host - t->card, .host = (host.seconds - host.fixed) / x->touched * slowed,
+                  .link = st_copy_seconds(t->devices, true, bytes), .memory = memory > 0 ? bytes / memory : 0,
+                  .disk = disk_seconds(t, bytes), .fixed = host.fixed, .last = (card.seconds - card.fixed) / x->touched,
+                  .launch = e->chained ? 0 : t->devices[ST_CARD].launch_seconds, .missing = missing};
+    d.add = x->up + d.launch;
+    d.queued = x->rows == 1 && t->uploads > 0 ? t->uploads * d.link : 0;
+    d.host_on = d.disk > d.host ? ST_SPENT_DISK : host.on;
+    return d;
+}
+
+/* Copies and the host read the same memory. */
+static double host_seconds(const division *d, double fetched)
+{
+    double alone = d->fixed + d->host * (d->missing - fetched);
+    if (fetched >= d->missing) return 0;
+    return d->disk * d->missing + (fetched > 0 ? later(alone, d->memory * d->missing) : alone);
+}
+
+static double link_seconds(const division *d, double fetched)
+{
+    if (fetched <= 0) return 0;
+    return d->disk * d->missing + later(d->queued + d->link * fetched + d->last, d->memory * d->missing) + d->launch;
+}
+
+static double divided_seconds(const division *d, double fetched)
+{
+    double both = d->late + later(host_seconds(d, fetched), link_seconds(d, fetched));
+    return later(d->card.seconds, both) + (fetched < d->missing ? d->add : 0);
+}
+
+/* How many are fetched: none, all, or as many as let both end at about the same time. The GPU's work in a chain is launched before
+ * it is known what is missing. */
+static double fetched_of(const division *d, bool chained)
+{
+    double balanced = (d->fixed + d->host * d->missing - d->queued - d->last - d->launch) / (d->host + d->link), best = 0;
+    const double counts[] = {floor(balanced), ceil(balanced), d->missing};
+    for (int i = 0; i < 3 && !chained; i++)
+        if (counts[i] > 0 && counts[i] <= d->missing && divided_seconds(d, counts[i]) < divided_seconds(d, best)) best = counts[i];
+    return best;
+}
+
+/* On what takes longest. */
+static void spend_divided(st_timeline *t, const division *d, double host, double link)
+{
+    if (d->card.seconds >= d->late + later(host, link)) spend(t, d->card.on, d->card.seconds);
+    else if (host >= link) spend(t, d->host_on, host);
+    else spend(t, d->disk > d->link ? ST_SPENT_DISK : ST_SPENT_LINK, link);
 }
 
 /* A token misses a whole number of experts. The time of a layer is the mean over that number, with each expert missing
  * independently, and not the time of the mean number. */
-static void mean_ends(const st_timeline *t, const st_priced *e, double begin, double slowed, double *end,
-                      double *host_end)
+static double mean_seconds(const st_timeline *t, const st_priced *e, division *d, double *host, double *link)
 {
-    const st_cached_experts *x = &e->cached;
-    double sum = x->up + (e->chained ? 0 : t->devices[ST_CARD].launch_seconds); /* to add the host's */
-    part card = card_part(t, x), host = host_part(t, x);
-    double missing = 1 - share_on_card(t, x);
-    double each = missing > 0 ? (host.seconds - host.fixed) / missing / x->used * slowed : 0;
-    double chance = missing < 1 ? pow(1 - missing, x->used) : 0;
-    *end = *host_end = 0;
-    for (uint32_t m = 0; m <= x->used; m++) {
-        if (m == x->used && missing >= 1) chance = 1;
-        double on_card = begin + card.seconds, on_host = t->host + (m > 0 ? host.fixed + each * m : 0);
-        double both = on_card > on_host ? on_card : on_host;
-        *end += chance * (both + e->handover + (m > 0 ? sum : 0));
-        *host_end += chance * on_host;
-        if (missing < 1) chance *= (double)(x->used - m) / (m + 1) * missing / (1 - missing);
+    uint32_t used = e->cached.used;
+    double missing = 1 - share_on_card(t, &e->cached), chance = missing < 1 ? pow(1 - missing, used) : 0;
+    double sum = chance * later(d->card.seconds, d->late); /* no expert is missing */
+    *host = *link = 0;
+    for (uint32_t m = 1; m <= used; m++) {
+        if (missing < 1) chance *= (double)(used - m + 1) / m * missing / (1 - missing);
+        else chance = m == used;
+        d->missing = m;
+        double fetched = fetched_of(d, e->chained);
+        sum += chance * divided_seconds(d, fetched);
+        *host += chance * host_seconds(d, fetched);
+        *link += chance * link_seconds(d, fetched);
     }
+    return sum;
 }
 
 /* An upload takes bandwidth of RAM from the CPU: the factor by which the CPU slows down. */
@@ -163,79 +212,27 @@ static double slowed_by_uploads(const st_timeline *t, const st_cached_experts *x
 
 static void walk_token(st_timeline *t, const st_priced *e)
 {
-    const st_cached_experts *x = &e->cached;
-    part card = card_part(t, x), host = host_part(t, x);
-    double begin = t->card, end, host_end;
-    mean_ends(t, e, begin, 1, &end, &host_end);
-    mean_ends(t, e, begin, slowed_by_uploads(t, x, end - t->layer_began), &end, &host_end);
-    if (begin + card.seconds > host_end) spend(t, card.on, card.seconds);
-    else spend(t, host.on, host_end - t->host);
-    spend(t, ST_SPENT_LINK, x->up);
+    double host, link;
+    division alone = division_of(t, e, 0, 1);
+    double seconds = mean_seconds(t, e, &alone, &host, &link);
+    division d = division_of(t, e, 0, slowed_by_uploads(t, &e->cached, t->card + seconds - t->layer_began));
+    seconds = mean_seconds(t, e, &d, &host, &link);
+    spend_divided(t, &d, host, link);
+    spend(t, ST_SPENT_LINK, e->cached.up);
     spend(t, ST_SPENT_HANDOVER, e->handover);
-    t->card = t->layer_began = end;
-    t->host = host_end;
-}
-
-/* A batch's experts without a slot are divided: the host computes some while the GPU fetches the others. Seconds: */
-typedef struct division {
-    double card;         /* of the GPU, for all experts */
-    double late;         /* until the host knows them, after the GPU has begun with those that have a slot */
-    double host, fixed;  /* of the host, for all that are missing; beside it, for any number of them */
-    double link, memory; /* of fetching all that are missing; of reading them once */
-    double disk;         /* of reading them from there, whoever gets them */
-    double add;          /* of adding the host's sum */
-    double last;         /* of the GPU's work with the expert that arrives last */
-    double missing;      /* how many there are, on average */
-} division;
-
-/* Copies and the host read the same memory. */
-static double host_seconds(const division *d, double fetched)
-{
-    double alone = d->fixed + d->host * (1 - fetched);
-    if (fetched >= 1) return 0;
-    return d->disk + (fetched > 0 ? later(alone, d->memory) : alone);
-}
-
-static double link_seconds(const division *d, double fetched)
-{
-    return fetched > 0 ? d->disk + later(d->link * fetched + d->last, d->memory) : 0;
-}
-
-static double divided_seconds(const division *d, double fetched)
-{
-    double both = d->late + later(host_seconds(d, fetched), link_seconds(d, fetched));
-    return later(d->card, both) + (fetched < 1 ? d->add : 0);
-}
-
-/* One of them gets all, or both end at about the same time: a whole number of experts is fetched. */
-static double fetched_share(const division *d)
-{
-    double balanced = (d->fixed + d->host - d->last) / (d->host + d->link) * d->missing;
-    const double shares[] = {0, floor(balanced) / d->missing, ceil(balanced) / d->missing, 1};
-    double best = 0;
-    for (int i = 1; i < 4; i++)
-        if (shares[i] > 0 && shares[i] <= 1 && divided_seconds(d, shares[i]) < divided_seconds(d, best)) best = shares[i];
-    return best;
+    t->card = t->layer_began = t->card + seconds + e->handover;
+    t->host += host;
 }
 
 static void walk_batch(st_timeline *t, const st_priced *e)
 {
     const st_cached_experts *x = &e->cached;
-    double share = 1 - share_on_card(t, x), missing = x->work.bytes * share, memory = t->devices[ST_HOST].memory_rate;
-    double launch_seconds = e->chained ? 0 : t->devices[ST_CARD].launch_seconds;
-    part card = card_part(t, x), host = host_part(t, x);
-    division d = {.card = card.seconds, .late = t->host > t->card ? t->host - t->card : 0, .fixed = host.fixed,
-                  .link = st_copy_seconds(t->devices, true, missing), .memory = memory > 0 ? missing / memory : 0,
-                  .disk = disk_seconds(t, missing), .add = x->up + launch_seconds,
-                  .last = (card.seconds - card.fixed) / x->touched, .missing = later(x->touched * share, 1)};
-    d.host = host.seconds - host.fixed - d.disk;
-    double fetched = e->chained ? 0 : fetched_share(&d), computed = host_seconds(&d, fetched), link = link_seconds(&d, fetched);
-    if (d.card >= d.late + later(computed, link)) spend(t, card.on, card.seconds);
-    else if (computed >= link) spend(t, host.on, computed);
-    else spend(t, d.disk > d.link ? ST_SPENT_DISK : ST_SPENT_LINK, link);
-    if (fetched < 1) spend(t, ST_SPENT_LINK, x->up);
-    t->host += computed;
-    t->card += divided_seconds(&d, fetched) + e->handover + (fetched > 0 ? launch_seconds : 0);
+    division d = division_of(t, e, later(x->touched * (1 - share_on_card(t, x)), 1), 1);
+    double fetched = fetched_of(&d, e->chained), host = host_seconds(&d, fetched);
+    spend_divided(t, &d, host, link_seconds(&d, fetched));
+    if (fetched < d.missing) spend(t, ST_SPENT_LINK, x->up);
+    t->host += host;
+    t->card += divided_seconds(&d, fetched) + e->handover;
 }
 
 static void walk_experts(st_timeline *t, const st_priced *e)
@@ -243,7 +240,7 @@ static void walk_experts(st_timeline *t, const st_priced *e)
     const st_cached_experts *x = &e->cached;
     host_waits(t, e);
     if (resident_share(t, x) >= 1) {
-        part card = card_part(t, x);
+        part card = part_of(t, x, ST_CARD);
         launch(t);
         t->card += spend(t, card.on, card.seconds);
     } else if (x->rows == 1) {
