@@ -139,6 +139,14 @@ static bool check_body(server *s, http_request *request, const route *r)
     return true;
 }
 
+/* Refuses what a server that shuts down does not begin. */
+static bool refuse_late(server *s, http_request *request, const route *r)
+{
+    if (!atomic_load(&s->draining) || (r->flags & KEYLESS)) return false;
+    refuse(s, request, r->api, FAULT_BUSY, "the server is shutting down");
+    return true;
+}
+
 static void on_headers(void *context, http_request *request)
 {
     server *s = context;
@@ -159,9 +167,7 @@ static void on_headers(void *context, http_request *request)
         server_refuse(&fail, FAULT_ROUTE, NULL, "%.20s %.200s: there is no such path on this server",
                       http_method(request), http_path(request));
         server_reply_fail(s, request, api, &fail);
-    } else if (atomic_load(&s->draining) && !(r->flags & KEYLESS)) {
-        refuse(s, request, api, FAULT_BUSY, "the server is shutting down");
-    } else {
+    } else if (!refuse_late(s, request, r)) {
         check_body(s, request, r);
     }
 }
@@ -191,6 +197,7 @@ static void on_request(void *context, http_request *request)
         refuse(s, request, r->api, FAULT_LARGE, "the body is too large: at most 32 MiB are accepted");
         return;
     }
+    if (refuse_late(s, request, r)) return; /* the headers came in time */
     http_ref(request);
     if (r->flags & AT_ONCE) {
         run_call(s, request);

@@ -192,9 +192,10 @@ static void drain(server *s)
     atomic_store(&s->draining, true);
     double end = server_now() + LIMIT_DRAIN_SECONDS;
     http_quiesce(s->http);
-    if (!server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS)) {
+    bool idle = server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS);
+    for (int i = 0; !idle && i < LIMIT_CANCEL_SECONDS; i++) { /* what was just prepared is cancelled next time */
         server_work_cancel_all(&s->work);
-        server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS * 60);
+        idle = server_work_wait_idle(&s->work, 1);
     }
     double left = end - server_now();
     http_wait_sent(s->http, left > LIMIT_LAST_SECONDS ? left : LIMIT_LAST_SECONDS);

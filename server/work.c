@@ -122,6 +122,12 @@ void server_work_drop(server_work *w, server_task *task)
 
 /* ---- tasks ----------------------------------------------------------------------------------------------------- */
 
+/* Nothing runs, waits or is prepared. */
+static bool is_idle(const server_work *w)
+{
+    return !w->tasks && w->waiting == 0;
+}
+
 void server_work_task_begun(server_work *w, server_task *task)
 {
     pthread_mutex_lock(&w->lock);
@@ -138,7 +144,7 @@ void server_work_task_ended(server_work *w, server_task *task)
     if (task->previous) task->previous->next = task->next;
     else w->tasks = task->next;
     if (task->next) task->next->previous = task->previous;
-    if (!w->tasks) pthread_cond_broadcast(&w->idle);
+    if (is_idle(w)) pthread_cond_broadcast(&w->idle);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -146,8 +152,8 @@ bool server_work_wait_idle(server_work *w, double seconds)
 {
     double until = server_now() + seconds;
     pthread_mutex_lock(&w->lock);
-    while (w->tasks && server_wait(&w->idle, &w->lock, until)) continue;
-    bool idle = !w->tasks;
+    while (!is_idle(w) && server_wait(&w->idle, &w->lock, until)) continue;
+    bool idle = is_idle(w);
     pthread_mutex_unlock(&w->lock);
     return idle;
 }
@@ -370,6 +376,7 @@ static void *preparer(void *context)
         free(job);
         pthread_mutex_lock(&w->lock);
         if (!waits) w->waiting--;
+        if (is_idle(w)) pthread_cond_broadcast(&w->idle);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

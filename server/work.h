@@ -53,7 +53,7 @@ bool server_work_prepare(server_work *w, server_job_function *run, void *argumen
 void server_work_queue(server_work *w, struct server_task *task);
 /* Removes the waiting choices of a cancelled task from the queue. */
 void server_work_drop(server_work *w, struct server_task *task);
-/* Waits at most `seconds` until no task is unfinished. Returns whether none is. */
+/* Waits at most `seconds` until no request is prepared and no task is unfinished. Returns whether that is so. */
 bool server_work_wait_idle(server_work *w, double seconds);
 void server_work_task_begun(server_work *w, struct server_task *task);
 void server_work_task_ended(server_work *w, struct server_task *task);

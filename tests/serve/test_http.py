@@ -500,6 +500,23 @@ def sigterm_lets_running_answers_finish():
         assert s.process.wait(20) == 0
 
 
+@test
+def sigterm_refuses_what_comes_late():
+    late = request(ask("hi"))
+    with Server(model("loop"), "-c", 50000) as s, stream(s, ask("hi", stream=True)) as other:
+        threading.Thread(target=receive, args=(other,), daemon=True).start()
+        with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+            c.sendall(late[:-5])
+            wait_until(lambda: s.metrics()["strata_requests_running"] == 1)
+            s.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            c.sendall(late[-5:])
+            got = receive(c)
+            assert status(got) == 503 and b"shutting down" in got, got
+        other.close()
+        assert s.process.wait(5) == 0
+
+
 def unread(s, **more):
     """A connection whose client has not read its answer, which is larger than what the kernel holds."""
     c = socket.socket()
