@@ -174,7 +174,7 @@ static void the_mode_is_chosen_by_predicted_speed(void **state)
     plan_rig rig;
     plan_rig_open(&rig, &shape);
     rig.options.context = 1024;
-    rig.devices[ST_CARD].launch_seconds = rig.devices[ST_CARD].handover_seconds = 1e-7;
+    rig.devices[ST_CARD].launch_seconds = rig.devices[ST_CARD].handover_seconds = rig.devices[ST_CARD].round_trip_seconds = 1e-7;
     uint64_t all = rig.file_bytes * 5 / 4 + (4 << 20);
     uint32_t seen[4] = {0}, passed_over = 0;
     for (uint64_t bytes = 1 << 20; bytes < all; bytes += all / 250) {
