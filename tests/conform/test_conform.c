@@ -202,12 +202,13 @@ static void matmul_narrow(void **state)
     compare_sizes(*state, sizes, sizeof sizes / sizeof *sizes, 1e-5);
 }
 
-/* One row, and matrices so large that a GPU's memory system copies them: two rows of weights at a time, and one; rows of one piece with
- * three pairs for a lane, of two such, and of four with two pairs, of which the last is half. */
+/* One row, and matrices so large that a GPU's memory system copies them: rows of one piece, of two, of which the last is a quarter, of
+ * three, and of four, of which the last is half. Then smaller ones: few and many columns, short and long rows. */
 static void matmul_wide(void **state)
 {
     const level_case *c = *state;
-    static const matmul_size sizes[] = {{1, 6502, 4096}, {1, 6501, 4096}, {1, 5001, 5120}, {1, 2101, 12288}, {1, 1901, 14336}};
+    static const matmul_size sizes[] = {{1, 6502, 4096}, {1, 6501, 4096}, {1, 5001, 5120}, {1, 2101, 12288}, {1, 1901, 14336},
+                                        {1, 301, 1280}, {1, 203, 2816}, {1, 4101, 768}, {1, 4103, 2304}};
     for (uint64_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         random_state = i * 97 + c->type;
         st_op op = {.kind = ST_OP_MATMUL};
@@ -318,6 +319,7 @@ static void experts(void **state)
         uint32_t embedding = unit * between(1, 2);
         if (mirror_name() && seed % 3 == 2) /* few share an expert */
             rows = between(9, 32), count = 24, used = between(1, 2), width = unit * between(1, 3);
+        if (mirror_name() && seed % 4 == 3) rows = between(1, 8); /* int8, pair by pair */
         bool fused = seed % 3 == 0 || (mirror_name() && seed % 5 == 0);
         st_op op = {.kind = ST_OP_EXPERTS};
         op.p.experts.experts = count;
