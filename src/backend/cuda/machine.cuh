@@ -64,6 +64,20 @@ static __device__ __forceinline__ float st_cuda_max_or_nan(float a, float b)
     return y;
 }
 
+/* sum + the dot product of four unsigned bytes with four signed ones */
+static __device__ __forceinline__ int st_cuda_dot_4(unsigned bytes, int x, int sum)
+{
+    int y;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(bytes), "r"(x), "r"(sum));
+    return y;
+}
+
+/* The compiler keeps x in a register: it would otherwise compute it again in each round of a loop. */
+static __device__ __forceinline__ void st_cuda_keep(uint32_t &x)
+{
+    asm("" : "+r"(x));
+}
+
 /* --- dependent launches: common.cuh has the rule -------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void st_cuda_release(void)
