@@ -25,6 +25,7 @@ typedef struct attention_form {
 static const attention_form attention_forms[] = {
     {"sinks, heads of 64", 16, 2, 64, 64, 0, 0, false, true},
     {"sinks, heads of 64 with a window", 16, 2, 64, 64, 50, 0, false, true},
+    {"three heads of 64 with a window", 9, 3, 64, 64, 45, 0, false, false},
     {"sinks, heads of 128", 3, 3, 128, 128, 0, 0, false, true},
     {"sinks, heads of 256", 9, 1, 256, 256, 0, 0, false, true},
     {"heads of 256 with a window", 8, 4, 256, 256, 70, 0, false, false},
