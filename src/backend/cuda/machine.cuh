@@ -147,6 +147,14 @@ static inline uint32_t st_cuda_processors(void)
     return (uint32_t)count;
 }
 
+/* How many blocks of a kernel run at a time. */
+template <auto KERNEL> static uint32_t st_cuda_resident(uint32_t threads, size_t shared_bytes)
+{
+    int each = 0;
+    cudaError_t code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, KERNEL, (int)threads, shared_bytes);
+    return code == cudaSuccess && each > 0 ? (uint32_t)each * st_cuda_processors() : 1;
+}
+
 /* A barrier in shared memory that a copy opens. The thread that made it begins copies; others synchronise with it first. */
 static __device__ __forceinline__ void st_cuda_bulk_barrier(uint64_t *barrier)
 {

@@ -117,6 +117,11 @@ static inline uint32_t st_cuda_processors(void)
     return 2;
 }
 
+template <auto KERNEL> static uint32_t st_cuda_resident(uint32_t, size_t)
+{
+    return st_cuda_processors();
+}
+
 /* Counts the copies. */
 static inline void st_cuda_bulk_barrier(uint64_t *barrier)
 {
