@@ -10,7 +10,6 @@
 namespace {
 
 enum { THREADS = ST_CUDA_PARTS_THREADS, WARPS = THREADS / ST_CUDA_WARP, POSITIONS = 16, STAGES = 2, WIDTH_MAX = 128 };
-enum { CHUNK = 16 }; /* bytes that a lane copies at a time */
 
 /* How warps share a head. */
 template <int HEAD> struct shares {
@@ -22,24 +21,11 @@ template <int WIDTH> struct running {
     float out[WIDTH / 8][4], largest, total;
 };
 
-/* Where the rows of a warp's tile begin. Rows of Q8_0 begin at any multiple of four bytes and are copied from the multiple
- * of 16 before; tiles begin at such. */
-struct row_starts {
-    size_t of_head, row_bytes; /* of_head: bytes before the warp's elements */
-
-    /* Bytes between the multiple of 16 and the row. */
-    __device__ __forceinline__ uint32_t past(uint32_t row) const
-    {
-        return (uint32_t)(of_head + row * row_bytes) % CHUNK;
-    }
-};
-
-/* A type's tile: ROW bytes of WIDTH elements at a position, copied as CHUNKS to rows that are PITCH bytes apart. `query`:
- * the first of the two elements that half `pair` of step k multiplies in lane t of four. `element`: of the output, of
- * fragment n and column c. FACTOR: of the softmax weights. SHRINK: what keys and values are divided by. */
+/* A type's tile: ROW bytes of WIDTH elements at a position, PITCH bytes apart. `query`: the first of the two elements
+ * that half `pair` of step k multiplies in lane t of four. `element`: of the output, of fragment n and column c.
+ * FACTOR: of the softmax weights. SHRINK: what keys and values are divided by. */
 template <int WIDTH, bool BF16> struct tile_halves {
-    enum { ROW = 2 * WIDTH, CHUNKS = ROW / CHUNK, PITCH = ROW + CHUNK };
-    enum { FACTOR = 1, SHRINK = BF16 ? (int)ST_CUDA_BF16_SHRINK : 1 };
+    enum { ROW = 2 * WIDTH, PITCH = ROW + 16, CHUNK = 16, FACTOR = 1, SHRINK = BF16 ? (int)ST_CUDA_BF16_SHRINK : 1 };
     static __device__ __forceinline__ void convert(unsigned *b)
     {
 #pragma unroll
@@ -53,8 +39,7 @@ template <int WIDTH, bool BF16> struct tile_halves {
     {
         return 8 * n + c;
     }
-    static __device__ __forceinline__ void score(const unsigned char *keys, row_starts, const unsigned (*q)[4], uint32_t lane,
-                                                 float (*scores)[4])
+    static __device__ __forceinline__ void score(const unsigned char *keys, const unsigned (*q)[4], uint32_t lane, float (*scores)[4])
     {
         uint32_t matrix = lane / 8, row = lane % 8;
 #pragma unroll
@@ -65,11 +50,8 @@ template <int WIDTH, bool BF16> struct tile_halves {
             st_cuda_mma(scores[0], q[k], b[0], b[1]);
             st_cuda_mma(scores[1], q[k], b[2], b[3]);
         }
-#pragma unroll
-        for (int n = 0; n < 2; n++) scores[n][0] += scores[n][2], scores[n][1] += scores[n][3]; /* both parts of the queries */
     }
-    static __device__ __forceinline__ void gather(const unsigned char *values, row_starts, const float *weights, uint32_t lane,
-                                                  float (*out)[4])
+    static __device__ __forceinline__ void gather(const unsigned char *values, const float *weights, uint32_t lane, float (*out)[4])
     {
         uint32_t matrix = lane / 8, row = lane % 8;
         unsigned w[4];
@@ -89,173 +71,109 @@ template <int WIDTH, bool BF16> struct tile_halves {
 template <int WIDTH> using tile_f16 = tile_halves<WIDTH, false>;
 template <int WIDTH> using tile_bf16 = tile_halves<WIDTH, true>;
 
-/* Four signed bytes as f16, exactly: the last eight bits of the number 1024 + n are n, and n is byte + 128. */
-__device__ __forceinline__ void bytes_to_halves(unsigned bytes, unsigned *out)
+/* Two bytes, at `select` of the words a and b, as f16. */
+__device__ __forceinline__ unsigned two_halves(unsigned a, unsigned b, unsigned select)
 {
-    bytes ^= 0x80808080u;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        unsigned biased = __byte_perm(bytes, 0x64646464u, i ? 0x4342 : 0x4140);
-        __half2 x = __hsub2(*(const __half2 *)&biased, __half2half2(__ushort_as_half(0x6480)));
-        out[i] = *(const unsigned *)&x;
-    }
+    unsigned bytes = __byte_perm(a, b, select), biased = __byte_perm(bytes ^ 0x8080u, 0x64646464u, 0x4140); /* 1024 + 128 + byte */
+    __half2 x = __hsub2(*(const __half2 *)&biased, __half2half2(__ushort_as_half(0x6480)));
+    return *(const unsigned *)&x;
 }
 
-/* Two numbers, each the sum of two f16, times two f16, as sums of two f16 again: what rounding takes from the high product is an
- * f16 number, which joins the low one. */
-__device__ __forceinline__ void scale_halves(unsigned high, unsigned low, __half2 scale, unsigned &scaled_high, unsigned &scaled_low)
-{
-    __half2 x = *(const __half2 *)&high, product = __hmul2(x, scale), left = __hfma2(x, scale, __hneg2(product));
-    left = __hfma2(*(const __half2 *)&low, scale, left);
-    scaled_high = *(const unsigned *)&product, scaled_low = *(const unsigned *)&left;
-}
-
-/* Rows begin at a multiple of four bytes, so that the elements of even blocks begin two bytes behind a word. */
 template <int WIDTH> struct tile_q8_0 {
-    enum { BLOCK = 34, BLOCKS = WIDTH / 32, ROW = BLOCKS * BLOCK, CHUNKS = ROW / CHUNK + 1, PITCH = CHUNKS * CHUNK };
-    /* 126 keeps weight × scale off f16's subnormal numbers; 65504 / 127, which is 516 as f16, × 126 is no infinity. */
-    enum { FACTOR = 126, SHRINK = 1 };
-
-    /* The element that is byte i of a block's word `index` (below). */
-    static __device__ __forceinline__ uint32_t element_of(int block, uint32_t index, uint32_t i)
-    {
-        return 32 * block + (4 * index + i + (block % 2 ? 0 : 2)) % 32;
-    }
+    enum { BLOCK = 34, BLOCKS = WIDTH / 32, ROW = BLOCKS * BLOCK };
+    enum { CHUNK = ROW % 8 ? 4 : 8, PITCH = ROW + (CHUNK == 8 ? 8 : 12) };
+    /* 64 keeps weight × scale off f16's subnormal numbers; 65504 / 127 × 64 is no infinity. */
+    enum { FACTOR = 64, SHRINK = 1 };
     static __device__ __forceinline__ uint32_t query(uint32_t k, uint32_t pair, uint32_t t)
     {
-        return element_of(k / 2, t + k % 2 * 4, 2 * pair);
+        return 32 * (k / 2) + 8 * t + 4 * (k % 2) + 2 * pair;
     }
     static __device__ __forceinline__ uint32_t element(uint32_t n, uint32_t c)
     {
-        return element_of(n / 4, c, n % 4);
+        return 32 * (n / 4) + 4 * c + n % 4;
     }
-    /* Row 8 + `row` begins 8 × PITCH further. */
-    static __device__ __forceinline__ const unsigned char *row_at(const unsigned char *rows, row_starts starts, uint32_t row)
+    static __device__ __forceinline__ float scale(const unsigned char *row, int block)
     {
-        return rows + row * PITCH + starts.past(row);
+        return __half2float(*(const __half *)(row + block * BLOCK));
     }
-    /* Words of two blocks, of which the first begins with a word and the second ends with one. */
-    static __device__ __forceinline__ const unsigned *two_blocks(const unsigned char *row, int block)
+    /* COUNT words of a block from byte 4 × `first` of its elements on: even blocks begin two bytes behind a word. */
+    template <int COUNT>
+    static __device__ __forceinline__ void words(const unsigned char *row, int block, uint32_t first, unsigned *out)
     {
-        return (const unsigned *)(row + block / 2 * 2 * BLOCK);
+        const unsigned *from = (const unsigned *)(row + block * BLOCK + (block % 2 ? 2 : 0)) + first;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) out[i] = block % 2 ? from[i] : __funnelshift_r(from[i], from[i + 1], 16);
     }
-    /* The scales of a block in rows x and y. */
-    static __device__ __forceinline__ __half2 scales(const unsigned char *x, const unsigned char *y, int block)
-    {
-        uint32_t at = block % 2 * (BLOCK / 4);
-        unsigned both = __byte_perm(two_blocks(x, block)[at], two_blocks(y, block)[at], block % 2 ? 0x7632 : 0x5410);
-        return *(const __half2 *)&both;
-    }
-    /* One of the eight words of a block's elements; the last word of an even block has its last two and its first two elements. */
-    static __device__ __forceinline__ unsigned word(const unsigned char *row, int block, uint32_t index)
-    {
-        const unsigned *words = two_blocks(row, block);
-        unsigned x = words[(block % 2 ? 9 : 1) + index];
-        return block % 2 ? x : __byte_perm(x, words[0], index == 7 ? 0x7610 : 0x3210);
-    }
-    static __device__ __forceinline__ void score(const unsigned char *keys, row_starts starts, const unsigned (*q)[4], uint32_t lane,
-                                                 float (*scores)[4])
+    static __device__ __forceinline__ void score(const unsigned char *keys, const unsigned (*q)[4], uint32_t lane, float (*scores)[4])
     {
         uint32_t g = lane / 4, t = lane % 4;
-        const unsigned char *key = row_at(keys, starts, g);
-        const unsigned char *first = row_at(keys, starts, 2 * t), *second = row_at(keys, starts, 2 * t + 1); /* columns of the sums */
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int j = 0; j < BLOCKS; j++) {
+                unsigned bytes[2];
                 float sums[4] = {};
+                const unsigned char *own = keys + (8 * n + 2 * t) * PITCH; /* positions 2 t and 2 t + 1: the columns of the sums */
+                words<2>(keys + (8 * n + g) * PITCH, j, 2 * t, bytes);
 #pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    unsigned b[2];
-                    bytes_to_halves(word(key + 8 * n * PITCH, j, t + 4 * k), b);
-                    st_cuda_mma(sums, q[2 * j + k], b[0], b[1]);
-                }
-                float2 scale = __half22float2(scales(first + 8 * n * PITCH, second + 8 * n * PITCH, j));
-                scores[n][0] += scale.x * (sums[0] + sums[2]);
-                scores[n][1] += scale.y * (sums[1] + sums[3]);
+                for (int k = 0; k < 2; k++)
+                    st_cuda_mma(sums, q[2 * j + k], two_halves(bytes[k], 0, 0x10), two_halves(bytes[k], 0, 0x32));
+                float first = scale(own, j), second = scale(own + PITCH, j);
+                scores[n][0] += first * (sums[0] + sums[2]);
+                scores[n][1] += second * (sums[1] + sums[3]);
             }
     }
-    static __device__ __forceinline__ void gather(const unsigned char *values, row_starts starts, const float *weights, uint32_t lane,
-                                                  float (*out)[4])
+    static __device__ __forceinline__ void gather(const unsigned char *values, const float *weights, uint32_t lane, float (*out)[4])
     {
         uint32_t g = lane / 4, t = lane % 4;
-        const unsigned char *first = row_at(values, starts, 2 * t), *second = row_at(values, starts, 2 * t + 1);
-        unsigned high[2], low[2];
-        st_cuda_split_halves(weights[0], weights[1], high[0], low[0]);
-        st_cuda_split_halves(weights[2], weights[3], high[1], low[1]);
 #pragma unroll
         for (int j = 0; j < BLOCKS; j++) {
-            unsigned w[4], b[2][4];
+            unsigned w[4], bytes[4];
+            float scaled[4];
 #pragma unroll
-            for (int n = 0; n < 2; n++) {
-                const unsigned char *x = first + 8 * n * PITCH, *y = second + 8 * n * PITCH;
-                scale_halves(high[n], low[n], scales(x, y, j), w[2 * n], w[2 * n + 1]);
-                unsigned x_word = word(x, j, g), y_word = word(y, j, g);
-                bytes_to_halves(__byte_perm(x_word, y_word, 0x5140), b[n]); /* a byte of both rows is a pair */
-                bytes_to_halves(__byte_perm(x_word, y_word, 0x7362), b[n] + 2);
+            for (int i = 0; i < 4; i++) {
+                const unsigned char *row = values + (i / 2 * 8 + 2 * t + i % 2) * PITCH;
+                scaled[i] = weights[i] * scale(row, j);
+                words<1>(row, j, g, &bytes[i]);
             }
+            st_cuda_split_halves(scaled[0], scaled[1], w[0], w[1]);
+            st_cuda_split_halves(scaled[2], scaled[3], w[2], w[3]);
 #pragma unroll
-            for (int i = 0; i < 4; i++) st_cuda_mma(out[4 * j + i], w, b[0][i], b[1][i]);
+            for (int i = 0; i < 4; i++) {
+                unsigned select = 0x40 + 0x11 * i; /* byte i of both words */
+                st_cuda_mma(out[4 * j + i], w, two_halves(bytes[0], bytes[1], select), two_halves(bytes[2], bytes[3], select));
+            }
         }
     }
 };
 
-/* The tiles of a warp: every SETS-th of the part. The lanes copy LANES chunks of ROWS rows at a time. If rows have one chunk more,
- * it is copied alone: lanes 0 to 15 have those of the keys, the others those of the values. */
+/* The tiles of a warp: every SETS-th of the part. */
 template <class T> struct tiles_of {
     enum { ROWS_BYTES = POSITIONS * T::PITCH, STAGE = 2 * ROWS_BYTES }; /* keys, then values */
-    enum { LANES = T::CHUNKS / 2 * 2, ROWS = ST_CUDA_WARP / LANES, ALONE = T::CHUNKS > (int)LANES };
-    static_assert(ST_CUDA_WARP % LANES == 0 && T::CHUNKS <= LANES + 1, "lanes for a row's chunks");
     const st_cuda_kv_rows &kv;
     unsigned char *stages;
     uint32_t from, end; /* positions of the part */
-    row_starts starts;
-    uint32_t lane;
+    size_t of_head;     /* bytes before the warp's elements */
 
     __device__ __forceinline__ size_t page(uint32_t base) const
     {
         return base < end ? kv.page(base) : 0;
     }
-    __device__ __forceinline__ bool present(uint32_t position) const
-    {
-        return position >= from && position < end;
-    }
-    /* Bytes of a tile before a row's chunks. */
-    __device__ __forceinline__ size_t place(uint32_t row) const
-    {
-        return starts.of_head + row * starts.row_bytes - starts.past(row);
-    }
-    /* Whether the chunk that is copied alone is a row's first, not the last: the others are then whole sectors of memory, 32 bytes. */
-    __device__ __forceinline__ bool first_alone(uint32_t row) const
-    {
-        return ALONE && place(row) % (2 * CHUNK) != 0;
-    }
-    template <bool WHOLE> __device__ __forceinline__ void copy(uint32_t base, const unsigned char *keys, unsigned char *to) const
-    {
-        size_t to_values = (uintptr_t)kv.kv.values - (uintptr_t)kv.kv.keys;
-        uint32_t row = lane / LANES, at = (lane % LANES + first_alone(row)) * CHUNK;
-        const unsigned char *from_row = keys + place(row) + at;
-        unsigned char *to_row = to + row * T::PITCH + at;
-#pragma unroll(WHOLE ? (int)POSITIONS : 1)
-        for (int i = 0; i < POSITIONS; i += ROWS) {
-            bool valid = WHOLE || present(base + row + i); /* others may be NaN */
-            st_cuda_copy_or_zero<CHUNK>(to_row + i * T::PITCH, from_row + i * starts.row_bytes, valid);
-            st_cuda_copy_or_zero<CHUNK>(to_row + i * T::PITCH + ROWS_BYTES, from_row + i * starts.row_bytes + to_values, valid);
-        }
-        if (!ALONE) return;
-        row = lane % POSITIONS, at = first_alone(row) ? 0 : LANES * CHUNK;
-        bool values = lane >= POSITIONS;
-        st_cuda_copy_or_zero<CHUNK>(to + values * ROWS_BYTES + row * T::PITCH + at, keys + (values ? to_values : 0) + place(row) + at,
-                                    WHOLE || present(base + row));
-    }
     /* Copies the tile at `base`, a multiple of 16, so that it is within one page. */
-    __device__ __forceinline__ void load(uint32_t base, size_t page, uint32_t stage) const
+    __device__ __forceinline__ void load(uint32_t base, size_t page, uint32_t stage, uint32_t lane) const
     {
+        enum { CHUNKS = T::ROW / T::CHUNK };
+        unsigned char *to = stages + stage * STAGE;
         if (base < end) {
-            const unsigned char *keys = kv.kv.keys + page * kv.kv.key_page_bytes + kv.row(base) * starts.row_bytes;
-            bool whole = present(base) && base + POSITIONS <= end;
-            if (whole) copy<true>(base, keys, stages + stage * STAGE);
-            else copy<false>(base, keys, stages + stage * STAGE);
+            const unsigned char *keys = kv.kv.keys + page * kv.kv.key_page_bytes + kv.row(base) * kv.kv.key_row_bytes + of_head;
+            const unsigned char *values = kv.kv.values + page * kv.kv.value_page_bytes + kv.row(base) * kv.kv.value_row_bytes + of_head;
+#pragma unroll 4
+            for (uint32_t i = lane; i < POSITIONS * CHUNKS; i += ST_CUDA_WARP) {
+                uint32_t row = i / CHUNKS, chunk = i % CHUNKS * T::CHUNK;
+                bool present = base + row >= from && base + row < end; /* others may be NaN */
+                st_cuda_copy_or_zero<T::CHUNK>(to + row * T::PITCH + chunk, keys + row * kv.kv.key_row_bytes + chunk, present);
+                st_cuda_copy_or_zero<T::CHUNK>(to + ROWS_BYTES + row * T::PITCH + chunk, values + row * kv.kv.value_row_bytes + chunk, present);
+            }
         }
         st_cuda_copies_end();
     }
@@ -382,14 +300,13 @@ __global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_c
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, g = lane / 4, t = lane % 4;
     uint32_t share = warp % SHARERS, offset = warp / SHARERS * POSITIONS, first = b.from / POSITIONS * POSITIONS + offset;
     st_cuda_kv_rows kv(a.kv, a.rows, empty ? 0 : a.rows.at(b.row).conversation);
-    row_starts starts = {(size_t)(b.kv_head * SHARERS + share) * T::ROW, a.kv.key_row_bytes};
-    tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end, starts, lane};
+    tiles_of<T> tiles = {kv, (unsigned char *)shared + warp * STAGES * tiles_of<T>::STAGE, b.from, b.end,
+                         (size_t)(b.kv_head * SHARERS + share) * T::ROW};
     size_t page = empty ? 0 : tiles.page(first);
     st_cuda_await();
     if (empty) return;
     static_assert((int)STAGES == 2, "one tile is loaded ahead");
-    tiles.load(first, page, 0);
-    page = tiles.page(first + STEP); /* it arrives while the tile before is multiplied */
+    tiles.load(first, page, 0, lane);
     uint32_t head = b.head + min(g, b.active - 1); /* past the end: the last, not stored */
     unsigned q[WIDTH / 16][4];
     const float *query = a.in + ((size_t)b.row * a.heads + head) * HEAD + share * WIDTH;
@@ -399,17 +316,18 @@ __global__ void __launch_bounds__(THREADS, HEAD > WIDTH_MAX ? 2 : 3) attend_on_c
     uint32_t stop = b.end + (SHARERS > 1 ? offset : 0); /* warps that share heads have as many tiles, for add_shares */
     for (uint32_t base = first; base < stop; base += STEP, stage = 1 - stage) {
         bool present = SHARERS == 1 || base < b.end;
-        tiles.load(base + STEP, page, 1 - stage);
-        page = tiles.page(base + 2 * STEP);
+        tiles.load(base + STEP, tiles.page(base + STEP), 1 - stage, lane);
         st_cuda_copies_wait<1>();
         __syncwarp();
         const unsigned char *keys = tiles.stages + stage * tiles_of<T>::STAGE, *values = keys + tiles_of<T>::ROWS_BYTES;
         float scores[2][4] = {}, weights[4];
-        if (present) T::score(keys, starts, q, lane, scores);
+        if (present) T::score(keys, q, lane, scores);
+#pragma unroll
+        for (int n = 0; n < 2; n++) scores[n][0] += scores[n][2], scores[n][1] += scores[n][3]; /* both parts of the queries */
         if constexpr (SHARERS > 1) add_shares<SHARERS>(scores, stage);
         if (!present) break; /* the last tiles */
         softmax<T, WIDTH>(scores, base, b.from, b.end, t, r, weights);
-        T::gather(values, starts, weights, lane, r.out);
+        T::gather(values, weights, lane, r.out);
         __syncwarp(); /* the stage is filled again by all lanes */
     }
     st_cuda_copies_wait<0>();

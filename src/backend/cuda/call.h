@@ -148,20 +148,18 @@ static inline bool st_cuda_attention_by_warps(const st_bound_op *b)
     return st_cuda_attention_by_eight(b) && b->op->p.attention.key_length <= 256;
 }
 
-/* Whether an attention of few rows runs on tensor cores (attention_cores.cu): tiles of 16 positions are within a page and
- * begin at multiples of 16 bytes, keys and values have the same strides, and heads of Q8_0 begin at multiples of eight bytes,
- * those of 64 elements of four. */
+/* Whether an attention of few rows runs on tensor cores (attention_cores.cu): tiles of 16 positions are within a page,
+ * and heads of Q8_0 are copied by eight bytes, those of 64 elements by four. */
 enum { ST_CUDA_CORES_PAGE_SHIFT = 4 };
 
 static inline bool st_cuda_attention_on_cores(const st_bound_op *b)
 {
     const st_kv_view *kv = &b->kv;
     if (!st_cuda_attention_by_eight(b) || kv->type == ST_TYPE_F32) return false;
-    if (kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT || kv->key_row_bytes != kv->value_row_bytes ||
-        kv->key_page_bytes != kv->value_page_bytes)
-        return false;
-    uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_page_bytes;
-    return starts % 16 == 0 && kv->key_row_bytes % (b->op->p.attention.key_length == 64 ? 4 : 8) == 0;
+    if (kv->page_shift < ST_CUDA_CORES_PAGE_SHIFT) return false;
+    uintptr_t starts = (uintptr_t)kv->keys | (uintptr_t)kv->values | kv->key_row_bytes | kv->value_row_bytes | kv->key_page_bytes |
+                       kv->value_page_bytes;
+    return kv->type != ST_TYPE_Q8_0 || starts % (b->op->p.attention.key_length == 64 ? 4 : 8) == 0;
 }
 
 /* Whether the last block of an attention of few rows can combine the parts of the context, if counters are zero. */

@@ -20,7 +20,7 @@ struct st_cuda_experts_args {
     uint32_t up_first;     /* row of its matrix at which `up` begins */
     st_activation activation;
     bool on_input;
-    st_cuda_divisor by_used, by_spans; /* spans: of a hidden row, of which the launch with down knows the type */
+    st_cuda_divisor by_used, by_units; /* units: of a hidden row */
     bool alone;            /* `up` alone, at gate_table: hidden = activation(up · in) */
 
     __device__ float weight_of(uint32_t pair, int32_t id) const
@@ -52,7 +52,7 @@ static inline st_cuda_experts_args st_cuda_experts_args_of(const st_cuda_call *c
             (const int32_t *)b->in[1].data, st_cuda_floats(b->in[2]), st_cuda_floats(b->out),
             st_cuda_vector_of(&b->weight[3]), st_cuda_vector_of(&b->weight[4]), st_cuda_vector_of(&b->weight[5]),
             st_cuda_vector_of(&b->weight[6]), p.used, p.width, embedding, p.fused ? p.width : 0, p.activation,
-            p.weight_on_input, st_cuda_divisor_of(p.used), {}, p.ungated};
+            p.weight_on_input, st_cuda_divisor_of(p.used), st_cuda_divisor_of(p.width / 32), p.ungated};
 }
 
 /* experts_int8.cu: the input, unless the router has prepared it. Returns a cudaError_t. */

@@ -16,23 +16,25 @@ __global__ void __launch_bounds__(FIRST_THREADS) prepare(st_cuda_rows rows, uint
 }
 
 /* Dot products of ROWS rows of weights with a row of activations, in every lane. */
-template <class S, int ROWS>
+template <class W, int ROWS>
 __device__ __forceinline__ void multiply(const unsigned char *const *rows, const st_cuda_acts &acts, uint32_t row, uint32_t lane,
                                          float *sums)
 {
-    enum { SPANS = 64 / S::ELEMENTS };
-    uint32_t spans = acts.width / S::ELEMENTS;
-    for (uint32_t base = 0; base < spans; base += SPANS * ST_CUDA_WARP) {
-        unsigned words[SPANS][ROWS][S::WORDS];
-        st_cuda_fetch_spans<S, ROWS, SPANS>(rows, base + lane, spans, words);
+    enum { UNITS = 2 };
+    uint32_t units = acts.width / 32;
+    for (uint32_t base = 0; base < units; base += UNITS * ST_CUDA_WARP) {
+        unsigned words[UNITS][ROWS][W::WORDS];
+        st_cuda_unit_acts x[UNITS];
+        st_cuda_fetch_units<W, ROWS, UNITS>(rows, base + lane, units, words);
 #pragma unroll
-        for (int i = 0; i < SPANS; i++) {
-            uint32_t span = base + lane + i * ST_CUDA_WARP, at = min(span, spans - 1);
-            typename S::acts x;
-            S::load(acts, row, at, x);
-            if (span >= spans) S::clear(x);
+        for (int i = 0; i < UNITS; i++) st_cuda_load_acts<W>(acts, row, min(base + lane + i * ST_CUDA_WARP, units - 1), x[i]);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) sums[r] = S::dot(rows[r], typename S::place(at), words[i][r], x, sums[r]);
+        for (int i = 0; i < UNITS * ROWS; i++) {
+            uint32_t unit = base + lane + i / ROWS * ST_CUDA_WARP;
+            st_cuda_unit w;
+            W::decode(rows[i % ROWS], min(unit, units - 1), words[i / ROWS][i % ROWS], w);
+            float dot = st_cuda_unit_dot(w, x[i / ROWS]);
+            sums[i % ROWS] += unit < units ? dot : 0;
         }
     }
 #pragma unroll
@@ -61,7 +63,7 @@ template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP
             size_t column = first + i + (k >> both);
             rows[k] = k & both ? up + (a.up_first + column) * a.up_bytes : gate + column * a.gate_bytes;
         }
-        if (present) multiply<st_cuda_span<W>, ROWS>(rows, a.in, a.by_used.quotient(pair), lane, sums);
+        if (present) multiply<W, ROWS>(rows, a.in, a.by_used.quotient(pair), lane, sums);
         float gate_sum = sums[0], up_sum = sums[1]; /* of lane k: those of row k and the one behind it */
 #pragma unroll
         for (int k = 1; k < ROWS; k++)
@@ -78,16 +80,15 @@ template <class W> __global__ void __launch_bounds__(PROJECT_WARPS *ST_CUDA_WARP
                          *(const float4 *)(hidden + 4 * lane % ST_CUDA_ACT_BLOCK), lane < ST_CUDA_ACT_BLOCK / 4);
 }
 
-/* A warp per output: the spans of all experts of the row one after another, SPANS of a lane under way at once. */
-template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, 8) combine(experts_args a)
+/* A warp per output: the units of all experts of the row one after another, UNITS of a lane under way at once. */
+template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP) combine(experts_args a)
 {
-    typedef st_cuda_span<W> S;
-    enum { SPANS = (W::WORDS > 8 ? 64 : 128) / S::ELEMENTS };
+    enum { UNITS = W::WORDS > 8 ? 2 : 4 };
     __shared__ const unsigned char *experts[USED_MAX]; /* NULL: not present */
     __shared__ float weights[USED_MAX];
     st_cuda_begin();
     uint32_t lane = threadIdx.x % ST_CUDA_WARP, column = blockIdx.x * WARPS + threadIdx.x / ST_CUDA_WARP, row = blockIdx.y;
-    uint32_t spans = a.by_spans.value, all = a.used * spans;
+    uint32_t units = a.by_units.value, all = a.used * units;
     if (row >= a.rows.count()) return;
     for (uint32_t k = threadIdx.x; k < a.used; k += WARPS * ST_CUDA_WARP) {
         int32_t id = a.ids[row * a.used + k];
@@ -97,26 +98,28 @@ template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, 8) com
     __syncthreads();
     if (column >= a.embedding) return;
     float sum = 0;
-    for (uint32_t base = lane; base < all; base += SPANS * ST_CUDA_WARP) {
-        unsigned words[SPANS][S::WORDS];
-        const unsigned char *rows[SPANS];
-        uint32_t of[SPANS]; /* expert */
+    for (uint32_t base = lane; base < all; base += UNITS * ST_CUDA_WARP) {
+        unsigned words[UNITS][W::WORDS];
+        const unsigned char *rows[UNITS];
+        uint32_t of[UNITS]; /* expert */
 #pragma unroll
-        for (int i = 0; i < SPANS; i++) {
+        for (int i = 0; i < UNITS; i++) {
             uint32_t at = min(base + i * ST_CUDA_WARP, all - 1); /* past the end: the last, not added */
-            of[i] = a.by_spans.quotient(at);
+            of[i] = a.by_units.quotient(at);
             rows[i] = experts[of[i]];
             if (!rows[i]) continue;
             rows[i] += (size_t)column * a.down_bytes;
-            S::template fetch<st_cuda_from_device>(rows[i], typename S::place(at - of[i] * spans), words[i]);
+            W::template fetch<st_cuda_from_device>(rows[i], at - of[i] * units, words[i]);
         }
 #pragma unroll
-        for (int i = 0; i < SPANS; i++) {
-            uint32_t at = base + i * ST_CUDA_WARP, span = at - of[i] * spans;
+        for (int i = 0; i < UNITS; i++) {
+            uint32_t at = base + i * ST_CUDA_WARP, u = at - of[i] * units;
             if (at >= all || !rows[i]) continue;
-            typename S::acts x;
-            S::load(a.hidden_acts, row * a.used + of[i], span, x);
-            sum += weights[of[i]] * S::dot(rows[i], typename S::place(span), words[i], x, 0);
+            st_cuda_unit w;
+            st_cuda_unit_acts x;
+            W::decode(rows[i], u, words[i], w);
+            st_cuda_load_acts<W>(a.hidden_acts, row * a.used + of[i], u, x);
+            sum += weights[of[i]] * st_cuda_unit_dot(w, x);
         }
     }
     for (uint32_t k = lane; a.down_bias.data && k < a.used; k += ST_CUDA_WARP)
@@ -141,9 +144,7 @@ struct combine_launch {
     template <class W> int run() const
     {
         dim3 grid(st_cuda_blocks(args.embedding, WARPS), call->rows);
-        experts_args own = args;
-        own.by_spans = st_cuda_divisor_of(args.width / st_cuda_span<W>::ELEMENTS);
-        return st_cuda_start<combine<W>>(call, grid, WARPS * ST_CUDA_WARP, 0, own);
+        return st_cuda_start<combine<W>>(call, grid, WARPS * ST_CUDA_WARP, 0, args);
     }
 };
 

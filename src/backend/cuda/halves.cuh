@@ -34,7 +34,7 @@ struct st_cuda_halves {
     }
 };
 
-/* The same for matmul_cores.cu: lane t has four of each 16 neighbouring elements, from 4 t on, and a chunk has those of 32. [group][chunk][row][lane]: eight chunks of
+/* The same for matmul_cores.cu: lane t has 8 of each 32 neighbouring elements, from 8 t on. [group][chunk][row][lane]: eight chunks of
  * elements, then one with the totals of each 32 of them as sums of two f16. Lane t has the high parts of the totals t and t + 4, twice,
  * then the low parts, twice. */
 enum { ST_CUDA_BLOCK_CHUNKS = 9 };
@@ -66,7 +66,7 @@ struct st_cuda_block_halves {
         for (int step = 1; step < 8; step *= 2) total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
         uint32_t part = i % 256 / 32;
         uint4 *to = of(row) + i / 256 * ST_CUDA_BLOCK_CHUNKS * ST_CUDA_CHUNK_STRIDE + row % ST_CUDA_HALF_ROWS * 4;
-        ((uint2 *)(to + part * ST_CUDA_CHUNK_STRIDE + i % 16 / 4))[i % 32 / 16] = four;
+        ((uint2 *)(to + part * ST_CUDA_CHUNK_STRIDE + i % 32 / 8))[i / 4 % 2] = four;
         __half *totals = (__half *)(to + 8 * ST_CUDA_CHUNK_STRIDE + part % 4) + part / 4, high = __float2half_rn(total);
         __half low = __float2half_rn(total - __half2float(high));
         if (i % 32 == 0) totals[0] = totals[2] = high, totals[4] = totals[6] = low;

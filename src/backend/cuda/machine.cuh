@@ -64,20 +64,6 @@ static __device__ __forceinline__ float st_cuda_max_or_nan(float a, float b)
     return y;
 }
 
-/* sum + the dot product of four unsigned bytes with four signed ones */
-static __device__ __forceinline__ int st_cuda_dot_4(unsigned bytes, int x, int sum)
-{
-    int y;
-    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(bytes), "r"(x), "r"(sum));
-    return y;
-}
-
-/* The compiler keeps x in a register: it would otherwise compute it again in each round of a loop. */
-static __device__ __forceinline__ void st_cuda_keep(uint32_t &x)
-{
-    asm("" : "+r"(x));
-}
-
 /* --- dependent launches: common.cuh has the rule -------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void st_cuda_release(void)
@@ -145,14 +131,6 @@ static inline uint32_t st_cuda_processors(void)
     if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
         return 1;
     return (uint32_t)count;
-}
-
-/* How many blocks of a kernel run at a time. */
-template <auto KERNEL> static uint32_t st_cuda_resident(uint32_t threads, size_t shared_bytes)
-{
-    int each = 0;
-    cudaError_t code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, KERNEL, (int)threads, shared_bytes);
-    return code == cudaSuccess && each > 0 ? (uint32_t)each * st_cuda_processors() : 1;
 }
 
 /* A barrier in shared memory that a copy opens. The thread that made it begins copies; others synchronise with it first. */

@@ -1,7 +1,7 @@
 /* out = w0 · in0 (+ w1) for one row, with int8 activations, on GPUs whose memory system copies to shared memory by itself
  * (compute capability 9.0). A warp has every so manyth row of weights, which come through its own ring in shared memory, a
  * piece at a time: much more is under way than registers would hold, and the first pieces before the kernel waits for the one
- * before it. A lane multiplies the same elements of all rows: with each piece of up to 32 rows it keeps their activations. */
+ * before it. A lane multiplies the same elements of all rows, so it keeps their activations if a row is one piece. */
 #include "backend/cuda/gemv.cuh"
 
 namespace {
@@ -9,6 +9,7 @@ namespace {
 enum {
     WARPS = 8,
     PIECE = 4096, /* elements of a row */
+    UNITS = PIECE / 32 / ST_CUDA_WARP, /* of a lane */
     STAGES_MAX = 4,
     RING_BYTES = 96 * 1024, /* of a block: those of all warps, at most */
     BYTES_MIN = 8 << 20,    /* of the matrices */
@@ -16,112 +17,72 @@ enum {
 
 struct bulk_args {
     st_cuda_gemv_args products;           /* of which a block has one column: first_block is the first column */
-    uint32_t columns;                     /* of all products */
-    uint32_t row_bytes, piece_bytes, stages;
+    uint32_t columns, pieces;             /* of all products; of a row */
+    uint32_t piece_bytes, stages;
 };
 
-/* The next rows of weights of a warp, one for each lane. */
-struct batch {
-    uint32_t column, rows; /* column: of the lane's row; rows: how many there are */
+/* A piece of a warp's rows of weights, and its stage of the ring. */
+struct place {
+    uint32_t column, part, stage, odd; /* odd: of the times that the stage was filled before */
 
-    __device__ __forceinline__ batch(const bulk_args &a, uint32_t first, uint32_t step)
-    {
-        column = first + threadIdx.x % ST_CUDA_WARP * step;
-        rows = __popc(__ballot_sync(0xFFFFFFFFu, column < a.columns));
-    }
     __device__ __forceinline__ void advance(const bulk_args &a, uint32_t step)
     {
-        *this = batch(a, __shfl_sync(0xFFFFFFFFu, column, 0) + ST_CUDA_WARP * step, step);
+        if (++part == a.pieces) part = 0, column += step;
+        if (++stage == a.stages) stage = 0, odd ^= 1;
+    }
+    __device__ __forceinline__ void send(const bulk_args &a, unsigned char *ring, uint64_t *barriers) const
+    {
+        const st_cuda_gemv_product &p = a.products.of(column);
+        uint32_t from = part * a.piece_bytes;
+        const unsigned char *row = p.weights + (column - p.first_block) * p.row_bytes;
+        st_cuda_bulk_copy(ring + stage * a.piece_bytes, row + from, min(a.piece_bytes, (uint32_t)p.row_bytes - from), &barriers[stage]);
     }
 };
 
-/* What is copied next: a piece of a row of the batch, by the lane that has the row. All their first pieces come before the second. */
-struct copies {
-    batch own;
-    uint32_t row, left;           /* left: bytes of each row, with this piece */
-    const unsigned char *weights; /* of the lane's row: where the piece begins */
-
-    __device__ __forceinline__ copies(const bulk_args &a, const batch &rows) : own(rows), row(0)
-    {
-        find(a);
-    }
-    __device__ __forceinline__ void find(const bulk_args &a)
-    {
-        const st_cuda_gemv_product &p = a.products.of(own.column);
-        weights = p.weights + (size_t)(own.column - p.first_block) * p.row_bytes;
-        left = a.row_bytes;
-    }
-    __device__ __forceinline__ void send(const bulk_args &a, uint32_t step, unsigned char *to, uint64_t *barrier)
-    {
-        if (own.rows == 0) return;
-        if (threadIdx.x % ST_CUDA_WARP == row) st_cuda_bulk_copy(to, weights, min(a.piece_bytes, left), barrier);
-        if (++row < own.rows) return;
-        row = 0;
-        weights += a.piece_bytes;
-        if (left > a.piece_bytes) {
-            left -= a.piece_bytes;
-        } else {
-            own.advance(a, step);
-            find(a);
-        }
-    }
-};
-
-template <class S> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, 2) gemv_bulk(bulk_args a)
+template <class W> __global__ void __launch_bounds__(WARPS *ST_CUDA_WARP, 2) gemv_bulk(bulk_args a)
 {
-    enum { SPANS = PIECE / S::ELEMENTS / ST_CUDA_WARP }; /* of a lane */
     ST_CUDA_DYNAMIC(uint4, shared);
     __shared__ uint64_t barriers[WARPS][STAGES_MAX];
     st_cuda_release();
-    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, step = WARPS * gridDim.x;
-    st_cuda_keep(warp);
+    uint32_t lane = threadIdx.x % ST_CUDA_WARP, warp = threadIdx.x / ST_CUDA_WARP, all_units = a.products.acts.width / 32;
+    uint32_t step = WARPS * gridDim.x;
     unsigned char *ring = (unsigned char *)shared + warp * a.stages * a.piece_bytes;
-    uint32_t stage = 0, odd = 0; /* odd: of the times that the stage was filled before */
-    batch now(a, warp * gridDim.x + blockIdx.x, step);
-    copies next(a, now);
+    place now = {warp * gridDim.x + blockIdx.x, 0, 0, 0}, next = now;
     if (lane == 0)
         for (uint32_t i = 0; i < a.stages; i++) st_cuda_bulk_barrier(&barriers[warp][i]);
+    for (uint32_t i = 0; i < a.stages; i++, next.advance(a, step))
+        if (lane == 0 && next.column < a.columns) next.send(a, ring, barriers[warp]);
     __syncwarp();
-    for (uint32_t i = 0; i < a.stages; i++) next.send(a, step, ring + i * a.piece_bytes, &barriers[warp][i]);
-    __syncwarp(); /* no lane waits for a copy that another has not begun */
     st_cuda_await();
     bool present = a.products.rows.count() > 0;
-    for (; now.rows > 0; now.advance(a, step)) {
-        float own = 0; /* of the lane's row */
-        for (uint32_t before = 0; before < a.products.acts.width; before += PIECE) {
-            uint32_t spans = min((uint32_t)PIECE, a.products.acts.width - before) / S::ELEMENTS;
-            typename S::acts x[SPANS];
-            typename S::place at[SPANS];
+    st_cuda_unit_acts x[UNITS];
+    float sum = 0;
+    for (bool first = true; now.column < a.columns; first = false, now.advance(a, step), next.advance(a, step)) {
+        uint32_t before = now.part * (PIECE / 32), units = min((uint32_t)PIECE / 32, all_units - before);
+        const unsigned char *row = ring + now.stage * a.piece_bytes;
+        if (first || a.pieces > 1)
 #pragma unroll
-            for (int i = 0; i < SPANS; i++) {
-                uint32_t span = min(lane + i * ST_CUDA_WARP, spans - 1);
-                S::load(a.products.acts, 0, before / S::ELEMENTS + span, x[i]);
-                if (lane + i * ST_CUDA_WARP >= spans) S::clear(x[i]);
-                at[i] = typename S::place(span);
-                S::keep(at[i]);
-            }
-#pragma unroll 1
-            for (uint32_t r = 0; r < now.rows; r++) {
-                const unsigned char *row = ring + stage * a.piece_bytes;
-                float sum = 0;
-                st_cuda_bulk_wait(&barriers[warp][stage], odd);
+            for (int i = 0; i < UNITS; i++) /* past the end: the last, not added */
+                st_cuda_load_acts<W>(a.products.acts, 0, before + min(lane + i * ST_CUDA_WARP, units - 1), x[i]);
+        st_cuda_bulk_wait(&barriers[warp][now.stage], now.odd);
 #pragma unroll
-                for (int i = 0; i < SPANS; i++) {
-                    unsigned words[S::WORDS];
-                    S::template fetch<st_cuda_from_shared>(row, at[i], words);
-                    sum = S::dot(row, at[i], words, x[i], sum);
-                }
-                __syncwarp(); /* all lanes have read the stage */
-                next.send(a, step, ring + stage * a.piece_bytes, &barriers[warp][stage]);
-                if (++stage == a.stages) stage = 0, odd ^= 1;
-                sum = st_cuda_warp_sum(sum);
-                own += lane == r ? sum : 0;
-            }
+        for (int i = 0; i < UNITS; i++) {
+            uint32_t unit = lane + i * ST_CUDA_WARP;
+            unsigned words[W::WORDS];
+            st_cuda_unit w;
+            W::template fetch<st_cuda_from_shared>(row, min(unit, units - 1), words);
+            W::decode(row, min(unit, units - 1), words, w);
+            float dot = st_cuda_unit_dot(w, x[i]);
+            sum += unit < units ? dot : 0;
         }
-        if (!present || lane >= now.rows) continue;
+        __syncwarp(); /* all lanes have read the stage */
+        if (lane == 0 && next.column < a.columns) next.send(a, ring, barriers[warp]);
+        if (now.part + 1 < a.pieces) continue;
+        float all = st_cuda_warp_sum(sum);
         const st_cuda_gemv_product &p = a.products.of(now.column);
         uint32_t column = now.column - p.first_block;
-        p.out[column] = own + (p.bias.data ? p.bias.at(column) : 0);
+        if (lane == 0 && present) p.out[column] = all + (p.bias.data ? p.bias.at(column) : 0);
+        sum = 0;
     }
 }
 
@@ -132,11 +93,10 @@ struct launch {
     template <class W> int run() const
     {
         size_t bytes = (size_t)WARPS * args.stages * args.piece_bytes;
-        typedef st_cuda_span<W> S;
-        int code = (int)cudaFuncSetAttribute(gemv_bulk<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, RING_BYTES);
+        int code = (int)cudaFuncSetAttribute(gemv_bulk<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, RING_BYTES);
         if (code != cudaSuccess) return code;
         uint32_t blocks = min(2 * st_cuda_processors(), st_cuda_blocks(args.columns, WARPS));
-        return st_cuda_start<gemv_bulk<S>>(call, blocks, WARPS * ST_CUDA_WARP, bytes, args);
+        return st_cuda_start<gemv_bulk<W>>(call, blocks, WARPS * ST_CUDA_WARP, bytes, args);
     }
 };
 
@@ -161,8 +121,8 @@ extern "C" int st_cuda_matmul_bulk(const st_cuda_call *call)
     const st_bound_weight *w = &call->bound->weight[0];
     bulk_args args = {};
     args.products = st_cuda_gemv_args_of(call, 1, args.columns);
-    args.row_bytes = (uint32_t)w->row_bytes;
-    args.piece_bytes = (uint32_t)(w->row_bytes * PIECE / w->ne[0]);
+    args.pieces = st_cuda_blocks(w->ne[0], PIECE);
+    args.piece_bytes = (uint32_t)(args.pieces > 1 ? w->row_bytes * PIECE / w->ne[0] : w->row_bytes);
     args.stages = min((uint32_t)STAGES_MAX, RING_BYTES / (WARPS * args.piece_bytes));
     return st_cuda_with_unit(w->type, launch{call, args});
 }

@@ -185,10 +185,10 @@ struct st_cuda_stream_q4_k {
     }
     static __device__ __forceinline__ void open(const raw &w, uint32_t, uint32_t lane, uint32_t, st_cuda_scales &s)
     {
-        float scales[2], minima[2];
-        st_cuda_places_6(lane).scales(w.head, scales, minima);
+        st_cuda_unit both;
+        st_cuda_scales_6(w.head, (int)lane, both);
 #pragma unroll
-        for (int p = 0; p < 2; p++) s.set(p, scales[p], minima[p], CENTRE, true);
+        for (int p = 0; p < 2; p++) s.set(p, both.d[p], both.m[p], CENTRE, true);
     }
     static __device__ __forceinline__ unsigned bytes(const raw &w, int p, int i)
     {

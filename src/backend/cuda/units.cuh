@@ -42,11 +42,6 @@ struct st_cuda_from_device {
     static __device__ __forceinline__ void sixteen(unsigned *out, const void *from) { st_cuda_read_16(out, from); }
     static __device__ __forceinline__ unsigned half_bits(const void *from) { return st_cuda_read_half_bits(from); }
     static __device__ __forceinline__ unsigned byte(const void *from) { return st_cuda_read_byte(from); }
-    /* The word that the address is in. */
-    static __device__ __forceinline__ const unsigned *aligned(const void *from)
-    {
-        return (const unsigned *)((uintptr_t)from & ~(uintptr_t)3);
-    }
 };
 
 /* … or shared memory. */
@@ -64,17 +59,12 @@ struct st_cuda_from_shared {
     }
     static __device__ __forceinline__ unsigned half_bits(const void *from) { return *(const unsigned short *)from; }
     static __device__ __forceinline__ unsigned byte(const void *from) { return *(const unsigned char *)from; }
-    /* A difference: the compiler would not know the address of a masked number to be in shared memory. */
-    static __device__ __forceinline__ const unsigned *aligned(const void *from)
-    {
-        return (const unsigned *)((const unsigned char *)from - ((uintptr_t)from & 3));
-    }
 };
 
 /* The aligned words that COUNT words from any address are in, COUNT + 1 at most, and no word beside them. */
 template <class M, int COUNT> static __device__ __forceinline__ void st_cuda_read_around(unsigned *out, const void *from)
 {
-    const unsigned *words = M::aligned(from);
+    const unsigned *words = (const unsigned *)((uintptr_t)from & ~(uintptr_t)3);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) out[i] = M::word(words + i);
     out[COUNT] = (uintptr_t)from & 3 ? M::word(words + COUNT) : 0;
@@ -314,30 +304,22 @@ static __device__ __forceinline__ float st_cuda_times_byte(float x, unsigned byt
     return fmaf(x, __uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7440 | index)), x * -8388608.0f);
 }
 
-/* Where the scales and minima, six bits each, of the two parts that share their bytes are: two bytes of each word of the head. Those of
- * the last four parts have their low bits in the last word and the high ones in the upper bits of the others. */
-struct st_cuda_places_6 {
-    unsigned bytes, down, own, last;
-
-    st_cuda_places_6() = default;
-    __device__ __forceinline__ explicit st_cuda_places_6(unsigned quarter)
-    {
-        bool late = quarter >= 2;
-        bytes = 0x5410 + 0x2222 * (quarter % 2), down = late ? 2 : 0;
-        own = late ? 0x30303030u : 0x3F3F3F3Fu, last = late ? 0x0F0F0F0Fu : 0;
-    }
-    /* They are unpacked as the bytes of one word. */
-    __device__ __forceinline__ void scales(const unsigned *head, float *d, float *m) const
-    {
-        unsigned six = (__byte_perm(head[1], head[2], bytes) >> down & own) | (__byte_perm(head[3], head[3] >> 4, bytes) & last);
-        float all_d = st_cuda_half(head[0] & 0xFFFF), all_m = -st_cuda_half(head[0] >> 16);
+/* The scales and minima, six bits each, of the two parts that share their bytes: two bytes of each word of the head. Those of
+ * the last four parts have their low bits in the last word and the high ones in the upper bits of the others. The two scales and
+ * the two minima are unpacked as the bytes of one word; what depends on the quarter alone, a loop computes once. */
+static __device__ __forceinline__ void st_cuda_scales_6(const unsigned *head, unsigned quarter, st_cuda_unit &u)
+{
+    bool late = quarter >= 2;
+    unsigned places = 0x5410 + 0x2222 * (quarter % 2), down = late ? 2 : 0;
+    unsigned own = late ? 0x30303030u : 0x3F3F3F3Fu, last = late ? 0x0F0F0F0Fu : 0;
+    unsigned bytes = (__byte_perm(head[1], head[2], places) >> down & own) | (__byte_perm(head[3], head[3] >> 4, places) & last);
+    float d = st_cuda_half(head[0] & 0xFFFF), min_d = -st_cuda_half(head[0] >> 16);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            d[i] = st_cuda_times_byte(all_d, six, i);
-            m[i] = st_cuda_times_byte(all_m, six, 2 + i);
-        }
+    for (int i = 0; i < 2; i++) {
+        u.d[i] = st_cuda_times_byte(d, bytes, i);
+        u.m[i] = st_cuda_times_byte(min_d, bytes, 2 + i);
     }
-};
+}
 
 /* Q4_K and Q5_K: the nibbles of 16 bytes are elements i and 32 + i of a quarter. */
 struct st_cuda_unit_of_quarters {
@@ -358,7 +340,7 @@ struct st_cuda_unit_q4_k : st_cuda_unit_of_quarters {
     static __device__ __forceinline__ void decode(const unsigned char *, uint32_t unit, const unsigned *w, st_cuda_unit &u)
     {
         st_cuda_split(w, u);
-        st_cuda_places_6(unit % 8 / 2).scales(w + 4, u.d, u.m);
+        st_cuda_scales_6(w + 4, unit % 8 / 2, u);
     }
 };
 
@@ -380,7 +362,7 @@ struct st_cuda_unit_q5_k : st_cuda_unit_of_quarters {
             u.q[0][i] |= (w[8 + i] >> 2 * quarter & 0x01010101u) << 4;
             u.q[1][i] |= (w[8 + i] >> (2 * quarter + 1) & 0x01010101u) << 4;
         }
-        st_cuda_places_6(quarter).scales(w + 4, u.d, u.m);
+        st_cuda_scales_6(w + 4, quarter, u);
     }
 };
 

@@ -46,16 +46,6 @@ static inline float st_cuda_max_or_nan(float a, float b)
     return a > b || std::isnan(a) ? a : b;
 }
 
-static inline int st_cuda_dot_4(unsigned bytes, int x, int sum)
-{
-    for (int i = 0; i < 4; i++) sum += (int)(bytes >> 8 * i & 0xFF) * (int)(signed char)(x >> 8 * i);
-    return sum;
-}
-
-static inline void st_cuda_keep(uint32_t &)
-{
-}
-
 /* --- dependent launches: the kernel before has ended -------------------------------------------------------------- */
 
 extern bool st_cuda_dependent;
@@ -115,11 +105,6 @@ static inline bool st_cuda_has_bulk(void)
 static inline uint32_t st_cuda_processors(void)
 {
     return 2;
-}
-
-template <auto KERNEL> static uint32_t st_cuda_resident(uint32_t, size_t)
-{
-    return st_cuda_processors();
 }
 
 /* Counts the copies. */
