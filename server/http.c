@@ -294,7 +294,9 @@ static enum MHD_Result queue(http_request *r, struct MHD_Response *response, uns
     if (atomic_load(&r->server->quiesced)) MHD_add_response_header(response, "Connection", "close");
     enum MHD_Result result = MHD_queue_response(r->mhd, status, response);
     MHD_destroy_response(response);
+    pthread_mutex_lock(&r->lock);
     r->queued = true;
+    pthread_mutex_unlock(&r->lock);
     return result;
 }
 
@@ -419,6 +421,9 @@ static enum MHD_Result on_access(void *context, struct MHD_Connection *mhd, cons
     (void)version;
     if (!r) return begin(server, mhd, method, path, request);
     if (*length > 0) return take_body(r, data, length);
+    pthread_mutex_lock(&r->lock);
+    r->whole = true;
+    pthread_mutex_unlock(&r->lock);
     if (phase_of(r) == HTTP_READING) {
         bool too_large = r->sent > 0;
         r->sent = 0;

@@ -22,7 +22,7 @@ enum {
     LIMIT_BODY_SECONDS = 120,
     LIMIT_KEEP_ALIVE_SECONDS = 5,      /* between comments in a silent stream */
     LIMIT_DRAIN_SECONDS = 10,          /* after SIGTERM running answers may finish, and clients read their ends */
-    LIMIT_CANCEL_SECONDS = 600,        /* then the others end with the step under way */
+    LIMIT_CANCEL_SECONDS = 600,        /* then the others are cancelled and waited for */
     LIMIT_LAST_SECONDS = 1,            /* the least that a client has to read the end of an answer then */
     LIMIT_RETRY_SECONDS = 2,           /* Retry-After of a full queue */
     LIMIT_KNOWN_CONVERSATIONS = 64,    /* whose ids are remembered */

@@ -197,13 +197,13 @@ static void on_request(void *context, http_request *request)
         refuse(s, request, r->api, FAULT_LARGE, "the body is too large: at most 32 MiB are accepted");
         return;
     }
-    if (refuse_late(s, request, r)) return; /* the headers came in time */
     http_ref(request);
     if (r->flags & AT_ONCE) {
         run_call(s, request);
     } else if (!server_work_prepare(&s->work, run_call, request, r->flags & NO_ENGINE)) {
         server_count(&s->metrics.rejected, 1);
-        refuse(s, request, r->api, FAULT_BUSY, "the server is busy: its queue is full; try again later");
+        if (!refuse_late(s, request, r)) /* the headers may have come in time */
+            refuse(s, request, r->api, FAULT_BUSY, "the server is busy: its queue is full; try again later");
         http_unref(request);
     }
 }

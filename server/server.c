@@ -192,6 +192,7 @@ static void drain(server *s)
     atomic_store(&s->draining, true);
     double end = server_now() + LIMIT_DRAIN_SECONDS;
     http_quiesce(s->http);
+    server_work_close(&s->work);
     bool idle = server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS);
     for (int i = 0; !idle && i < LIMIT_CANCEL_SECONDS; i++) { /* what was just prepared is cancelled next time */
         server_work_cancel_all(&s->work);

@@ -87,17 +87,21 @@ bool http_watcher_request(http_watcher *w, http_connection *c, http_request *req
     return gone;
 }
 
+/* A refusal waits for the rest of a short body, whose client may never send it. */
+static bool is_under_way(http_request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool sending = !r->closed && (r->whole || r->queued) && (r->phase == HTTP_ANSWERED || r->phase == HTTP_ENDED);
+    pthread_mutex_unlock(&r->lock);
+    return sending;
+}
+
 /* The lock is held. */
 static bool is_sending(const http_watcher *w)
 {
-    bool sending = false;
-    for (http_connection *c = w->first; c && !sending; c = c->next) {
-        if (!c->request) continue;
-        pthread_mutex_lock(&c->request->lock);
-        sending = c->request->phase == HTTP_ANSWERED || c->request->phase == HTTP_ENDED;
-        pthread_mutex_unlock(&c->request->lock);
-    }
-    return sending;
+    for (http_connection *c = w->first; c; c = c->next)
+        if (c->request && is_under_way(c->request)) return true;
+    return false;
 }
 
 void http_watcher_wait_sent(http_watcher *w, double seconds)

@@ -81,7 +81,7 @@ bool server_work_prepare(server_work *w, server_job_function *run, void *argumen
     job->run = run;
     job->argument = argument;
     pthread_mutex_lock(&w->lock);
-    bool room = w->waiting < LIMIT_QUEUE + (aside ? LIMIT_QUEUE_ASIDE : 0) && !w->stopping;
+    bool room = w->waiting < LIMIT_QUEUE + (aside ? LIMIT_QUEUE_ASIDE : 0) && !w->closed;
     if (room) {
         w->waiting++;
         *w->jobs_end = job;
@@ -404,11 +404,18 @@ strata_status server_work_start(server_work *w, server *s, size_t sessions, stra
     return server_error(error, STRATA_RUNTIME, NULL, "the server: cannot start a thread: %s", strerror(cause));
 }
 
+void server_work_close(server_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->closed = true;
+    pthread_mutex_unlock(&w->lock);
+}
+
 void server_work_stop(server_work *w)
 {
     if (!w->server) return;
     pthread_mutex_lock(&w->lock);
-    w->stopping = true;
+    w->stopping = w->closed = true;
     pthread_cond_broadcast(&w->prepare_ready);
     pthread_cond_broadcast(&w->choice_ready);
     pthread_mutex_unlock(&w->lock);

@@ -32,6 +32,7 @@ typedef struct server_work {
     struct server_choice *dropped;      /* of cancelled tasks: a preparing thread ends them */
     size_t waiting;                     /* requests that are prepared or wait until the engine admits them */
     struct server_task *tasks;          /* that have not ended */
+    bool closed; /* no request is begun any more */
     bool stopping;
     pthread_t *threads; /* [thread_count]; room for thread_max */
     size_t thread_count, thread_max;
@@ -41,13 +42,15 @@ typedef struct server_work {
 /* `sessions`: how many the engine runs at a time. Workers are started when they are needed, as many as may run or
  * wait. */
 strata_status server_work_start(server_work *w, struct server *server, size_t sessions, strata_error *error);
-/* Ends the threads; every task has ended, and later ones are refused. */
+/* Begins no further request, so that waiting for the others ends. */
+void server_work_close(server_work *w);
+/* Ends the threads; every task has ended. */
 void server_work_stop(server_work *w);
 /* After the transport has stopped. */
 void server_work_free(server_work *w);
 
-/* Runs a function on a preparing thread; `aside`: it will not wait for the engine. False: the queue is full, or there
- * is no memory. */
+/* Runs a function on a preparing thread; `aside`: it will not wait for the engine. False: the queue is full or closed, or
+ * there is no memory. */
 bool server_work_prepare(server_work *w, server_job_function *run, void *argument, bool aside);
 /* Queues the choices of a prepared task, in order. */
 void server_work_queue(server_work *w, struct server_task *task);

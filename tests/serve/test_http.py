@@ -500,6 +500,12 @@ def sigterm_lets_running_answers_finish():
         assert s.process.wait(20) == 0
 
 
+def listens(s):
+    try:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=2): return True
+    except OSError: return False
+
+
 @test
 def sigterm_refuses_what_comes_late():
     late = request(ask("hi"))
@@ -509,12 +515,22 @@ def sigterm_refuses_what_comes_late():
             c.sendall(late[:-5])
             wait_until(lambda: s.metrics()["strata_requests_running"] == 1)
             s.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+            wait_until(lambda: not listens(s))  # it shuts down
             c.sendall(late[-5:])
             got = receive(c)
             assert status(got) == 503 and b"shutting down" in got, got
         other.close()
-        assert s.process.wait(5) == 0
+        assert s.process.wait(20) == 0
+
+
+@test
+def sigterm_waits_for_no_body():
+    with Server(model("hello")) as s, socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+        c.sendall(request(ask("hi"), "/nowhere")[:-5])  # refused, once it is whole
+        time.sleep(0.3)
+        begun = time.monotonic()
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(20) == 0 and time.monotonic() - begun < 8
 
 
 def unread(s, **more):
@@ -523,8 +539,8 @@ def unread(s, **more):
     c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     c.settimeout(30)
     c.connect(("127.0.0.1", s.port))
-    c.sendall(request(ask("hi", logprobs=True, top_logprobs=20, max_tokens=400, **more)))
-    wait_until(lambda: s.metrics()["strata_answer_tokens_total"] == 400 and running(s) == 0)
+    c.sendall(request(ask("hi", logprobs=True, top_logprobs=20, max_tokens=800, **more)))
+    wait_until(lambda: s.metrics()["strata_answer_tokens_total"] == 800 and running(s) == 0)
     return c
 
 
@@ -536,8 +552,8 @@ def sigterm_lets_slow_clients_read_the_end():
             time.sleep(0.3)
             assert s.process.poll() is None
             got = receive(c)
-            assert len(got) > 400000 and got.endswith(last), (streamed, len(got), got[-300:])
-            assert s.process.wait(5) == 0
+            assert len(got) > 800000 and got.endswith(last), (streamed, len(got), got[-300:])
+            assert s.process.wait(9) == 0
 
 
 @test
