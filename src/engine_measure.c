@@ -57,11 +57,21 @@ static double counted_hit_rate(const strata_engine *engine)
     return hits + misses > 0 ? hits / (hits + misses) : -1;
 }
 
+/* The plan with the uploads that were counted while decoding. */
+static st_plan plan_as_run(const strata_engine *engine)
+{
+    st_plan plan = *engine->plan;
+    double events = engine->watch.stats ? (double)counted(engine, true, ST_STAT_EVENTS) : 0;
+    if (events > 0) plan.experts.uploads = (double)counted(engine, true, ST_STAT_UPLOADS) / events;
+    return plan;
+}
+
 void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt)
 {
     double rate = counted_batch_rate(engine), seconds = st_plan_prompt_seconds(&engine->source, engine->plan, depth + count, rate);
     if (depth > 0) seconds -= st_plan_prompt_seconds(&engine->source, engine->plan, depth, rate);
-    *decode = st_plan_predict(&engine->source, engine->plan, depth, 1, counted_hit_rate(engine)).decode_tps;
+    st_plan plan = plan_as_run(engine);
+    *decode = st_plan_predict(&engine->source, &plan, depth, 1, counted_hit_rate(engine)).decode_tps;
     *prompt = seconds > 0 ? count / seconds : 0;
 }
 

@@ -134,7 +134,7 @@ typedef struct st_plan_experts {
     double slots_per_layer;    /* mean over the layers with experts */
     double resident_share;
     double hit_rate;           /* assumed, or of the recorded routing */
-    double uploads;            /* recorded, per layer and token: they slow the CPU's reads down. 0: not counted */
+    double uploads;            /* recorded, per layer and token: they slow the CPU's reads and fetches down. 0: not counted */
     const char *hit_source;    /* "recorded", "table" or "slots / experts"; "all or none" without a cache */
     const st_hit_curve *hits;  /* st_plan_options.hits */
 } st_plan_experts;

@@ -167,7 +167,7 @@ static double fetched_of(const division *d, bool chained)
 {
     double balanced = (d->fixed + d->host * d->missing - d->queued - d->last - d->launch) / (d->host + d->link), best = 0;
     const double counts[] = {floor(balanced), ceil(balanced), d->missing};
-    for (int i = 0; i < 3 && !chained; i++)
+    for (int i = 0; i < 3 && !chained && d->link > 0; i++)
         if (counts[i] > 0 && counts[i] <= d->missing && divided_seconds(d, counts[i]) < divided_seconds(d, best)) best = counts[i];
     return best;
 }
@@ -215,7 +215,7 @@ static void walk_token(st_timeline *t, const st_priced *e)
     double host, link;
     division alone = division_of(t, e, 0, 1);
     double seconds = mean_seconds(t, e, &alone, &host, &link);
-    division d = division_of(t, e, 0, slowed_by_uploads(t, &e->cached, t->card + seconds - t->layer_began));
+    division d = division_of(t, e, 0, slowed_by_uploads(t, &e->cached, t->card + seconds + e->handover - t->layer_began));
     seconds = mean_seconds(t, e, &d, &host, &link);
     spend_divided(t, &d, host, link);
     spend(t, ST_SPENT_LINK, e->cached.up);
@@ -224,30 +224,24 @@ static void walk_token(st_timeline *t, const st_priced *e)
     t->host += host;
 }
 
+/* As many experts are missing as on average; if that is less than one, one is at times. */
 static void walk_batch(st_timeline *t, const st_priced *e)
 {
     const st_cached_experts *x = &e->cached;
-    division d = division_of(t, e, later(x->touched * (1 - share_on_card(t, x)), 1), 1);
-    double fetched = fetched_of(&d, e->chained), host = host_seconds(&d, fetched);
-    spend_divided(t, &d, host, link_seconds(&d, fetched));
-    if (fetched < d.missing) spend(t, ST_SPENT_LINK, x->up);
+    double missing = x->touched * (1 - share_on_card(t, x)), chance = missing < 1 ? missing : 1;
+    division d = division_of(t, e, later(missing, 1), 1);
+    double fetched = fetched_of(&d, e->chained), host = chance * host_seconds(&d, fetched);
+    spend_divided(t, &d, host, chance * link_seconds(&d, fetched));
+    if (fetched < d.missing) spend(t, ST_SPENT_LINK, chance * x->up);
+    t->card += chance * divided_seconds(&d, fetched) + (1 - chance) * later(d.card.seconds, d.late) + e->handover;
     t->host += host;
-    t->card += divided_seconds(&d, fetched) + e->handover;
 }
 
 static void walk_experts(st_timeline *t, const st_priced *e)
 {
-    const st_cached_experts *x = &e->cached;
     host_waits(t, e);
-    if (resident_share(t, x) >= 1) {
-        part card = part_of(t, x, ST_CARD);
-        launch(t);
-        t->card += spend(t, card.on, card.seconds);
-    } else if (x->rows == 1) {
-        walk_token(t, e);
-    } else {
-        walk_batch(t, e);
-    }
+    if (e->cached.rows == 1) walk_token(t, e);
+    else walk_batch(t, e);
 }
 
 /* --- fetches of streamed matrices ---------------------------------------------------------------------------------- */

@@ -352,6 +352,9 @@ static void experts_of_a_prompt(void **state)
     if (st_plan_schedule(&r.source, &scheduled, &arena, &error) != STRATA_OK) fail_msg("%s", error.message);
     close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, -1), routed + 0.128 + 0.5 + 6.75 + 0.128 + 0.25 + rest);
     close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, 0.5), routed + 0.128 + 0.5 + 4.5 + 0.128 + 0.25 + rest); /* half of them hit */
+    double none = 0.25 + 0.9, one = 0.5 + 3 + 0.128 + 0.25; /* missing: the GPU's time, and the host's after the routing has come */
+    close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, 1), routed + 0.128 + none + rest);
+    close_to(st_plan_prompt_seconds(&r.source, &scheduled, 2, 5.0 / 6), routed + 0.128 + none / 2 + one / 2 + rest);
     st_arena_free(&arena);
     r.devices[ST_HOST].op_rate = 128; /* 9 s: 1,152 operations; the memory is the limit of both together */
     r.devices[ST_HOST].classes[ST_CLASS_EXPERTS].op_share = 0.9;
