@@ -259,7 +259,8 @@ uint32_t strata_engine_context(const strata_engine *engine);
 /* Seconds on the devices' clock: real time, or virtual time on a simulated device. */
 double strata_engine_clock(const strata_engine *engine);
 /* Predicted tokens per second: decoding at a depth of `depth` tokens, and prefill of `count` more tokens there. An engine
- * that has decoded with an expert cache predicts with the hit rate that it has counted, a new one with the plan's. */
+ * that has decoded with an expert cache predicts with the hit rate and the uploads that it has counted, a new one with the
+ * plan's. */
 void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t count, double *decode, double *prompt);
 
 /* The same for `conversations` that decode together: tokens per second in all. */

@@ -48,8 +48,8 @@ typedef struct http_options {
 strata_status http_start(const http_options *options, http_server **out, strata_error *error);
 /* Accepts no further connections. */
 void http_quiesce(http_server *server);
-/* Waits at most `seconds` until the system has all bytes of the answers that have ended; it sends what clients do not read at
- * once. */
+/* Waits at most `seconds` until all bytes of finished answers are in the kernel's socket buffers, which outlive the
+ * connection. */
 void http_wait_sent(http_server *server, double seconds);
 /* Closes every connection. No other thread may answer requests any more. */
 void http_stop(http_server *server);

@@ -44,7 +44,7 @@ struct http_request {
     http_connection *connection;
     http_phase phase;
     bool suspended;
-    bool whole;  /* the body has come */
+    bool whole;  /* the body is complete */
     bool queued; /* MHD has the response */
     bool peer_gone; /* the client has closed its side */
     bool closed;    /* nothing more is sent */
@@ -72,7 +72,7 @@ void http_watcher_remove(http_watcher *watcher, http_connection *connection);
 void http_watcher_deadline(http_watcher *watcher, http_connection *connection, double deadline);
 /* The connection's current request. Returns whether the client has closed its side already. */
 bool http_watcher_request(http_watcher *watcher, http_connection *connection, http_request *request);
-/* Waits until the system has all bytes of the answers that have ended, or until `seconds` have passed. */
+/* Waits until all bytes of finished answers are in the kernel's socket buffers, or until `seconds` have passed. */
 void http_watcher_wait_sent(http_watcher *watcher, double seconds);
 /* The thread wakes at this time or earlier. */
 void http_watcher_before(http_watcher *watcher, double seconds);

@@ -21,9 +21,9 @@ enum {
     LIMIT_IDLE_SECONDS = 75,           /* until those of its next request are */
     LIMIT_BODY_SECONDS = 120,
     LIMIT_KEEP_ALIVE_SECONDS = 5,      /* between comments in a silent stream */
-    LIMIT_DRAIN_SECONDS = 10,          /* after SIGTERM running answers may finish, and clients read their ends */
-    LIMIT_CANCEL_SECONDS = 600,        /* then the others are cancelled and waited for */
-    LIMIT_LAST_SECONDS = 1,            /* the least that a client has to read the end of an answer then */
+    LIMIT_DRAIN_SECONDS = 10,          /* after SIGTERM, for running answers to finish and for clients to read them */
+    LIMIT_CANCEL_SECONDS = 600,        /* then, for cancelled answers to end */
+    LIMIT_LAST_SECONDS = 1,            /* then, at least, for clients to read the end of an answer */
     LIMIT_RETRY_SECONDS = 2,           /* Retry-After of a full queue */
     LIMIT_KNOWN_CONVERSATIONS = 64,    /* whose ids are remembered */
     LIMIT_KNOWN_TOKENS = 8 << 20,      /* of all of them */

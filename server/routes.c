@@ -139,7 +139,7 @@ static bool check_body(server *s, http_request *request, const route *r)
     return true;
 }
 
-/* Refuses what a server that shuts down does not begin. */
+/* Refuses a request that arrives while the server shuts down. */
 static bool refuse_late(server *s, http_request *request, const route *r)
 {
     if (!atomic_load(&s->draining) || (r->flags & KEYLESS)) return false;

@@ -194,7 +194,7 @@ static void drain(server *s)
     http_quiesce(s->http);
     server_work_close(&s->work);
     bool idle = server_work_wait_idle(&s->work, LIMIT_DRAIN_SECONDS);
-    for (int i = 0; !idle && i < LIMIT_CANCEL_SECONDS; i++) { /* what was just prepared is cancelled next time */
+    for (int i = 0; !idle && i < LIMIT_CANCEL_SECONDS; i++) { /* a request that was just prepared is cancelled in the next round */
         server_work_cancel_all(&s->work);
         idle = server_work_wait_idle(&s->work, 1);
     }

@@ -87,7 +87,7 @@ bool http_watcher_request(http_watcher *w, http_connection *c, http_request *req
     return gone;
 }
 
-/* A refusal waits for the rest of a short body, whose client may never send it. */
+/* A refusal is sent after the rest of a short body, which the client may never send. */
 static bool is_under_way(http_request *r)
 {
     pthread_mutex_lock(&r->lock);

@@ -70,12 +70,12 @@ void strata_engine_predict(const strata_engine *engine, uint32_t depth, uint32_t
 {
     double rate = counted_batch_rate(engine), seconds = st_plan_prompt_seconds(&engine->source, engine->plan, depth + count, rate);
     if (depth > 0) seconds -= st_plan_prompt_seconds(&engine->source, engine->plan, depth, rate);
-    st_plan plan = plan_as_run(engine);
-    *decode = st_plan_predict(&engine->source, &plan, depth, 1, counted_hit_rate(engine)).decode_tps;
+    *decode = strata_engine_predict_together(engine, depth, 1);
     *prompt = seconds > 0 ? count / seconds : 0;
 }
 
 double strata_engine_predict_together(const strata_engine *engine, uint32_t depth, uint32_t conversations)
 {
-    return st_plan_together_tps(&engine->source, engine->plan, depth, conversations, counted_hit_rate(engine));
+    st_plan plan = plan_as_run(engine);
+    return st_plan_together_tps(&engine->source, &plan, depth, conversations, counted_hit_rate(engine));
 }

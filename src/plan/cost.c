@@ -77,7 +77,7 @@ typedef struct pricing {
     uint32_t rows[2]; /* by st_rows */
     uint32_t depth;
     bool chained;     /* the range is a chain */
-    bool may_chain;
+    bool may_chain;   /* a decoded token that fetches experts may not */
     bool answer;      /* rows of conversations: tokens are chosen from candidates. A prompt brings all logits to the host */
 } pricing;
 

@@ -114,7 +114,7 @@ static double share_on_card(const st_timeline *t, const st_cached_experts *x)
 /* The host computes some of the experts that have no slot while the GPU fetches the others. Seconds: */
 typedef struct division {
     part card;   /* of the GPU for all experts */
-    double late; /* from the time at which the GPU begins with those that have a slot until the host begins */
+    double late; /* from the start of the experts with a slot on the GPU to the start of the host's work */
     double host, link, memory, disk; /* of each that is missing: to compute it, to fetch it, to read it, to read it from disk */
     double queued; /* of uploads that are under way */
     double fixed;  /* of the host's operation, whatever its experts */
@@ -224,7 +224,7 @@ static void walk_token(st_timeline *t, const st_priced *e)
     t->host += host;
 }
 
-/* As many experts are missing as on average; if that is less than one, one is at times. */
+/* The mean number of experts is missing; a mean below one is the probability that one is missing. */
 static void walk_batch(st_timeline *t, const st_priced *e)
 {
     const st_cached_experts *x = &e->cached;

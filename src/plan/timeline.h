@@ -23,7 +23,7 @@ typedef enum st_event_kind {
     ST_EVENT_CARD,    /* a segment in the GPU's queue */
     ST_EVENT_COPY,    /* in the GPU's queue, either way; its end is `mark` */
     ST_EVENT_EXPERTS, /* experts on the GPU run there, after the previous segment; once the copy `mark` has brought the
-                         routing to the host, the others run on the host or are streamed to the GPU */
+                         routing to the host, the others are divided: the host computes some, and the GPU fetches some */
 } st_event_kind;
 
 typedef struct st_cached_experts {

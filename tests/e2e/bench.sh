@@ -47,9 +47,11 @@ for placed in "-g 0" "-g 2" "-g -1"; do
         (0.05 if (d["engine"].get("plan") or {}).get("streamed") and r["test"] == "pp64" else 0.02) for r in d["rows"])'
     check "shares of the host's rates where it is alone ($placed)" json '(d["rows"][1]["read_share"] is None) == ("'"$placed"'" != "-g 0")'
 done
-run bench -m "$kit/qwen2moe.gguf" -p 0 -n 48 -r 1 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2
+run bench -m "$kit/qwen2moe.gguf" -p 0 -n 256 -r 1 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2
 check "decoding is predicted with the hit rate that was counted, here more than the plan's" json \
     'd["rows"][0]["predicted_tps"] > 1.05 * d["engine"]["plan"]["predicted"]["decode_tps"]'
+run bench -m "$kit/qwen35moe.gguf" -p 0 -n 256 -r 1 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2
+check "… and with the uploads, without which it would be 6 % too fast" json 'abs(d["rows"][0]["ratio"] - 1) < 0.04 and d["engine"]["experts"]["uploads"] > 100'
 check "the counts of experts are those of the end" json 'd["engine"]["experts"]["hits"] > 0 and d["engine"]["experts"]["misses"] > 0'
 for tokens in 64 200; do
     run bench -m "$kit/qwen3moe.gguf" -p $tokens -n 0 -r 3 --json --device sim --device-profile "$work/slow.json" --moe cache --expert-slots 2

@@ -62,8 +62,8 @@ static size_t resident_pages(const st_mapping *mapping)
 
 enum { POPULATED_BYTES = (20 << 20) + 5000, POPULATED_PAGES = POPULATED_BYTES / 4096 + 1 };
 
-/* Populates the file, in threads only if the page cache has it; it may have been dropped from there. Returns false if the system removed pages
- * meanwhile, which it may at any time. */
+/* Populates the file, in several threads only if the page cache has it. Returns false if the kernel evicted pages meanwhile,
+ * which it may at any time. */
 static bool populates(bool dropped)
 {
     st_mapping mapping = {0};
